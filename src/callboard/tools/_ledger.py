@@ -330,8 +330,8 @@ class Ledger:
             return
         self._saving = True
         try:
-            # There is no await between the test and the reset, so no request is lost. If this write is cancelled,
-            # `_saving` is reset and `publish` stores the ledger at the batch's end.
+            # There is no await between the test and the reset, so no request is lost. If this write is cancelled, the
+            # next `save` or `publish` stores the ledger.
             while self._unsaved:
                 self._unsaved = False
                 await self._task.save(self._resume_with_dump())

@@ -26,7 +26,7 @@ class LostState:
         self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
 
     def of(self, conversation: Hashable, cell: Cell) -> str:
-        """What to tell of the actor now; empty if its state is the one that was seen, or none was, which is noted."""
+        """Return the notice about an actor's restart; empty if the conversation knows its state or has seen none."""
         seen = self._seen.get((conversation, cell.kind.__name__, cell.key))
         if seen is None or seen == _TOLD or cell.state_since <= seen:
             if seen != cell.state_since:

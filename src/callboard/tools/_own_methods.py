@@ -1,7 +1,7 @@
-"""The own methods of a `ToolNode`'s subclass, heard by both doors.
+"""Overrides of a `ToolNode` subclass, called in sync and in async runs.
 
-LangGraph calls one half of a pair by its sync door and the other by its async one. Here a half that stands
-alone is heard by both, because it may be what forbids a call.
+LangGraph calls one method of a pair in sync runs and the other one in async runs. Here, if only one of the pair is
+overridden, both kinds of run call it, because the override may be what forbids a call.
 """
 
 import functools
@@ -26,27 +26,27 @@ from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 R = TypeVar("R")
 
 Rest = Callable[[ToolCall, ToolRuntime[Any, Any]], Any]
-"""Runs a call with a runtime; awaitable in the async half."""
+"""Function that runs a call with a runtime; awaitable for the async method."""
 Injecting = Callable[[ToolCall, Any, Any], ToolCall]
-"""Takes a call, the state and the store."""
+"""Function of a call, the state and the store that returns the call with injected arguments."""
 
 _ENTRIES = frozenset(("invoke", "ainvoke"))
 _AROUND_RUNS = ("ainvoke", "invoke", "_afunc", "_func")
 
 
 def mark_entries(cls: type) -> None:
-    """Have a subclass's own entries say that they are entered."""
+    """Wrap a subclass's own `invoke` and `ainvoke`, so that they note which node runs."""
     for name in _ENTRIES:
         if inspect.isfunction(own := vars(cls).get(name)):
             setattr(cls, name, _entered_by(own))
 
 
-# The node whose `invoke` or `ainvoke` runs around us, so that the other half is not asked as well.
+# The node whose `invoke` or `ainvoke` override is running: the other method's override is not called as well.
 _entered: ContextVar[object] = ContextVar("callboard_entered_node", default=None)
 
 
 def _entered_by(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """An override of an entry that says, while it runs, whose it is."""
+    """Return an override of `invoke` or `ainvoke` that sets `_entered` while it runs."""
     if inspect.iscoroutinefunction(fn):
 
         @functools.wraps(fn)
@@ -71,13 +71,14 @@ def _entered_by(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def hears_other(node: object, name: str) -> bool:
-    """Whether a call of one entry is to be heard by the other, which alone is overridden."""
+    """Return whether a call of `name` must go to the other entry, because only that one is overridden."""
     (own,) = _ENTRIES - {name}
+    # Without the first test, an override that calls the other entry itself would recurse for ever.
     return _entered.get() is not node and overrides(node, name) and not overrides(node, own)
 
 
 def is_plain(node: object, base: type) -> bool:
-    """Whether nobody overrides what is around a run of the node, and no entry of another node runs around us."""
+    """Return whether the node has no overrides around a run, and no override is running around this code."""
     own = type(node) is not base or not vars(node).keys().isdisjoint(_AROUND_RUNS)
     return not own and is_written(base, "_afunc") and _is_outside()
 
@@ -87,7 +88,7 @@ def _is_outside() -> bool:
 
 
 async def beyond_entries(run: Callable[[], Awaitable[R]]) -> R:
-    """Run what is inside a node's entries; whatever calls the node from there comes from outside again."""
+    """Run the inside of a node's entries. Code in it that calls the node again starts a new run, as from outside."""
     if _is_outside():
         return await run()
     entered, place, back = _entered.set(None), _place.set(None), _back.set(None)
@@ -101,7 +102,7 @@ async def beyond_entries(run: Callable[[], Awaitable[R]]) -> R:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a node's entry is called with."""
+    """Arguments of a node's entry."""
 
     input: Any
     config: Any
@@ -110,13 +111,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class _BaseMethod:
-    """Whom a base method belongs to that an override calls, and what it leads to."""
+    """Continuation behind a base method, for an override that calls `super()`."""
 
     node: object
     rest: Callable[..., Any]
 
 
-# What the base class runs if its caller is not who starts a batch: an agent, or a thread with an override.
+# Continuations of base methods. Each belongs to one node: an override may run another node, whose base methods must
+# start runs of their own. `_place` is set by an agent that runs the calls itself, `_back` in the worker thread of a
+# sync `invoke` override. The other four belong to `_afunc`, `_func`, `_arun_one` and `_run_one`.
 _place: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_place", default=None)
 _back: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_thread", default=None)
 _whole: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_run", default=None)
@@ -131,17 +134,17 @@ def _rest(place: ContextVar[_BaseMethod | None], node: object) -> Callable[..., 
 
 
 def inner_of(node: object) -> Callable[[Entry], Awaitable[Any]] | None:
-    """What the agent that runs a node has it do, instead of a batch of its own."""
+    """Return the continuation that an agent has set in place of the node's own batch; `None` if there is none."""
     return _rest(_place, node)
 
 
 def way_back(node: object) -> Callable[[Entry], Any] | None:
-    """From the worker thread of a sync override back to the event loop, if that is where we are."""
+    """Return the continuation in the event loop, for the worker thread of a sync override; `None` outside of it."""
     return _rest(_back, node)
 
 
 async def hear_sync_entry(node: Any, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-    """Run a node's own `invoke` in a worker thread; what its base class does runs here."""
+    """Run a node's own `invoke` in a worker thread; its `super().invoke()` continues in this event loop."""
 
     def in_thread(entry: Entry, back: Callable[[Entry], Any]) -> Any:
         token = _back.set(_BaseMethod(node, back))
@@ -154,7 +157,7 @@ async def hear_sync_entry(node: Any, entry: Entry, inner: Callable[[Entry], Awai
 
 
 def own_run(node: Any, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
-    """What runs a batch: `inner`, within the node's own `_func` or `_afunc`, if it has one."""
+    """Return the function that runs a batch: `inner`, within the node's override of `_func` or `_afunc`, if any."""
     has_sync, has_async = overrides(node, "_func"), overrides(node, "_afunc")
     if not (has_sync or has_async):
         return inner
@@ -185,7 +188,7 @@ def _whole_in_thread(node: Any, given: Entry, call_next: Callable[[Entry], Any])
 
 
 def _with_runtime(entry: Entry) -> Entry:
-    """The same, with a complete config that has the runtime in it."""
+    """Return the entry with a complete config that contains the runtime."""
     config = ensure_config(entry.config)
     options = dict(entry.options)
     runtime = options.pop("runtime", None)
@@ -193,10 +196,10 @@ def _with_runtime(entry: Entry) -> Entry:
 
 
 def rest_of_run(node: object, *, sync: bool) -> Callable[[Entry], Any] | None:
-    """What the base class's `_func` or `_afunc` leads to; `None` if no override of either runs around us.
+    """Return the continuation for the base class's `_func` or `_afunc`; `None` if no override is running.
 
     Raises:
-        RuntimeError: if an override of the other half does.
+        RuntimeError: if an override of the other method of the pair is running.
     """
     here, elsewhere = (_sync_whole, _whole) if sync else (_whole, _sync_whole)
     return _rest_of(node, here, elsewhere, ("_func", "_afunc") if sync else ("_afunc", "_func"))
@@ -218,7 +221,7 @@ def _rest_of(
 
 
 class Entries:
-    """What a node has of its own around a run, for an agent that runs its calls."""
+    """Overrides of a node around a whole run, for an agent that runs the node's calls."""
 
     def __init__(self, node: Any) -> None:
         self.node = node
@@ -228,11 +231,11 @@ class Entries:
         self.name = f"{type(node).__qualname__}.{own}"
 
     async def __call__(self, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-        """Run the node by the door that the run was entered by.
+        """Run the node's override for the entry mode of the run (sync or async).
 
         Args:
-            entry: what the node is given.
-            inner: what its base class leads to.
+            entry: arguments of the node's entry.
+            inner: continuation of the base method.
         """
         inner = own_run(self.node, inner)
         if not self._enters:
@@ -247,12 +250,12 @@ class Entries:
 
 
 def entries_of(node: Any) -> Entries | None:
-    """What a node has of its own around a run; `None` if that is nothing."""
+    """Return a node's overrides around a whole run; `None` if there are none."""
     return Entries(node) if any(overrides(node, name) for name in _AROUND_RUNS) else None
 
 
 def one_call_middleware(node: Any) -> Callable[[str], Middleware] | None:
-    """From the kind of an input to a middleware that is the node's own `_run_one` or `_arun_one`, if it has one."""
+    """Return a function from an input's kind to the node's `_run_one` or `_arun_one` override, as middleware."""
     has_sync, has_async = overrides(node, "_run_one"), overrides(node, "_arun_one")
     if not (has_sync or has_async):
         return None
@@ -287,7 +290,7 @@ def _in_thread(node: Any, given: tuple[str, ToolCallRequest], call_next: Callabl
 
 
 def _named(name: str, fn: Callable[..., R]) -> Callable[..., R]:
-    """The function, with the name that warnings about its thread give it."""
+    """Return the function with a name for warnings about its thread."""
 
     def named(*args: Any) -> R:
         return fn(*args)
@@ -297,29 +300,29 @@ def _named(name: str, fn: Callable[..., R]) -> Callable[..., R]:
 
 
 def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-    """What an override passes on, as a request; whoever takes it looks for the tool."""
+    """Return the request with the call and runtime that an override passes on; the tool is looked up again later."""
     if not isinstance(runtime, ToolRuntime):
         raise TypeError(f"_run_one and _arun_one take a ToolRuntime as their third argument, got {runtime!r}")
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)
 
 
 def rest_of_call(node: object, *, sync: bool) -> Rest | None:
-    """What the base class's `_run_one` or `_arun_one` leads to; `None` if no override of either runs around us.
+    """Return the continuation for the base class's `_run_one` or `_arun_one`; `None` if no override is running.
 
     Raises:
-        RuntimeError: if an override of the other half does.
+        RuntimeError: if an override of the other method of the pair is running.
     """
     here, elsewhere = (_sync_one, _one) if sync else (_one, _sync_one)
     return _rest_of(node, here, elsewhere, ("_run_one", "_arun_one") if sync else ("_arun_one", "_run_one"))
 
 
 async def untouched(message: ToolMessage, _: object) -> ToolMessage:
-    """The message that stands for an error, where no middleware is around the call or all of it is inside."""
+    """Return the error message unchanged; used if no middleware may change it."""
     return message
 
 
 def own_injection(node: Any) -> Injecting | None:
-    """The node's own `inject_tool_args`, if it has one."""
+    """Return the node's override of `inject_tool_args`; `None` if there is none."""
     if not overrides(node, "inject_tool_args"):
         return None
     name = f"{type(node).__qualname__}.inject_tool_args"

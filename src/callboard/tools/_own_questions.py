@@ -1,4 +1,4 @@
-"""What the body of a tool may know of its questions: whether anybody can be asked, and what was asked before."""
+"""Questions of a tool's body: whether a person can be asked, and the question that was asked before."""
 
 from collections.abc import Callable
 
@@ -9,22 +9,22 @@ from callboard._langgraph import scope_of
 
 
 def can_ask() -> bool:
-    """Whether this code runs within a call of a `ToolNode` of ours, where `interrupt()` reaches a person."""
+    """Return whether this code runs within a call of callboard's `ToolNode`, where `interrupt()` reaches a person."""
     return scope_of(var_child_runnable_config.get() or {}) is not None
 
 
 def answered_question(is_mine: Callable[[object], bool] | None = None) -> object:
-    """What this call asked last, in a run before this one, if the answer is there and was not taken yet; else `None`.
+    """Return the question of an earlier run of this call, if its answer has arrived and was not taken; else `None`.
 
-    A call that has asked starts anew when it is answered. Here it finds what it handed to `interrupt()`, so that it
-    can go on from there: whatever it needs for that may be part of the question, and is stored with it. The next
-    `interrupt()` returns the answer. Answers to earlier questions are passed over.
+    An answered call runs again from its beginning. With its old question, the body can continue where it stopped: state
+    that it needs for that can be part of the question, and is stored with it. The next `interrupt()` returns the
+    answer. Answers to earlier questions are skipped.
+
+    It is also `None` for a second attempt after the answer was taken, and after the process was killed since then.
 
     Args:
-        is_mine: says of the question whether who asks now has asked it then, where several parts of a body may ask;
-            if not, nothing is passed over, and there is none.
-
-    To an attempt after one that took the answer, and to a call that was killed since, this is `None`, too.
+        is_mine: returns whether the question was asked by the present part of the body, if several parts ask. If it
+            returns `False`, no answer is skipped, and the result is `None`.
     """
     scope = scope_of(var_child_runnable_config.get() or {})
     question = None if scope is None else scope.answered_question()

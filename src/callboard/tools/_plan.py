@@ -1,7 +1,7 @@
-"""How a tool is to be run, read from its class and signatures once.
+"""Plan of a tool: the way to run it, read once from its class and signatures.
 
-langchain-core inspects signatures and type hints again at every call; that is more than half of the time
-that `BaseTool.arun` takes.
+langchain-core inspects signatures and type hints at every call; that takes more than half of the time of
+`BaseTool.arun`.
 """
 
 from collections.abc import Callable
@@ -32,34 +32,35 @@ _OWN_WAYS = ("arun", "run", "invoke")
 
 @dataclass(frozen=True, slots=True)
 class ArgsModel:
-    """A pydantic model whose arguments can be read without a detour over `model_dump`."""
+    """Pydantic model whose validated arguments can be read without `model_dump`."""
 
     validate: Callable[[dict[str, Any]], BaseModel]
     optional: tuple[str, ...]
-    """Fields that reach the tool although the model left them out."""
+    """Fields that are passed to the tool even if the model did not write them."""
     names: frozenset[str]
     call_id: tuple[str, ...]
-    """Fields that get the tool call's id."""
+    """Fields that get the id of the tool call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything about one tool that does not change from call to call."""
+    """Facts about one tool that are the same for all calls."""
 
     tool: BaseTool
     kind: Kind
-    """`async` and `sync` run here, natively on both loops; `foreign` keeps its own `ainvoke`, or its `invoke`."""
+    """`async` and `sync`: callboard runs the function itself, on both event loops. `foreign`: its own `ainvoke` is
+    called. `foreign sync`: its own `invoke` is called in a worker thread."""
     fn: Callable[..., Any]
     injected: InjectedArgs
     model: ArgsModel | None
-    """`None`: let the tool parse its own arguments."""
+    """Model of the arguments; `None` if the tool must parse its arguments itself."""
     direct: frozenset[str]
-    """Parameters that are filled without going through the args model."""
+    """Parameters that are filled without the model of the arguments."""
     config_param: str | None
     run_manager: bool
     callbacks: bool
     from_sync: "Plan | None" = None
-    """How it is run by the sync door, if there it is run otherwise."""
+    """Plan for sync runs, if it differs."""
 
     @property
     def is_foreign(self) -> bool:
@@ -71,7 +72,7 @@ class Plan:
 
 
 def plan_for(tool: BaseTool) -> Plan:
-    """Read from a tool's class and signature how it is to be run, and what is injected.
+    """Return the plan of a tool, with its injected parameters.
 
     Raises:
         ValueError: if an argument carries the same injection marker twice.
@@ -103,7 +104,7 @@ def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
 
 
 def _has_own_ways(cls: type) -> bool:
-    """Whether a class runs its tools in another way than LangChain's; a mock, which is of none of them, does."""
+    """Return whether a class runs its tools differently from LangChain's classes; mocks do."""
     ainvoke = getattr(cls, "ainvoke", None)
     return ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS)
 
@@ -126,7 +127,7 @@ def _sync_body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
 
 
 def _has_sync_half(tool: BaseTool) -> bool:
-    """Whether there is anything for sync code; a tool of LangChain's own may have a coroutine alone."""
+    """Return whether a tool has a sync version; a tool of LangChain's classes may have a coroutine only."""
     cls = type(tool)
     if any(getattr(cls, name, None) is not getattr(BaseTool, name) for name in ("run", "invoke")):
         return True
@@ -153,7 +154,7 @@ def _args_model(tool: BaseTool) -> ArgsModel | None:
 
 
 def _is_plain(schema: type[BaseModel]) -> bool:
-    """Whether what `model_dump` would list is exactly the fields by their names."""
+    """Return whether `model_dump` would list exactly the fields, by their own names."""
     decorators = schema.__pydantic_decorators__
     return (
         bool(schema.model_fields)

@@ -1,6 +1,6 @@
-"""Much to do in the event loop, in portions between which others have their turn.
+"""Long computations in the event loop, in portions between which other tasks run.
 
-What is to be done is a generator that stops now and then; whoever runs it says whether the others may go on there.
+A computation is a generator that yields after each portion. Its caller decides whether other tasks run there.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -14,11 +14,11 @@ R = TypeVar("R")
 Steps = Generator[None, None, R]
 
 PORTION = 1000
-"""Calls, or values in arguments, that are looked at in a row; that takes a millisecond or two."""
+"""Number of calls, or of values in arguments, per portion; a portion takes one or two milliseconds."""
 
 
 async def in_portions(steps: Steps[R]) -> R:
-    """Do what there is to do, and let the other tasks go on wherever it stops."""
+    """Run a computation; let other tasks run after each portion."""
     while True:
         try:
             next(steps)
@@ -28,7 +28,7 @@ async def in_portions(steps: Steps[R]) -> R:
 
 
 def at_once(steps: Steps[R]) -> R:
-    """Do what there is to do, where nobody can go on meanwhile."""
+    """Run a computation without a break, for callers that cannot await."""
     while True:
         try:
             next(steps)
@@ -37,7 +37,7 @@ def at_once(steps: Steps[R]) -> R:
 
 
 def each(fn: Callable[[T], R], items: Sequence[T]) -> Steps[list[R]]:
-    """What a function makes of each item."""
+    """Return the results of a function for each item, in portions."""
     found = [*map(fn, items[:PORTION])]
     for start in range(PORTION, len(items), PORTION):
         yield

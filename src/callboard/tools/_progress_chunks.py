@@ -1,4 +1,4 @@
-"""What the graph around a node hears of the progress of its calls."""
+"""Progress of a node's calls in the stream of the graph around the node."""
 
 import logging
 from typing import Any
@@ -13,12 +13,12 @@ _log = logging.getLogger("callboard")
 
 
 class ProgressChunks:
-    """Writes progress to the stream of a graph, and keeps its node alive where that has an idle timeout.
+    """Writes progress to a graph's stream, and sends heartbeats for a node with an idle timeout.
 
-    A stream that fails is logged once, and changes nothing for the call.
+    An error of the stream is logged once, and does not affect the call.
 
     Args:
-        runtime: the graph's.
+        runtime: LangGraph's runtime of the node.
     """
 
     __slots__ = ("_failed", "_runtime")
@@ -28,7 +28,7 @@ class ProgressChunks:
         self._failed = False
 
     def __call__(self, call: ToolCallLike, progress: Progress) -> None:
-        """Write how far a call is."""
+        """Write one progress report of a call to the stream."""
         about = {"type": "progress", "tool": call["name"], "tool_call_id": call.get("id")}
         try:
             self._runtime.stream_writer({**about, **progress._asdict()})
@@ -40,5 +40,5 @@ class ProgressChunks:
 
 
 def chunks_for(runtime: Runtime[Any]) -> OnProgress | None:
-    """What is told of progress, where a graph runs us."""
+    """Return the receiver of progress within a graph; `None` outside of graphs."""
     return None if runtime is NO_RUNTIME else ProgressChunks(runtime)

@@ -1,4 +1,4 @@
-"""What whoever runs a batch is told of its calls while they run."""
+"""Callbacks for the caller of a batch, about its calls while they run."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypedDict
@@ -12,30 +12,31 @@ from callboard.tools._chain import Middleware
 from callboard.tools._ledger import Ledger
 
 OnClaim = Callable[[str, CallRecord], Awaitable[None]]
-"""Takes the key of a call whose body is about to start, and what is known of the call."""
+"""Callback with the key and record of a call whose body is about to start."""
 OnAsk = Callable[[str, CallRecord], Awaitable[None]]
-"""Takes a call's key and its record, with what it asks."""
+"""Callback with the key and record of a call that asks a question."""
 OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
-"""Takes a call's key, the call and its output."""
+"""Callback with the key of a call, the call and its output."""
 
 CallBody = Callable[[RunnableConfig | None], Awaitable[Output]]
-"""Runs one call, with a config of its own or that of its batch."""
+"""Function that runs one call, with a config of its own or with the batch's."""
 Around = Callable[[Ledger, int, CallBody], Awaitable[Output]]
-"""Takes the ledger of a batch, the place of a call in the batch, and what runs the call."""
+"""Wrapper of one call: takes the ledger of the batch, the call's index, and the function that runs it."""
 
 
 class Reports(TypedDict, total=False):
-    """What whoever runs a batch wants to know of its calls, and to have around them."""
+    """Callbacks and wrappers that the caller of a batch supplies."""
 
     on_finish: OnFinish
-    """Told each result as it is there, before the next step may know of it."""
+    """Called with each result as soon as it exists, before the next step can depend on it."""
     on_claim: OnClaim | None
-    """Told each call that must not run twice, before its body starts."""
+    """Called for each call that must not run twice, before its body starts."""
     claims_only_said: bool
-    """Whether it is told of those calls only whose policy says what becomes of them."""
+    """`True` to call `on_claim` only for calls whose policy sets `on_unknown`."""
     on_ask: OnAsk
-    """Told what each call asks, as it does."""
+    """Called for each question of a call, when it is asked."""
     around: Around | None
-    """Runs each call, for whoever wants to know of it from its beginning to its end."""
+    """Runs each call, for a caller that observes the call from its beginning to its end."""
     entries: Middleware | None
-    """What the node's own `invoke` or `ainvoke` is around each call, where each is a task."""
+    """The node's own `invoke` or `ainvoke` override as a middleware around each call, if each call is a task of its
+    own."""

@@ -1,7 +1,7 @@
-"""The text that a model reads of a result that is none: its JSON, or else what `str` makes of it.
+"""Text for the model of a result that is no message content: its JSON, or else its `str`.
 
-To write a large one takes tens of milliseconds, and in one go nobody else has a turn meanwhile, threads neither. So it
-is written part by part; the text is the one that `json.dumps` or `str` writes at once.
+Writing a large result takes tens of milliseconds. In one go it would block all other tasks, and other threads too,
+because it holds the interpreter lock. So the text is written in parts; it equals the text of `json.dumps` or `str`.
 """
 
 import json
@@ -20,37 +20,37 @@ from callboard.tools._portions import Steps, each
 C = TypeVar("C", dict[Any, Any], list[Any])
 
 _PART = 200_000
-"""Characters that are written in a row, or values that take as long; that takes a millisecond or two."""
+"""Number of characters per part, or of values that take as long; a part takes one or two milliseconds."""
 _FEW = 20
-"""Values of a container that are weighed together."""
+"""Number of values of a container that are weighed together."""
 
 
 def takes_long(value: object) -> bool:
-    """Whether a value is more than is written in a row."""
+    """Return whether a value is larger than one part."""
     return left_of(_PART, value) <= 0
 
 
 def writing(value: object) -> Steps[str]:
-    """Write a value as `json.dumps(value, ensure_ascii=False)` does, or as `str` where there is no JSON of it.
+    """Write a value as `json.dumps(value, ensure_ascii=False)` does, or as `str` if it has no JSON form.
 
     Raises:
-        Exception: what `str` raises of it.
+        Exception: any error of the value's `str`.
     """
     try:
         try:
             return (yield from _written(value, _JSON))
         except _ChangedError:
             raise
-        except Exception:  # there is no JSON of it, of which code of its own may say so in any way
+        except Exception:  # it has no JSON form; its own code may raise any error to say so
             if type(value) is not bytes and type(value) not in _STR.brackets:
-                return str(value)  # which only within a container is what `repr` says
+                return str(value)  # `repr` is used only for values within a container
             return (yield from _written(value, _STR))
     except _ChangedError:
         return _stringify(value)
 
 
 def as_content(value: object) -> Steps[str | list[Any] | None]:
-    """What a message takes as its content as it is, a copy that is the message's own; `None` where it does not."""
+    """Return a copy of a value that LangChain accepts as message content; `None` for any other value."""
     if isinstance(value, str):
         return value
     if not isinstance(value, (list, tuple)) or not (yield from _all(_is_message_content_block, value)):
@@ -59,7 +59,7 @@ def as_content(value: object) -> Steps[str | list[Any] | None]:
 
 
 def in_words(response: object) -> Steps[None]:
-    """Write the large contents of messages that a model may not be able to take as they are."""
+    """Replace large contents of messages that a model may not be able to read by their text."""
     for message in items_in(response):
         if not isinstance(message, ToolMessage) or isinstance(message.content, str) or not takes_long(message.content):
             continue
@@ -76,24 +76,25 @@ def _own(block: str | dict[Any, Any]) -> str | dict[Any, Any]:
 
 
 def _is_block(value: object) -> bool:
-    """Whether a value is a block of message content, by LangGraph's rule for `msg_content_output`."""
+    """Return whether a value is a block of message content, by LangGraph's rule in `msg_content_output`."""
     return isinstance(value, dict) and _is_message_content_block(value)
 
 
 class _ChangedError(Exception):
-    """A container became larger or smaller while others had their turn."""
+    """Raised if a container changed its size while other tasks ran."""
 
 
 class _Form(NamedTuple):
-    """How values become text in one notation: JSON, or that of Python."""
+    """Notation of values as text: JSON or Python."""
 
     at_once: Callable[[object], str]
     slices: Callable[[Any], Iterator[str]]
-    """The parts of a long text."""
+    """Function that yields the parts of a long text."""
     brackets: Mapping[type, tuple[str, str]]
-    """Around the values of those containers that are written part by part, which have no code of somebody else's."""
+    """Brackets by the type of container. Only these exact types are written in parts, because subclasses may have own
+    code."""
     is_python: bool
-    """Whether there are dots for a container within itself, and a comma in a tuple of one."""
+    """`True` for Python's notation of recursive containers and of tuples with one element."""
 
 
 def _written(value: object, form: _Form) -> Steps[str]:
@@ -103,13 +104,13 @@ def _written(value: object, form: _Form) -> Steps[str]:
 
 
 def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
-    """Write a large value in small steps, between which others have their turn.
+    """Write a large value in small steps, between which other tasks run.
 
     Args:
-        value: is written at once if there are no parts of it that could be written by themselves.
-        form: how.
-        parts: of the whole text; is added to.
-        around: the ids of the containers that it stands in.
+        value: value to write; written in one step if its type has no parts.
+        form: the notation.
+        parts: list of the parts of the text, to which this function appends.
+        around: ids of the containers around the value.
     """
     kind = type(value)
     if (kind is str or kind is bytes) and value:
@@ -131,7 +132,7 @@ def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps
     inner = _members if isinstance(value, dict) else _elements
     yield from inner(value, form, parts, around)
     is_lone = form.is_python and kind is tuple and len(value) == 1
-    parts[-1] = f",{after}" if is_lone else after  # in place of the comma
+    parts[-1] = f",{after}" if is_lone else after  # replaces the last comma
     around.remove(id(value))
 
 
@@ -158,7 +159,7 @@ def _elements(value: Collection[object], form: _Form, parts: list[str], around: 
 
 
 def _groups(values: Iterable[Any], kind: type[C]) -> Iterator[tuple[C, bool]]:
-    """The values of a container in smaller ones that are written at once, and whether it is a single large value."""
+    """Yield the values of a container in small containers, each with a flag that it is a single large value."""
     group, weight = list[Any](), 0
     for some in _few_at_a_time(values):
         together = [(some, _weight(kind(some)))]
@@ -199,7 +200,7 @@ def _slices_of_json(text: str) -> Iterator[str]:
 
 
 def _slices_of_str(text: Any) -> Iterator[str]:
-    """As `repr`: which quotes it takes depends on the whole text, so each part is given some to have the same."""
+    """Yield the parts of `repr(text)`; each part gets extra quotes so that all parts choose the same kind of quote."""
     prefix: str
     single: Any
     double: Any
@@ -232,15 +233,15 @@ _STR = _Form(
 
 
 class _FinishedNote(str):
-    """A note of an error that was raised after the body of a tool had returned."""
+    """Note on an error that was raised after the body of a tool had returned."""
 
     __slots__ = ("told",)
     told: str
-    """The sentence for the model, which has to know that the tool has run."""
+    """Sentence for the model, which must know that the tool has run."""
 
 
 def note_without_text(error: Exception, tool: str, call_id: str | None, kind: str) -> None:
-    """Note on an error that the result of a tool, of this type, could not be turned into a text."""
+    """Add a note to an error: the result of a tool could not be converted to text."""
     note = _FinishedNote(
         f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "
         "text. Return a text, or repair its __str__."
@@ -253,6 +254,6 @@ def note_without_text(error: Exception, tool: str, call_id: str | None, kind: st
 
 
 def finished_without_text(error: Exception) -> str | None:
-    """The sentence for the model about an error that was raised after the tool had finished; `None` for others."""
+    """Return the sentence for the model about an error raised after the tool finished; `None` for other errors."""
     notes = getattr(error, "__notes__", ())
     return next((note.told for note in notes if isinstance(note, _FinishedNote)), None)

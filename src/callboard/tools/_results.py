@@ -1,4 +1,4 @@
-"""What tools may return, and how the results of a batch go back to the graph."""
+"""Valid results of tools, and the combined output of a batch for the graph."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -18,16 +18,16 @@ REMOVE_ALL_MESSAGES = "__remove_all__"
 
 @dataclass(frozen=True, slots=True)
 class ResultRules:
-    """What a result has to look like, which depends on the form of the input."""
+    """Rules for results, which depend on the form of the input."""
 
     kind: InputKind
     messages_key: str
 
     def checked(self, response: object, call: ToolCall) -> Output:
-        """The response of a tool as an output of its call.
+        """Return the response of a tool as the output of its call.
 
         Raises:
-            TypeError: if it is nothing that can become one.
+            TypeError: if the response cannot become an output.
             ValueError: if a command does not fit the input, or leaves the call without its message.
         """
         if isinstance(response, Command):
@@ -68,6 +68,7 @@ class ResultRules:
     def _command(self, command: Command[Any], call: ToolCall, *, needs_message: bool) -> Command[Any]:
         if isinstance(command.update, dict):
             self._refuse_if(self.kind == "list", command, call, _DICT_UPDATE)
+            # A copy, because `message.name` is set below: the tool may keep the object and return it again.
             command = deepcopy(command)
             messages = cast("dict[str, Any]", command.update).get(self.messages_key, [])
         elif isinstance(command.update, list):
@@ -82,7 +83,7 @@ class ResultRules:
         own = answers_to(call, messages)
         for message in own:
             message.name = call["name"]
-        # A command for another graph leaves this one, and its history, behind.
+        # A command for another graph leaves this graph, so its history need not contain the answer.
         if needs_message and command.graph is None and not own:
             raise ValueError(self._no_message(messages, call))
         return command
@@ -104,7 +105,7 @@ class ResultRules:
         )
 
     def combined(self, outputs: Sequence[Output]) -> Any:
-        """The outputs of a batch, in call order, in the form that the graph expects for this input."""
+        """Return the outputs of a batch, in call order, in the form that the graph expects for this input."""
         flat = [item for output in outputs for item in (output if isinstance(output, list) else [output])]
         if not any(isinstance(item, Command) for item in flat):
             return self._messages(flat)
@@ -124,7 +125,7 @@ class ResultRules:
 
 
 def output_in(combined: Any, messages_key: str) -> Output:
-    """The output of the only call of a batch, in what was combined of it."""
+    """Return the output of a batch's only call from the combined output."""
     items: list[Any] = []
     for one in combined if isinstance(combined, list) else [combined]:
         messages: Any = cast("dict[str, Any]", one)[messages_key] if isinstance(one, dict) else one

@@ -1,4 +1,4 @@
-"""What the calls of a node are held to: policies, limits and threads; and which of them live now."""
+"""Supervision of a node's calls: policies, limits, threads, and the running batches."""
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -34,30 +34,30 @@ from callboard.tools._errors import Judge, error_message
 R = TypeVar("R")
 
 OnFailure = Callable[[Exception], ToolMessage]
-"""Makes a message of an error, or raises it."""
+"""Function that makes a message of an error, or raises it."""
 Rework = Callable[[ToolMessage, OnFailure], Awaitable[ToolMessage]]
 
 _BY_NAME = "takes a CallPolicy by the name of each tool, such as {'search': CallPolicy(timeout=2.0)}"
 
 _DEFAULT_THREADS = 40
-"""Worker threads where the limits ask for no more; anyio's own number."""
+"""Number of worker threads unless limits ask for more; the default of anyio."""
 
 
 class Supervision:
-    """How calls are supervised on behalf of one object, which a user built.
+    """Policies, limits and threads for the calls of one object that a user built, such as a node.
 
     Args:
-        owner: what that object is, for errors: "ToolNode".
-        queue: whose queue it is that `limit` fills, for rejections: "node 'tools'".
-        timeout: seconds for one attempt of every tool whose policy says nothing else.
-        limit: for all calls together.
-        policies: by tool name.
+        owner: class of that object, for errors: "ToolNode".
+        queue: name of the queue of `limit`, for rejections: "node 'tools'".
+        timeout: seconds for one attempt, for every tool whose policy sets no timeout.
+        limit: limit for all calls together.
+        policies: policies by tool name.
         grace: seconds of clean-up after a cancel.
-        on_unknown: what becomes of a call whose outcome is unknown, for every tool whose policy says nothing else.
+        on_unknown: action for a call whose outcome is unknown, for every tool whose policy sets none.
 
     Raises:
         ValueError: for a number out of range, or an unknown option.
-        TypeError: for an option of the wrong kind.
+        TypeError: for an option of the wrong type.
     """
 
     def __init__(
@@ -88,16 +88,17 @@ class Supervision:
         self._limit = limit
         self.policies = _completed(f"{owner}(policies=...)", policies, self.default)
         self.engines = {name: policy.runs_in for name, policy in self.policies.items() if policy.runs_in is not None}
-        """Where the bodies of some tools run, by name."""
+        """Engines for the bodies of some tools, by tool name."""
         self.shared = [] if limit is None else [limiter_of(limit, queue, f"the queue of {queue}")]
+        # The tool's own limit first, the node's last: a call that waits for its tool holds no permit of the node.
         self.limiters = {name: [*_limiter(name, policy), *self.shared] for name, policy in self.policies.items()}
         self.takes_context = any(one.takes_context for some in (self.shared, *self.limiters.values()) for one in some)
-        """Whether the key of a limit looks at more than the call."""
+        """`True` if a limit's key or tenant function takes a `CallContext`."""
         self.grace = max([grace, *(one.grace for one in self.policies.values() if one.grace is not None)])
-        """Seconds of clean-up after a cancel, for all of its calls together."""
+        """Seconds of clean-up after a cancel for a whole run: the longest grace of all policies."""
         self.threads = ThreadPlaces(_thread_count(limit, self.policies.values()))
         self.batches: set[Batch[Any]] = set()
-        """Those that run now; a set of their calls would weigh 0.1 KB a call."""
+        """Running batches; a set of their calls would cost 0.1 KB per call."""
 
     def terms(
         self,
@@ -105,12 +106,12 @@ class Supervision:
         wider: Sequence[Gates] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> Terms:
-        """The policy of a call's tool, and the limits that it has to pass.
+        """Return the policy of a call's tool, and the limits that apply.
 
         Args:
-            call: as it will run.
-            wider: more limits, to be passed last.
-            context: makes what keys may look at besides the call.
+            call: the call as it will run.
+            wider: further limits, applied last.
+            context: makes the context for key functions.
         """
         name = call["name"]
         known = self.limiters.get(name, self.shared)
@@ -120,18 +121,18 @@ class Supervision:
     async def run(
         self, supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
     ) -> R | ToolMessage:
-        """Run what belongs to a call, within its budget.
+        """Run the inside of a call within its budget; errors become messages by the judge.
 
         Args:
             supervised: the call.
-            inner: what belongs to it.
-            judge: has a text for the errors that become messages.
-            rework: what the middleware makes of such a message, which never passed it.
+            inner: runs the inside of the call.
+            judge: returns the text for an error that becomes a message.
+            rework: lets the middleware process such a message, which did not pass it.
         """
         try:
             if supervised.policy.budget is None:
                 running = inner()
-                del inner  # it would weigh more while the call waits
+                del inner  # this frame waits as long as the call: it should not keep the closure in memory
                 return await running
             return await supervised.within_budget(inner)
         except BaseException as exc:
@@ -141,33 +142,33 @@ class Supervision:
             return await _reworked(supervised, message, judge, rework)
 
     def policy(self, name: str) -> CallPolicy:
-        """The policy of a tool."""
+        """Return the policy of a tool."""
         return self.policies.get(name, self.default)
 
     def rooms(self, name: str) -> dict[str, float]:
-        """By what limits the calls of a tool, how many of them may start at once; without regard to keys."""
+        """Return the number of calls of a tool that can start at once, by limit; keys of limits are ignored."""
         rooms = {} if self._limit is None else {"node": _room_of(self._limit)}
         if (own := self.policy(name).limit) is not None:
             rooms[f"tool:{name}"] = _room_of(own)
         return rooms
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise ValueError for a policy of a tool that is not among these."""
+        """Raise ValueError for a policy of an unknown tool."""
         if (unknown := next((name for name in self.policies if name not in tools), None)) is not None:
             raise ValueError(f"{self._owner}(policies=...): {no_such('tool', unknown, tools)}")
 
     def note_idempotent(self, tool: str) -> None:
-        """Note a tool that is marked as safe to repeat, unless its policy says whether it is."""
+        """Mark a tool as safe to repeat, unless its policy sets `idempotent`."""
         policy = self.policy(tool)
         if policy.idempotent is None:
             self.policies[tool] = replace(policy, idempotent=True)
 
     def policies_of(self, tools: Iterable[str]) -> dict[str, CallPolicy]:
-        """The policy of each tool, by name."""
+        """Return the policy of each tool, by name."""
         return {name: self.policies.get(name, self.default) for name in tools}
 
     def statistics(self) -> Statistics:
-        """How many calls run and wait now, and how many threads outlived theirs."""
+        """Return the present numbers of running and waiting calls, and of abandoned threads."""
         live = [call for batch in list(self.batches) for call in batch.calls]
         return Statistics(
             running=sum(call.running > 0 for call in live),
@@ -190,7 +191,7 @@ def _message_at_end(supervised: SupervisedCall[Any], exc: BaseException, judge: 
 
 
 async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework) -> ToolMessage:
-    """What the middleware makes of a message; it has the grace for it, even if the budget is spent."""
+    """Return the message after the middleware's changes. The middleware has at least the grace for that."""
 
     def failed(error: Exception) -> ToolMessage:
         content = judge(error)
@@ -199,6 +200,7 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
         supervised.handled = error
         return error_message(content, cast("ToolCall", supervised.call), error)
 
+    # The error may be the spent budget itself: without the grace, redaction of its message would never run.
     grace = supervised.grace
     reworked = partial(supervised.within_timeout, partial(rework, message, failed), at_least=grace)
     try:
@@ -208,7 +210,7 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
 
 
 def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, CallPolicy]:
-    """The policies, with what they do not say taken from the default."""
+    """Return the policies with missing options filled from the default."""
     if not isinstance(policies, Mapping):
         if policies is None:
             return {}
@@ -233,7 +235,7 @@ def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, 
 
 
 def _room_of(limit: Limit) -> float:
-    """Return how many calls may start at once under a limit."""
+    """Return the number of calls that may start at once under a limit."""
     return min(limit.concurrency or math.inf, math.inf if limit.rate is None else limit.rate.calls)
 
 
@@ -243,7 +245,7 @@ def _limiter(name: str, policy: CallPolicy) -> list[Limiter | SharedLimiter]:
 
 
 def limiters_of_run(config: RunnableConfig) -> list[Limiter]:
-    """What the config of a run bounds all of its calls by."""
+    """Return the limit of a run's config (`max_concurrency`) for all its calls."""
     if (concurrency := config.get("max_concurrency")) is None:
         return []
     check_count("config['max_concurrency']", concurrency, least=1)

@@ -1,4 +1,7 @@
-"""What runs in a worker in place of a tool's function. Loads no LangChain: not each worker needs it."""
+"""Wrappers that run in a worker in place of a tool's function.
+
+They import no LangChain: many workers do not need it.
+"""
 
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -11,11 +14,11 @@ _SCRATCHPAD = "__pregel_scratchpad"
 
 
 def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a plain function with the config that whatever it runs is to find.
+    """Run a sync function with a LangChain config in its context.
 
     Raises:
-        RuntimeError: if it asks a person, who cannot be asked from here.
-        BaseException: what the function raises.
+        RuntimeError: if it calls `interrupt()`, because a worker cannot ask a person.
+        BaseException: any error of the function.
     """
     with marked(), _config(config):
         return fn(*args, **kwargs)
@@ -24,14 +27,14 @@ def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args:
 async def await_with_config(
     fn: Callable[..., Awaitable[Any]], config: Mapping[str, Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run an async function with the config that whatever it runs is to find; raises what `run_with_config` does."""
+    """Run an async function with a LangChain config in its context; raises the errors of `run_with_config`."""
     with marked(), _config(config):
         return await fn(*args, **kwargs)
 
 
 @contextmanager
 def _config(config: Mapping[str, Any]) -> Generator[None]:
-    # It came with the module of the function, if anything there can look for a config.
+    # If the body can read a config, its module has imported LangChain already.
     if (configs := sys.modules.get("langchain_core.runnables.config")) is not None:
         configs.var_child_runnable_config.set(config)
     try:

@@ -1,4 +1,4 @@
-"""The calls of one AIMessage, from tool calls to messages."""
+"""Run of the calls of one AIMessage, from tool calls to messages."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -46,14 +46,14 @@ from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 
 class ToolBatch:
-    """One run of a node.
+    """Run of a node's calls.
 
     Args:
-        setup: the node's.
+        setup: setup of the node.
         requested: the calls.
-        config: complete.
-        ledger: makes the ledger, with what the caller has of an earlier run.
-        reports: who is told what, and what is around each call.
+        config: complete config.
+        ledger: makes the ledger, with the caller's state of an earlier run.
+        reports: callbacks and wrappers of the caller; see `Reports`.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class ToolBatch:
         self.around = reports.get("around")
         self.on_claim, self.claims_only_said = reports.get("on_claim"), reports.get("claims_only_said", False)
         self.failed: dict[str, str] = {}
-        """By key, in words, the errors that nobody handled; an error here would lead back to itself."""
+        """Unhandled errors as texts, by key. An error object would form a reference cycle through its traceback."""
         self.signalled: list[str] = []
-        """The keys of the calls that ended with a signal for the graph, other than a question."""
+        """Keys of the calls that ended with control flow other than a question."""
         self.setup = setup
         self.overrides = setup.overrides(requested.kind, reports.get("entries"))
         config, graphs = config_for_calls(config)
@@ -83,7 +83,7 @@ class ToolBatch:
         self._context = partial(call_context, config, self._state, self._runtime.context)
         self.rules = ResultRules(requested.kind, setup.messages_key)
         self._due: list[str] = []
-        """The keys of the calls that have no result yet, in call order."""
+        """Keys of the calls without a result, in call order."""
         self._tools = list(setup.tools.values())
         self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
         self._open = 0
@@ -91,17 +91,19 @@ class ToolBatch:
         self.threads = setup.supervision.threads.at_least(config.get("max_concurrency"))
 
     async def prepare(self) -> Self:
-        """Name the calls, refuse what is too large, and find what is known of the others; before anything else."""
+        """Name the calls, refuse those that are too large, and load the ledger; must be called first."""
         setup = self.setup
         left = left_of(self._requested, self._state, setup.messages_key, is_counted=setup.max_calls is not None)
         calls, reply = await in_portions(left)
+        # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
+        # equal.
         self._keys = await in_portions(naming(calls))
         self._calls, self._refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
         self.ledger = self._ledger(self._config, setup.name, self._keys)
         return self
 
     async def claims(self) -> list[str]:
-        """The keys of the calls that are to be claimed before any body starts; see `claims_of`."""
+        """Return the keys of the calls to claim before any body starts; see `claims_of`."""
         calls, most = [*zip(self._keys, self._calls, strict=True)], self._config.get("max_concurrency")
         known, threads = self.ledger.records, self.threads.concurrency
         return await in_portions(claims_of(self.setup, calls, known, self._refused, threads=threads, at_once=most))
@@ -111,8 +113,8 @@ class ToolBatch:
 
         Raises:
             GraphInterrupt: with the questions of all calls that wait for an answer.
-            DrainingError: if the node begins nothing new.
-            BaseException: the error of a call that nobody handles.
+            DrainingError: if the node accepts no new runs.
+            BaseException: the unhandled error of a call.
         """
         setup, thread_id = self.setup, self._config["configurable"].get("thread_id")
         work = self._run_with_actors if setup.actors.is_needed else self._run
@@ -121,7 +123,7 @@ class ToolBatch:
     async def _run_with_actors(self) -> Any:
         actors = self.setup.actors
         if actors.in_journal:
-            actors.journal()  # refused before any call begins
+            actors.journal()  # raises without a journal, before any call starts
         async with actors.living():
             return await self._run()
 
@@ -135,16 +137,18 @@ class ToolBatch:
         except BaseException as error:
             self.failed = {
                 key: repr(call.error or error)
-                for key, call in zip(self._due, supervised, strict=False)  # Ctrl-C may come between the two
+                # `_due` may be one longer: Ctrl-C may come between the two appends in `_supervise`.
+                for key, call in zip(self._due, supervised, strict=False)
                 if call.ended and call.result is None and not isinstance(call.error, GraphInterrupt)
             }
+            # Also after a failure or a cancel: finished results and open questions must not be lost with the batch.
             self._note(supervised)
             self.ledger.publish()
             raise
         return self._outcome(supervised)
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
-        """Get the calls ready that have no result yet, in portions, because there may be very many."""
+        """Prepare the calls that have no result yet, in portions, because there may be very many."""
         around, records = self._named(surroundings(chunks_for(self._runtime))), self.ledger.records
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
@@ -157,7 +161,7 @@ class ToolBatch:
                 supervised[-1].resumes = None if known is None else known.mark
 
     def _named(self, around: Surroundings) -> Surroundings:
-        """The surroundings, with what observers want to know of the tools, and of a graph that is not ours."""
+        """Return the batch's context with tool descriptions and, in a graph that is not callboard's, its identity."""
         if not around.observers.calls:
             return around
         run, conf = around.run, self._config["configurable"]
@@ -172,12 +176,15 @@ class ToolBatch:
         return SupervisedCall(*self.terms(call), run, around)
 
     def terms(self, call: ToolCall, request: ToolCallRequest | None = None) -> Terms:
-        """The policy of a call's tool, and the limits that it has to pass; their keys see what the tool would get."""
+        """Return the policy of a call's tool and the limits that apply.
+
+        Key functions see the tool's view of the run.
+        """
         context = self._context if request is None else partial(context_of, request)
         return self.setup.supervision.terms(call, self._wide, context)
 
     def shows_keys(self, request: ToolCallRequest | None) -> bool:
-        """Whether the key of a limit looks at a request besides the call."""
+        """Return whether a limit's key depends on the request besides the call."""
         return request is not None and self.setup.supervision.takes_context
 
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
@@ -191,7 +198,7 @@ class ToolBatch:
         questions = self.ledger.pending
         if questions or signals or self.ledger.may_be_replayed:
             self.ledger.publish()
-        # Somebody who gave a wrong answer has to know before anything else.
+        # First of all, a person who gave an invalid answer must learn of it.
         self._raise_first([signal for signal in signals if is_invalid_resume(signal)])
         if questions and self.ledger.in_graph:
             raise GraphInterrupt(tuple(questions))
@@ -208,10 +215,10 @@ class ToolBatch:
             if signals:
                 raise signals[0]
         finally:
-            signals.clear()  # the traceback leads to this list, which must not lead back
+            signals.clear()  # the traceback refers to this list: break the reference cycle
 
     def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
-        """Enter every result and every question into the ledger, and let go of the errors: they lead back here."""
+        """Record all results and questions in the ledger, and drop the errors, whose tracebacks refer to this batch."""
         for key, call in zip(self._due, supervised, strict=False):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)
@@ -222,9 +229,9 @@ class ToolBatch:
             call.error = None
 
     def config_for(self, key: str, index: int, config: RunnableConfig | None) -> RunnableConfig:
-        """The config of one call: its own or the batch's, with a place of its own to interrupt from."""
+        """Return the config of one call, with a scratchpad of its own for `interrupt()`."""
         config = cast("RunnableConfig", {**(config or self._config), "configurable": self.ledger.configurable(key)})
-        if index and "run_id" in config:  # it names one run, the first
+        if index and "run_id" in config:  # an id names one run: only the first call's run has it
             del config["run_id"]
         return config
 
@@ -245,30 +252,30 @@ class ToolBatch:
     def manager(self, plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
         if self.overrides is not None or config.get("callbacks") is not self._config.get("callbacks"):
             return manager_for(plan, config)
-        # With its plan, which must not be collected while its id is the key.
+        # The plan is stored too: while its `id()` is a key, no other plan may get the same address.
         known = self._managers.get(id(plan))
         if known is None:
             known = self._managers[id(plan)] = (plan, manager_for(plan, self._config))
         return known[1]
 
     async def keep(self, key: str, call: ToolCall, output: Output) -> None:
-        """Store a result where a killed process would lose it."""
+        """Store a result so that it survives a kill of the process."""
         if self._on_finish is not None:
             await self._on_finish(key, call, output)
         self._open -= 1
-        if self._open and self.ledger.is_kept:  # the last one is kept by whoever runs the batch
+        if self._open and self.ledger.is_kept:  # the last result is stored by the caller of the batch
             self.ledger.finished(key, output)
             await self.ledger.save()
 
     async def keep_question(self, key: str, interrupt: GraphInterrupt) -> None:
-        """Store what a call asks where a killed process would lose it."""
+        """Store a question so that it survives a kill of the process."""
         self.ledger.asked(key, interrupt, current_mark())
         if self._on_ask is not None:
             await self._on_ask(key, self.ledger.records[key])
 
 
 class _Execution:
-    """One call on its way through the middleware and into the tool."""
+    """One call, from the middleware to the tool."""
 
     __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_supervised")
 
@@ -282,7 +289,7 @@ class _Execution:
         self._index = index
 
     def __call__(self, supervised: SupervisedCall[Output]) -> Awaitable[Output]:
-        """From the call to its output; an error that is handled here or below becomes a message."""
+        """Run the call and return its output; a handled error becomes a message."""
         self._supervised = supervised
         around = self._batch.around
         return self._run(None) if around is None else around(self._batch.ledger, self._index, self._run)
@@ -292,7 +299,8 @@ class _Execution:
         self._config = batch.config_for(self._key, self._index, config)
         try:
             if batch.overrides is None:
-                rework = untouched if setup.chain is None else self._reworked  # a method of this call weighs 64 bytes
+                # Without a chain, a function saves the 64 bytes of a bound method per waiting call.
+                rework = untouched if setup.chain is None else self._reworked
                 output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, rework)
             else:
                 output = await self._overridden(batch.overrides)
@@ -303,20 +311,20 @@ class _Execution:
         return output
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
-        """What the middleware makes of a message that stands for an error which went through them."""
+        """Return the message for an error after the middleware's changes."""
         chain = self._batch.setup.chain
         return message if chain is None else await chain.rework(message, self._request(), failed)
 
     async def _overridden(self, overrides: Chain) -> Output:
-        """Run the call within what a subclass of the node has around it, on the same budget."""
+        """Run the call within a subclass's override, on the same budget."""
         setup, request = self._batch.setup, self._request()
-        # An override may ask a person, as a middleware may.
+        # An override may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
         around = partial(overrides, request, self._given)
         return cast("Output", await setup.supervision.run(self._supervised, around, setup.at_override, untouched))
 
     async def _given(self, request: ToolCallRequest) -> Output:
-        """Run the call as an override passes it on; it sees a message where LangGraph's would."""
+        """Run the call that an override passes on; errors become messages at the same places as in LangGraph."""
         setup, call = self._batch.setup, request.tool_call
         request = setup.request(call, request.runtime)
         self._config = request.runtime.config
@@ -336,7 +344,7 @@ class _Execution:
         return unknown_tool(call, self._batch.setup.tools)
 
     def _through(self, chain: Chain, request: ToolCallRequest) -> Awaitable[Output]:
-        # A middleware may ask a person too, and its question belongs to this call.
+        # A middleware may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
         return chain.around_attempts(self._supervised, request, self._attempt)
 
@@ -355,12 +363,13 @@ class _Execution:
         return self._execute(call, tool, request)
 
     async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
-        batch = self._batch  # each name in this frame weighs 8 bytes while the call waits
+        batch = self._batch  # each local name costs 8 bytes per waiting call
         plan, ready = batch.setup.plan(tool), call
-        config = self._config if request is None else own_copy(self._config)  # a run uses it up, and another may come
+        # `invoke` modifies the config, and middleware may make another attempt.
+        config = self._config if request is None else own_copy(self._config)
         if batch.setup.own_injection is not None or not plan.injected.none:
             ready = batch.setup.inject(call, plan.injected, self._runtime() if request is None else request.runtime)
-        # A middleware may have changed the arguments, the tool, or what keys look at.
+        # A middleware may have changed the arguments, the tool, or the context of key functions.
         terms = batch.terms(call, request) if call is not self._call or batch.shows_keys(request) else None
         manager = batch.manager(plan, self._config)
         try:
@@ -376,7 +385,7 @@ class _Execution:
             except ValidationError as error:
                 raise_invalid_arguments(error, call, filled_in(plan, ready, call))
             output = batch.rules.checked(response, call)
-            self._supervised.handled = None  # of an attempt before this one
+            self._supervised.handled = None  # an earlier attempt may have set it
             return output
         except Exception as error:
             if (content := batch.setup.at_tool(error)) is None:
@@ -391,14 +400,15 @@ class _Execution:
     async def _claimed(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
     ) -> object:
-        """Run a tool, once it is known that it was begun."""
+        """Run a tool after its claim has been stored."""
         assert self._batch.on_claim is not None
+        # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
         await self._batch.on_claim(self._key, self._batch.ledger.known_of(self._key))
         return await invoke(attempt, plan, call, config, manager)
 
 
 class _Refused(_Execution):
-    """A call that nobody is asked about, and that nothing runs for."""
+    """Refused call: its message is stored, and nothing runs."""
 
     __slots__ = ("_error", "_message")
 

@@ -1,4 +1,4 @@
-"""What is found out about tools, once for each: looking at signatures and schemas takes longer than a call."""
+"""Cached facts about tools: reading signatures and schemas takes longer than a call."""
 
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -9,16 +9,17 @@ from langchain_core.tools import BaseTool
 T = TypeVar("T")
 
 _MOST = 4096
-"""Names of tools that are known at a time; the first one goes when another comes."""
+"""Maximum number of cached tool names; the oldest name is removed for a new one."""
 _ALIKE = 4
-"""Tools of one name that are known at a time: nodes share a middleware, and a new node may be made for each request."""
+"""Maximum number of cached tools of one name. Several nodes may share a middleware, and a node may be made per
+request."""
 
 
 _Parts = tuple[object, object, object, object, object, object, object]
 
 
 class _Known(NamedTuple, Generic[T]):
-    """Facts of a tool, and of what they were made: of another one they are not its own."""
+    """Facts about a tool, with the functions and schema that they were read from."""
 
     tool: "ref[BaseTool]"
     made_of: _Parts
@@ -26,13 +27,13 @@ class _Known(NamedTuple, Generic[T]):
 
 
 class ToolFacts(Generic[T]):
-    """Facts about tools, by the tool itself: several may have one name, and their fields may be assigned.
+    """Cache of facts about tools, by tool object: several tools may share a name, and their fields may change.
 
-    Facts may lead to their tool, and keep it alive until as many others of its name are known. May be used from any
-    thread.
+    Facts may refer to their tool, and keep it alive until enough other tools of the same name are cached. May be used
+    from any thread.
 
     Args:
-        find_out: looks at a tool.
+        find_out: reads the facts of a tool.
     """
 
     __slots__ = ("_find_out", "_known")
@@ -45,10 +46,10 @@ class ToolFacts(Generic[T]):
         return sum(one.tool() is not None for known in list(self._known.values()) for one in known)
 
     def of(self, tool: BaseTool) -> T:
-        """The facts about a tool, as it is now.
+        """Return the facts about a tool in its present state.
 
         Raises:
-            Exception: what `find_out` raises; it is asked again the next time.
+            Exception: any error of `find_out`; it is called again the next time.
         """
         known = self._known.get(tool.name, ())
         for one in known:
@@ -63,7 +64,7 @@ class ToolFacts(Generic[T]):
 
 
 def _made_of(tool: BaseTool) -> _Parts:
-    # A test may put mocks in the place of a tool's fields, and in that of its class's methods.
+    # A user's test may replace a tool's fields, or its class's methods, by mocks.
     cls: Any = tool.__class__
     return (
         getattr(tool, "coroutine", None),
@@ -77,7 +78,7 @@ def _made_of(tool: BaseTool) -> _Parts:
 
 
 def _is_made_of(tool: BaseTool, parts: _Parts) -> bool:
-    # By identity: functions may be objects that are equal and do something else.
+    # By identity: callable objects may be equal and behave differently.
     coroutine, func, schema, run, arun, invoke, ainvoke = parts
     cls: Any = tool.__class__
     return (

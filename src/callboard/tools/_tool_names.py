@@ -1,4 +1,4 @@
-"""Names of tools and of their arguments, as options of middleware take them."""
+"""Checks of tool names and argument names in options of middleware."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, get_args
@@ -10,20 +10,20 @@ from callboard._suggestions import no_such
 from callboard.tools._inject import injected_args
 
 Missing = Literal["error", "ignore"]
-"""What a name is that no tool of the node has: a slip, or the name of another node's tool."""
+"""Meaning of a name that no tool of the node has: an error, or the name of another node's tool."""
 
 
 def check_missing(owner: str, missing: object) -> None:
-    """Raise ValueError unless `missing` says what to do with names that no tool has."""
+    """Raise ValueError for an invalid `missing` option."""
     if missing not in get_args(Missing):
         raise ValueError(f"{owner}(missing=...) is 'error' or 'ignore', got {missing!r}")
 
 
 def tool_names(option: str, given: object) -> frozenset[str]:
-    """The names of tools that an option of a middleware was given.
+    """Return the tool names of a middleware's option.
 
     Raises:
-        TypeError: for one name instead of several, or tools instead of their names.
+        TypeError: for a single name, or tools instead of their names.
     """
     if not isinstance(given, str) and isinstance(given, Collection):
         names = [name for name in given if isinstance(name, str)]
@@ -33,20 +33,20 @@ def tool_names(option: str, given: object) -> frozenset[str]:
 
 
 def check_tool_names(option: str, names: Iterable[str], tools: Collection[str], missing: Missing = "error") -> None:
-    """Raise ValueError for the first name that is none of the tools'."""
+    """Raise ValueError for the first name that no tool has."""
     if missing == "error" and (unknown := next((name for name in names if name not in tools), None)) is not None:
         raise ValueError(f"{option}: {no_such('tool', unknown, tools)} (missing='ignore' is for tools of other nodes)")
 
 
 def check_argument_names(option: str, names: Iterable[str], tool: BaseTool) -> None:
-    """Raise ValueError for the first name that is no argument which a model may write."""
+    """Raise ValueError for the first name that is no argument which the model may write."""
     known = argument_names(tool)
     if known is not None and (unknown := next((name for name in names if name not in known), None)) is not None:
         raise ValueError(f"{option}: {no_such('argument', unknown, known)}")
 
 
 def argument_names(tool: BaseTool) -> frozenset[str] | None:
-    """The names under which a model may write the arguments of a tool; `None` if it may write any."""
+    """Return the names of the arguments that the model may write; `None` if any name is allowed."""
     schema: object = tool.args_schema
     if isinstance(schema, dict):
         properties = schema.get("properties")
@@ -59,7 +59,7 @@ def argument_names(tool: BaseTool) -> frozenset[str] | None:
 
 
 def spellings(tool: BaseTool) -> Mapping[str, str]:
-    """The name of each argument by all the names that its schema reads it from, its own among them."""
+    """Return the argument for each name that the schema accepts for it, aliases included."""
     model = _model(tool)
     spelled: dict[str, str] = {}
     for name, field in model.model_fields.items() if model else ():

@@ -1,4 +1,4 @@
-"""Toolkits: what has tools and is none, such as those of LangChain, or an MCP server that is open."""
+"""Toolkits: objects that contain tools, such as LangChain's toolkits or an open MCP server."""
 
 import inspect
 from collections.abc import Iterable, Sequence, ValuesView
@@ -11,22 +11,22 @@ from callboard._types import has_members_of
 
 
 class Toolkit(Protocol):
-    """Something that is no tool itself and has tools, as LangChain's toolkits do."""
+    """Object that is no tool itself and contains tools."""
 
     def get_tools(self) -> Sequence[BaseTool]:
-        """The tools that it has now."""
+        """Return the present tools."""
         ...
 
 
 _PLAIN = (StructuredTool, Tool, FunctionType)
-"""What most tools are; they are not asked for what toolkits have, which takes longer than all else here."""
+"""Usual types of tools. They are not tested for being a toolkit, which takes longer than everything else here."""
 
 
 def unpacked(given: Iterable[Any]) -> list[Any]:
-    """What a node was given as tools, with those of each toolkit in its place.
+    """Return the tools given to a node, with each toolkit replaced by its tools.
 
     Raises:
-        TypeError: if a toolkit has something else than a list of tools.
+        TypeError: if a toolkit does not return a list of tools.
     """
     found: list[Any] = []
     for one in given:

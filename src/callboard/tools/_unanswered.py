@@ -1,4 +1,4 @@
-"""Which calls of a conversation have no answer, and which answer belongs to which call."""
+"""Matching of calls and answers in a conversation."""
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
@@ -13,44 +13,44 @@ from callboard.tools._portions import PORTION, Steps, at_once, each
 
 
 def last_reply(messages: Sequence[Any]) -> int | None:
-    """Where the last message of a model stands; `None` if there is none."""
+    """Return the index of the last message of a model; `None` if there is none."""
     places = range(len(messages) - 1, -1, -1)
     return next((place for place in places if isinstance(messages[place], AIMessage)), None)
 
 
 def unanswered(messages: Sequence[Any]) -> list[ToolCall]:
-    """The calls of the last reply that have no answer after it."""
+    """Return the calls of the last reply that have no answer after it."""
     place = last_reply(messages)
     return [] if place is None else without_answer(messages[place].tool_calls, messages[place + 1 :])
 
 
 def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[ToolCall]:
-    """Leave out calls that have their message, all at once; see `matching`."""
+    """Return the calls that have no message, without yielding to other tasks; see `matching`."""
     return at_once(matching(calls, answers))
 
 
 def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Leave out calls that have their message: an answered call never runs again, nor does a rejected one.
+    """Return the calls that have no message, in portions: an answered or rejected call never runs again.
 
     Args:
-        calls: of one reply; one message answers one of those that share an id.
-        answers: the messages after that reply.
+        calls: calls of one reply; if calls share an id, each message answers one of them.
+        answers: messages after that reply.
     """
     given = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
     return _left(calls, given)
 
 
 def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> list[ToolCall]:
-    """Leave out calls that a conversation answers, all at once; see `seeking`."""
+    """Return the calls that a conversation does not answer, without yielding to other tasks; see `seeking`."""
     return at_once(seeking(calls, messages))
 
 
 def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[ToolCall]]:
-    """Leave out calls that a conversation answers after the last reply that has them: models reuse ids.
+    """Return the calls that have no answer after the last reply that contains them, in portions.
 
     Args:
-        calls: of any replies; one message answers one of those that share an id.
-        messages: the conversation, which is read once, from its end.
+        calls: calls of any replies; if calls share an id, each message answers one of them.
+        messages: the conversation; it is read once, from its end.
     """
     if not messages:
         return [*calls]
@@ -63,6 +63,7 @@ def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[To
         if number % PORTION == 0:
             yield
         if isinstance(message, ToolMessage):
+            # Read from the end: only answers after the last reply with the id count, because models reuse ids.
             later[message.tool_call_id] += 1
         elif isinstance(message, AIMessage):
             asked = sought.intersection((yield from each(id_of, message.tool_calls)))
@@ -72,7 +73,7 @@ def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[To
 
 
 def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall]]:
-    """The calls that are left when each answer has taken one that has its id."""
+    """Return the calls that remain after each answer has removed one call with its id."""
     if not given:
         return [*calls]
 
@@ -84,7 +85,7 @@ def _left(calls: Sequence[ToolCall], given: Counter[str]) -> Steps[list[ToolCall
 
 
 def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
-    """Where the last message stands that asks for a call; `None` if there is none."""
+    """Return the index of the last message that contains a call; `None` if there is none."""
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if isinstance(message, AIMessage) and any(id_of(one) == id_of(call) for one in message.tool_calls):
@@ -93,7 +94,10 @@ def asked_at(call: ToolCall, messages: Sequence[Any]) -> int | None:
 
 
 def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
-    """The last answer to a call after the last reply that has it; without such a reply, the last with its id."""
+    """Return the last answer to a call after the last reply that contains it.
+
+    If no reply contains the call, the last message with its id is returned; `None` without an answer.
+    """
     for message in reversed(messages):
         if isinstance(message, ToolMessage) and message.tool_call_id == id_of(call):
             return message
@@ -103,18 +107,18 @@ def answer_of(call: ToolCall, messages: Sequence[Any]) -> ToolMessage | None:
 
 
 def answers_to(call: ToolCall, messages: Iterable[Any]) -> list[ToolMessage]:
-    """The messages that have the id of a call, of those that it has written itself."""
+    """Return the messages that answer a call."""
     return [one for one in messages if isinstance(one, ToolMessage) and one.tool_call_id == id_of(call)]
 
 
 def answered_ids(messages: Iterable[Any]) -> set[str]:
-    """The ids that messages answer, whichever call they belong to."""
+    """Return the ids of all calls that messages answer."""
     return {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
 
 
 def is_whole(messages: Sequence[BaseMessage]) -> bool:
-    """Whether the answers of every reply stand directly behind it, and nothing between them."""
-    # All are asked the same at once: one by one, pydantic's messages take long, and this is done for every turn.
+    """Return whether the answers of every reply follow it directly, and nothing stands between them."""
+    # In bulk: reading fields of pydantic messages one by one is slow, and this runs at every turn.
     kinds = [*map(type, messages)]
     different = {*kinds}
     answers = {kind for kind in different if issubclass(kind, ToolMessage)}
@@ -135,7 +139,7 @@ _CALLS, _ANSWERS = attrgetter("tool_calls"), attrgetter("tool_call_id")
 
 
 def _is_whole_in_any_order(messages: Sequence[BaseMessage], answers: Collection[type[BaseMessage]]) -> bool:
-    """`is_whole`, where the answers of a reply are not in the order of its calls."""
+    """Return the result of `is_whole` for answers that are not in the order of the calls."""
     for place, message in enumerate(messages):
         if not (calls := calls_in(message)):
             continue
@@ -147,15 +151,18 @@ def _is_whole_in_any_order(messages: Sequence[BaseMessage], answers: Collection[
 
 @dataclass(slots=True)
 class Exchange:
-    """A message, and the answers to its calls."""
+    """Message together with the answers to its calls."""
 
     message: BaseMessage
     answers: list[ToolMessage] = field(default_factory=list[ToolMessage])
     is_in_order: bool = True
-    """Whether they stand directly behind it."""
+    """`True` if the answers follow the message directly."""
 
     def answers_by_call(self) -> list[tuple[ToolCall, ToolMessage | None]]:
-        """Its calls, in order, each with its answer; of calls that share an id, each has one of the answers."""
+        """Return the message's calls in order, each with its answer or `None`.
+
+        Of calls that share an id, each has one of the answers.
+        """
         left: dict[str, deque[ToolMessage]] = {}
         for answer in self.answers:
             left.setdefault(answer.tool_call_id, deque()).append(answer)
@@ -163,19 +170,20 @@ class Exchange:
         return [(call, answers.popleft() if answers else None) for call, answers in of]
 
     def open_calls(self) -> list[ToolCall]:
-        """Its calls that have no answer."""
+        """Return the message's calls that have no answer."""
         return without_answer(calls_in(self.message), self.answers)
 
     def in_call_order(self, answers: Sequence[ToolMessage]) -> list[ToolMessage]:
-        """Answers in the order in which its calls were asked for."""
+        """Return answers in the order of the message's calls."""
         place = {id_of(call): number for number, call in enumerate(calls_in(self.message))}
         return sorted(answers, key=lambda answer: place[answer.tool_call_id])
 
 
 def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
-    """A conversation with every answer at the message that asks for it, wherever it stands.
+    """Return a conversation as exchanges, with every answer at its message, wherever the answer stands.
 
-    Models reuse ids, and an answer is for the last that asked. One that answers nothing stays a message like others.
+    Models reuse ids, so an answer belongs to the last message before it that contains the id. An answer to nothing
+    stays a message of its own.
     """
     exchanges: list[Exchange] = []
     asking: dict[str, list[Exchange]] = {}
@@ -192,11 +200,11 @@ def exchanges_in(messages: Sequence[BaseMessage]) -> list[Exchange]:
 
 
 def calls_in(message: object) -> Sequence[ToolCall]:
-    """The calls that a message asks for; none, if it is no reply of a model."""
+    """Return the calls in a message; none if it is no reply of a model."""
     return message.tool_calls if isinstance(message, AIMessage) else ()
 
 
 def id_of(call: ToolCall) -> str:
-    """The id of a call, as its message has it; models may leave it out, messages may not."""
+    """Return the id of a call as its message has it: text, and "" for a missing id."""
     found: object = call["id"]
     return found if isinstance(found, str) else "" if found is None else str(found)

@@ -1,4 +1,4 @@
-"""Calls that were begun and never ended: what a model is told of one, what a person is asked, and may say."""
+"""Calls that started and never ended: the text for the model, and the question to a person."""
 
 from typing import Any
 from uuid import uuid4
@@ -18,16 +18,16 @@ UNKNOWN = (
 
 
 REPEATS = "__callboard_repeats__"
-"""The name of an attribute of functions that run again themselves what was lost."""
+"""Attribute of functions that repeat lost work by themselves."""
 
 
 class OutcomeUnknown(GraphInterrupt):
-    """What a call ends with that was begun, and of which a person is to say what becomes of it.
+    """Interrupt of a call whose outcome is unknown, so that a person decides about it.
 
     Args:
-        name: of the tool.
-        args: what the model wrote.
-        why: what ended while the call ran.
+        name: name of the tool.
+        args: arguments that the model wrote.
+        why: clause about the event that ended the body.
     """
 
     def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
@@ -35,13 +35,13 @@ class OutcomeUnknown(GraphInterrupt):
 
 
 def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
-    """What a call ends with in place of an error that leaves open whether it had its effect, if a person is to say.
+    """Return the interrupt that replaces an error with unknown outcome; `None` if the policy does not ask a person.
 
     Args:
-        policy: of the call.
-        name: of the tool.
-        args: what the model wrote.
-        error: what the tool raised.
+        policy: policy of the call.
+        name: name of the tool.
+        args: arguments that the model wrote.
+        error: error of the tool.
     """
     if policy.on_unknown != "ask" or policy.idempotent:
         return None
@@ -51,12 +51,12 @@ def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error:
 
 
 def runs_again(policy: CallPolicy) -> bool:
-    """Whether a call runs again of which nobody knows whether it had its effect."""
+    """Return whether a call with unknown outcome runs again under its policy."""
     return policy.idempotent or policy.on_unknown == "rerun"
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether a body was lost with its actor or its worker, and did not bring that about itself."""
+    """Return whether a body was lost with its actor or worker, and did not cause that itself."""
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
         return False
     of_engine = error if isinstance(error, EngineError) else error.__cause__
@@ -64,14 +64,14 @@ def is_lost(error: BaseException) -> bool:
 
 
 def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
-    """What a person is asked about a call, in the form of LangGraph's agent inbox.
+    """Return the question to a person about a call, in the format of LangGraph's agent inbox.
 
-    Each question has an id of its own: an answer to one that comes in once more answers no later one.
+    Each question has an id of its own, so an answer that arrives twice cannot answer a later question.
 
     Args:
-        name: of the tool.
-        args: what the model wrote.
-        why: what ended while the call ran.
+        name: name of the tool.
+        args: arguments that the model wrote.
+        why: clause about the event that ended the body.
     """
     allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
     request = {
@@ -84,10 +84,10 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
 
 
 def said_of(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
-    """What a person says of a call whose outcome is unknown; `None` to run it again.
+    """Return the message that a person's answer stands for; `None` to run the call again.
 
     Raises:
-        ValueError: if it is nothing that can be said.
+        ValueError: if the answer has an unknown form.
     """
     given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     kind = given.get("type") if isinstance(given, dict) else None

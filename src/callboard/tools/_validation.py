@@ -1,4 +1,4 @@
-"""`ValidationNode`: checks the arguments of tool calls without running anything."""
+"""`ValidationNode`: validation of tool calls' arguments without running the tools."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,17 +21,17 @@ FormatError = Callable[[BaseException, ToolCall, type[BaseModel]], str]
 class ValidationNode(Runnable[Any, Any]):
     """Validates the tool calls of the last message against schemas, and runs none of them.
 
-    The output has a message for each call: the validated arguments as JSON, or what is wrong with them,
-    then with `is_error` in its `additional_kwargs`.
+    The output has one message for each call: the validated arguments as JSON, or the validation error. An error message
+    has `is_error` in its `additional_kwargs`.
 
     Args:
-        schemas: pydantic models (2 or 1), tools with one, or functions to make one of.
-        format_error: from an error, a call and its schema to what the model reads.
-        name: the node's name in a graph.
+        schemas: pydantic models (version 1 or 2), tools with a schema, or functions to make a schema of.
+        format_error: function of an error, a call and its schema that returns the text for the model.
+        name: name of the node in a graph.
         tags: tags of the node's runs.
 
     Raises:
-        ValueError: for a schema of another kind.
+        ValueError: for a schema of another type.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ValidationNode(Runnable[Any, Any]):
 
         Args:
             input: a list of messages, or a dict with one under `messages`.
-            config: not needed.
+            config: LangChain config; not used.
 
         Raises:
             ValueError: if there are no messages, or the last one is no AIMessage.
@@ -72,7 +72,7 @@ class ValidationNode(Runnable[Any, Any]):
     async def ainvoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None
     ) -> Any:
-        """`invoke`; there is nothing to wait for."""
+        """Run `invoke`, which does not wait for anything."""
         return self.invoke(input, config)
 
     def _validated(self, call: ToolCall) -> ToolMessage:

@@ -1,7 +1,7 @@
-"""The words that callboard shares with `langgraph.prebuilt`.
+"""Names that callboard shares with `langgraph.prebuilt`.
 
-They are LangGraph's own objects, not copies: a tool, a handler or a middleware that was written against
-them recognises what it gets, and `isinstance` means the same on both sides.
+They are LangGraph's own objects, not copies. Tools, handlers and middleware written for LangGraph recognise them, and
+`isinstance` gives the same result in both packages.
 """
 
 from langgraph.prebuilt import ToolCallTransformer

@@ -1,6 +1,6 @@
-"""The inner door of a tool node: what an agent needs that runs the node's calls as tasks of its own.
+"""Access to a tool node's inside, for an agent that runs the node's calls as its own tasks.
 
-Nobody outside this room reads a private attribute of a `ToolNode`; whoever runs its calls without `ainvoke` asks here.
+No code outside of this package reads a private attribute of a `ToolNode`; it uses this class.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ from callboard.tools._tool_batch import ToolBatch
 
 
 class Workings:
-    """The inside of a tool node.
+    """Inside of a tool node.
 
     Args:
-        node: stays as it is; what is changed about it later is seen.
+        node: the node; later changes of it are visible.
     """
 
     __slots__ = ("_node",)
@@ -36,22 +36,22 @@ class Workings:
 
     @property
     def messages_key(self) -> str:
-        """Where a state keeps its messages."""
+        """Key of the messages in a state."""
         return self._node._setup.messages_key
 
     @property
     def entries(self) -> Entries | None:
-        """What a subclass of the node has of its own around a whole run; `None` if that is nothing."""
+        """A subclass's overrides around a whole run; `None` if there are none."""
         return self._node._entries()
 
     @property
     def actors(self) -> ActorSet:
-        """The actors that stand among the tools, and their lives."""
+        """Actors among the tools, and their sessions."""
         return self._node._setup.actors
 
     @property
     def needs_checkpointer(self) -> list[str]:
-        """The names of the middleware whose questions are lost without a checkpointer."""
+        """Names of the middleware whose questions are lost without a checkpointer."""
         given = self._node._options.middleware
         return [type(one).__name__ for one in given if getattr(one, "needs_checkpointer", False) is True]
 
@@ -61,11 +61,11 @@ class Workings:
         return self._node._setup.supervision.grace
 
     def tool(self, name: str) -> BaseTool | None:
-        """The tool of a name; `None` if there is none."""
+        """Return a tool by its name; `None` if there is none."""
         return self._node.tools_by_name.get(name)
 
     def policy(self, call: ToolCall) -> CallPolicy:
-        """The policy that a call of this tool is held to."""
+        """Return the policy that applies to a call."""
         return self._node._setup.supervision.terms(call).policy
 
     async def batch(
@@ -78,15 +78,15 @@ class Workings:
         namespaces: Mapping[str, str] | None,
         **reports: Unpack[Reports],
     ) -> ToolBatch:
-        """A batch that is ready to run, whose records the caller keeps.
+        """Return a prepared batch whose records the caller stores.
 
         Args:
             requested: the calls.
-            config: complete.
-            records: what is known of them, by key.
-            answers: to their open questions, by interrupt id.
-            namespaces: of the calls, by key; `None` for those that follow from the config.
-            reports: who is told what, and what is around each call; see `Reports`.
+            config: complete config.
+            records: records of the calls, by key.
+            answers: answers to open questions, by interrupt id.
+            namespaces: checkpoint namespaces by key; `None` to derive them from the config.
+            reports: callbacks and wrappers; see `Reports`.
         """
         ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
         return await ToolBatch(self._node._setup, requested, config, ledger, **reports).prepare()
