@@ -1,39 +1,39 @@
-"""Everything callboard raises or warns of, one class for each thing a caller would catch.
+"""Exceptions and warnings of callboard: one class for each condition that a caller may want to catch.
 
     CallboardError
-    ├── ThreadBusyError             another run has the thread
+    ├── ThreadBusyError             another run uses the conversation
     ├── RunDeadlineExceededError    the budget of an agent's run was spent          (a TimeoutError)
-    ├── DrainingError               something is being drained: it begins nothing new, or what ran was ended
+    ├── DrainingError               a drain refused a new call, or ended a running one
     ├── StorageError                a database cannot be used
     ├── ActorStartError             an actor did not start
     ├── SnapshotError               the state of an actor cannot be kept in a journal
-    ├── SupervisorError             its actors ended more often than it restarts them, or one for good
-    └── CallError                   a call ended without a result of its own
+    ├── SupervisorError             an actor ended too often, or cannot be restarted
+    └── CallError                   a call ended without a result
         ├── CallTimeoutError        one attempt took longer than its timeout        (a TimeoutError)
         ├── DeadlineExceededError   the call's budget was spent, queue included     (a TimeoutError)
-        ├── CallRejectedError       no place: the queue is full, or no thread left
-        │   └── MailboxFullError    the actor has as many calls before it as may wait
-        ├── CircuitOpenError        the tool kept failing, and is left alone for a while
-        ├── CallCancelledError      the body cancelled itself; nobody asked it to
-        ├── EngineError             an engine has no result of a body
-        └── ActorError              an actor has no answer
-            ├── ActorGoneError      it has ended for good, or never lived; the call did not begin
-            ├── ActorDiedError      it ended while the call ran; nobody knows what came of it
+        ├── CallRejectedError       no permit: the queue is full, or no thread is left
+        │   └── MailboxFullError    the mailbox of the actor is full
+        ├── CircuitOpenError        the tool failed repeatedly, and is not called for a while
+        ├── CallCancelledError      the body cancelled itself
+        ├── EngineError             an engine has no result for a body
+        └── ActorError              an actor did not answer
+            ├── ActorGoneError      it has ended, or was not started; the call did not start
+            ├── ActorDiedError      it ended during the call, whose outcome is unknown
             ├── DeadlockError       the call would have waited for itself
-            └── PoisonousCallError  the same call has ended the actor before, too often
+            └── PoisonousCallError  the same call ended the actor too often
 
     langgraph.errors.GraphInterrupt
-    └── CallsInterrupted            calls of a batch wait for answers; carries what finished
+    └── CallsInterrupted            calls of a batch wait for answers; carries finished results
 
     UserWarning
     └── CallboardWarning
         ├── AbandonedTaskWarning    a task that a tool started outlived its batch
         ├── AbandonedThreadWarning  a worker thread outlived its call
         ├── DuplicateCallIdWarning  two calls of one batch share an id
-        ├── IdleMiddlewareWarning   a middleware can do nothing for a tool, as it is set
-        ├── IgnoredHooksWarning     a middleware of LangChain's has hooks that will not run
-        ├── MiddlewareOrderWarning  two middleware in an order that is known to go wrong
-        └── LoopBlockedWarning      an async tool, a middleware or an observer kept the event loop from turning
+        ├── IdleMiddlewareWarning   a middleware has no effect in its configuration
+        ├── IgnoredHooksWarning     LangChain's middleware has hooks that will not run
+        ├── MiddlewareOrderWarning  two middleware are in a harmful order
+        └── LoopBlockedWarning      an async tool, a middleware or an observer blocked the event loop
 
 Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the argument.
 """
@@ -75,7 +75,7 @@ __all__ = [
     "ThreadBusyError",
 ]
 
-# It is a `GraphInterrupt`, and what is below the tools knows no LangGraph.
+# Loaded lazily: it derives from LangGraph's `GraphInterrupt`, and layers below the tools must not import LangGraph.
 __getattr__ = lazy(__name__, {".tools._interrupted": ("CallsInterrupted",)})
 
 Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled", "unknown", "finished"]
@@ -84,10 +84,10 @@ EngineEnded = Literal["unavailable", "unknown", "finished"]
 
 
 class CallboardError(Exception):
-    """Base of every error that callboard raises for a condition of the world."""
+    """Base class of all errors that callboard raises for conditions at run time. Misuse raises built-in exceptions."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # By its attributes: subclasses take other arguments than the sentence that they make of them.
+        # By attributes: the constructors of subclasses take facts, while `args` has the finished sentence.
         return _remade, (type(self), self.args, self.__dict__)
 
 
@@ -99,7 +99,12 @@ def _remade(cls: type[CallboardError], args: tuple[object, ...], attributes: dic
 
 
 class ThreadBusyError(CallboardError):
-    """Another run has the thread: in this process, or in another one that is alive."""
+    """Another run uses the conversation (thread), in this process or in another living process.
+
+    Args:
+        thread_id: the conversation.
+        holder: description of the other run.
+    """
 
     def __init__(self, thread_id: str, holder: str) -> None:
         self.thread_id = thread_id
@@ -108,7 +113,11 @@ class ThreadBusyError(CallboardError):
 
 
 class RunDeadlineExceededError(CallboardError, TimeoutError):
-    """The budget of an agent's run was spent (seconds); its thread is kept, and can go on."""
+    """The budget of an agent's run was spent. The thread keeps its state, and the run can be continued.
+
+    Args:
+        budget: seconds for the run.
+    """
 
     def __init__(self, budget: float) -> None:
         self.budget = budget
@@ -116,9 +125,13 @@ class RunDeadlineExceededError(CallboardError, TimeoutError):
 
 
 class DrainingError(CallboardError):
-    """Something is being drained: it begins nothing new (`begun` is False), or what ran was ended before it finished.
+    """A drain refused a new call or run, or ended a running one before it finished.
 
-    What was not begun may be tried elsewhere; a thread whose run was ended goes on with `None` as its input.
+    A refused call may be tried at another process. The thread of an ended run continues with `None` as its input.
+
+    Args:
+        what: name of the drained node, agent or engine.
+        begun: `True` if the work had started and was ended, `False` if it was refused.
     """
 
     def __init__(self, what: str, *, begun: bool = False) -> None:
@@ -129,7 +142,14 @@ class DrainingError(CallboardError):
 
 
 class StorageError(CallboardError):
-    """A database cannot be used; says which, why, and what helps. The driver's error is its `__cause__`."""
+    """A database cannot be used.
+
+    The text names the database, the reason and the remedy; `__cause__` is the driver's error.
+
+    Args:
+        where: address of the database, without a password.
+        reason: a clause that follows the address.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
         self.where = where
@@ -138,9 +158,12 @@ class StorageError(CallboardError):
 
 
 class ActorStartError(CallboardError):
-    """An actor did not start; its `__cause__` says why.
+    """An actor did not start; `__cause__` has the reason.
 
-    `never` says that it is no use to try again, because something that it needs is not there.
+    Args:
+        actor: name of the actor.
+        reason: a sentence.
+        never: `True` if another attempt is useless, because a requirement is missing.
     """
 
     def __init__(self, actor: str, reason: str, *, never: bool = False) -> None:
@@ -151,7 +174,14 @@ class ActorStartError(CallboardError):
 
 
 class SnapshotError(CallboardError):
-    """The state of an actor cannot be kept in the journal of its thread; the call that led to it does not count."""
+    """The snapshot of an actor cannot be stored in the journal of its thread.
+
+    The call that led to this snapshot fails, and its effect on the actor's state is discarded.
+
+    Args:
+        actor: name of the actor.
+        reason: a sentence.
+    """
 
     def __init__(self, actor: str, reason: str) -> None:
         self.actor = actor
@@ -160,7 +190,14 @@ class SnapshotError(CallboardError):
 
 
 class SupervisorError(CallboardError):
-    """A supervisor gave up: a child ended more often than it restarts them; what ended it is the `__cause__`."""
+    """A supervisor gave up, because a child ended more often than it restarts children.
+
+    `__cause__` is the error of the child.
+
+    Args:
+        supervisor: name of the supervisor.
+        reason: a sentence.
+    """
 
     def __init__(self, supervisor: str, reason: str) -> None:
         self.supervisor = supervisor
@@ -169,10 +206,16 @@ class SupervisorError(CallboardError):
 
 
 class CallError(CallboardError):
-    """A call ended without a result of its own."""
+    """Base class of errors of calls that ended without a result.
+
+    Args:
+        tool: name of the tool.
+        call_id: id of the tool call; `None` if there is none.
+        sentence: the text for the model.
+    """
 
     ended: Ended
-    """How the call ended, in one word; also found on the error message for the model."""
+    """Kind of the end, in one word; also in `additional_kwargs` of the error message for the model."""
 
     def __init__(self, tool: str, call_id: str | None, sentence: str) -> None:
         self.tool = tool
@@ -181,14 +224,20 @@ class CallError(CallboardError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """What programs may want to read off the message, besides `ended`."""
+        """Further details for programs, stored in the message's `additional_kwargs` besides `ended`."""
         return {}
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """One attempt took longer than its timeout (seconds), or the middleware around it did.
+    """An attempt, or the middleware around it, took longer than its timeout.
 
-    Or it was `idle`: it gave no sign of life for as long as its idle timeout; then that is the `timeout`.
+    Args:
+        tool: name of the tool.
+        call_id: id of the tool call.
+        timeout: seconds of the timeout, or of the idle timeout.
+        held: description of the code that blocked the event loop meanwhile.
+        by_middleware: `True` if the middleware took too long.
+        idle: `True` if the attempt showed no activity for its idle timeout.
     """
 
     ended: Ended = "timeout"
@@ -205,9 +254,9 @@ class CallTimeoutError(CallError, TimeoutError):
     ) -> None:
         self.timeout = timeout
         self.held = held
-        """Who kept the event loop from turning meanwhile, in words; `None` if nobody did."""
+        """Description of the code that blocked the event loop meanwhile; `None` if it was not blocked."""
         self.idle = idle
-        """Whether it was the idle timeout."""
+        """`True` if the idle timeout ended the attempt."""
         what = f"did not finish within its timeout of {timeout:g} s"
         if idle:
             what = f"was given up: it gave no sign of life for {timeout:g} s"
@@ -218,12 +267,19 @@ class CallTimeoutError(CallError, TimeoutError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Says `idle` where the attempt was given up because it gave no sign of life."""
+        """Contains `idle` if the idle timeout ended the attempt."""
         return {"idle": True} if self.idle else {}
 
 
 class DeadlineExceededError(CallError, TimeoutError):
-    """The budget of a call was spent: queue wait, attempts and backoff together."""
+    """The budget of a call was spent: queue wait, attempts and backoff together.
+
+    Args:
+        tool: name of the tool.
+        call_id: id of the tool call.
+        budget: seconds for the call.
+        started: `True` if the body had started.
+    """
 
     ended: Ended = "deadline"
 
@@ -235,7 +291,13 @@ class DeadlineExceededError(CallError, TimeoutError):
 
 
 class CallRejectedError(CallError):
-    """A call found no place: a queue was full, or every worker thread was lost."""
+    """A call got no permit, because a queue was full or all worker threads are abandoned.
+
+    Args:
+        tool: name of the tool.
+        call_id: id of the tool call.
+        reason: a clause.
+    """
 
     ended: Ended = "rejected"
 
@@ -246,9 +308,13 @@ class CallRejectedError(CallError):
 
 
 class CircuitOpenError(CallError):
-    """A tool kept failing and is left alone for a while; the body did not run.
+    """A circuit breaker refused a call, because the tool failed repeatedly; the body did not run.
 
-    `retry_after` is the number of seconds until it may be tried again; 0 while others are trying it.
+    Args:
+        tool: name of the tool.
+        call_id: id of the tool call.
+        retry_after: seconds until the tool may be tried again; 0 while other calls are trying it.
+        partly: `True` if the circuit is open only for some calls of the tool.
     """
 
     ended: Ended = "unavailable"
@@ -260,13 +326,18 @@ class CircuitOpenError(CallError):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Says in `retry_after` how many whole seconds to wait before the next call."""
-        # To the millisecond first: two clocks never agree to the last digit.
+        """Contains `retry_after`: whole seconds to wait before the next call."""
+        # Rounded to milliseconds first: otherwise the noise in the last digits of a clock could add a whole second.
         return {"retry_after": max(1, math.ceil(round(self.retry_after, 3)))}
 
 
 class CallCancelledError(CallError):
-    """The body raised the event loop's cancellation although nobody had cancelled it."""
+    """The body raised the event loop's cancellation error, although it was not cancelled.
+
+    Args:
+        tool: name of the tool.
+        call_id: id of the tool call.
+    """
 
     ended: Ended = "cancelled"
 
@@ -286,17 +357,24 @@ _FIND_OUT = "Find out before you call it again."
 
 
 class EngineError(CallError):
-    """An engine has no result of a body that it was to run.
+    """An engine has no result for a body.
 
-    `ended` tells what is known: "unavailable" if the body had not begun, "unknown" if it had and nobody knows whether
-    it had its effect, "finished" if it came to its end and what it returned or raised was lost.
+    `ended` is "unavailable" if the body had not started. It is "unknown" if the body had started, so that it may have
+    had its effect. It is "finished" if the body ended and its result was lost.
+
+    Args:
+        tool: name of the tool or body.
+        call_id: id of the tool call; `None` if there is none.
+        reason: a clause; see the attribute.
+        ended: see above.
+        recurs: `True` if the body itself caused the loss.
     """
 
     def __init__(
         self, tool: str, call_id: str | None, reason: str, *, ended: EngineEnded, recurs: bool = False
     ) -> None:
         self.reason = reason
-        """What happened, to follow "because" or "when": "its worker process was killed by SIGKILL"."""
+        """Clause that can follow "because" or "when": "its worker process was killed by SIGKILL"."""
         if ended == "unavailable":
             sentence = _not_started(tool, reason)
         elif ended == "unknown":
@@ -306,19 +384,25 @@ class EngineError(CallError):
         super().__init__(tool, call_id, sentence)
         self.ended = ended
         self.recurs = recurs
-        """Whether the body itself brought it about, so that it would happen again."""
+        """`True` if the body itself caused the loss, so that a rerun would probably be lost too."""
 
 
 class MailboxFullError(CallRejectedError):
-    """An actor has as many calls before it as may wait; this one did not begin."""
+    """The mailbox of an actor is full; the call did not start."""
 
 
 class ActorError(CallError):
-    """An actor has no answer to a call."""
+    """Base class of errors of calls that an actor did not answer."""
 
 
 class ActorGoneError(ActorError):
-    """An actor has ended for good, or has not been started; the call did not begin."""
+    """An actor has ended for good, or was not started; the call did not start.
+
+    Args:
+        tool: name of the tool or handler.
+        call_id: id of the tool call; `None` if there is none.
+        reason: a clause.
+    """
 
     ended: Ended = "unavailable"
 
@@ -328,7 +412,14 @@ class ActorGoneError(ActorError):
 
 
 class ActorDiedError(ActorError):
-    """An actor ended while it had a call; whether that had its effect is unknown."""
+    """An actor ended while it ran a call; it is unknown whether the call had its effect.
+
+    Args:
+        tool: name of the tool or handler.
+        call_id: id of the tool call; `None` if there is none.
+        reason: a clause about the actor's end.
+        loss: a sentence about the actor's lost state.
+    """
 
     ended: Ended = "unknown"
 
@@ -339,9 +430,16 @@ class ActorDiedError(ActorError):
 
 
 class DeadlockError(ActorError):
-    """A call would have waited for itself: at an actor, or at a limit whose places are held by calls that wait for it.
+    """A call was refused because it would wait for itself, at an actor or at a limit.
 
-    `chain` has the calls that wait for each other, the first one again last; of an actor that asks itself, both calls.
+    At a limit, all permits are held by calls that wait, directly or indirectly, for the refused call.
+
+    Args:
+        tool: name of the tool or handler.
+        call_id: id of the tool call; `None` if there is none.
+        chain: the calls that wait for each other; the last one equals the first. For an actor that asks itself, both
+            calls.
+        remedy: a sentence.
     """
 
     ended: Ended = "rejected"
@@ -353,9 +451,13 @@ class DeadlockError(ActorError):
 
 
 class PoisonousCallError(ActorError):
-    """The same call ended the actor before, `times` times; it is not tried again.
+    """A call was refused because it ended its actor repeatedly.
 
-    `runs` says how often the handler ran for this very call before it was refused; 0 if it did not.
+    Args:
+        tool: name of the tool or handler.
+        call_id: id of the tool call; `None` if there is none.
+        times: number of times that a call with the same arguments ended the actor.
+        runs: number of times that the handler ran for this call before the refusal; 0 if it did not.
     """
 
     ended: Ended = "rejected"
@@ -374,36 +476,39 @@ class PoisonousCallError(ActorError):
 
 
 class CallboardWarning(UserWarning):
-    """Base of every warning that callboard gives."""
+    """Base class of all warnings of callboard."""
 
 
 class AbandonedTaskWarning(CallboardWarning):
-    """A task that a tool started with `asyncio.create_task` outlived its batch; names both, once for each function."""
+    """A task that a tool started with `asyncio.create_task` outlived its batch. Given once for each function."""
 
 
 class AbandonedThreadWarning(CallboardWarning):
-    """A worker thread went on after its call had ended; it keeps its places until it ends."""
+    """A worker thread outlived its call; it holds its permits until it ends."""
 
 
 class DuplicateCallIdWarning(CallboardWarning):
-    """Two calls of one batch share an id; each runs and gets a message of its own."""
+    """Several calls of one batch share an id; each runs and gets a message of its own."""
 
 
 class IdleMiddlewareWarning(CallboardWarning):
-    """A middleware can do nothing for a tool, as it is set; says why, and what to set."""
+    """A middleware has no effect on a tool in its configuration; the text has the reason and the remedy."""
 
 
 class IgnoredHooksWarning(CallboardWarning):
-    """A middleware of LangChain's has hooks that only `create_agent` would run; names them."""
+    """LangChain's middleware has hooks that only `create_agent` runs; the text names them."""
 
 
 class MiddlewareOrderWarning(CallboardWarning):
-    """Middleware stands in an order that is known to go wrong; says why, and which order to choose."""
+    """Two middleware are in a harmful order; the text has the reason and the right order."""
 
 
 LinkOrderWarning = MiddlewareOrderWarning
-"""The name that it had when middleware was called links; filters that were written then go on."""
+"""Former name of `MiddlewareOrderWarning`, for existing warning filters."""
 
 
 class LoopBlockedWarning(CallboardWarning):
-    """An async tool, a middleware or an observer blocked the event loop; says which, how long and where, once each."""
+    """An async tool, a middleware or an observer blocked the event loop; the text says where and how long.
+
+    Given once each.
+    """

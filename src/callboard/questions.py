@@ -1,7 +1,7 @@
-"""For those who show questions to people: what a run asks, which answers there are, and what each is told as.
+"""Helpers for programs that show questions of a run to a person, and pass the answers back.
 
-A question is the value of an interrupt. `approval_in` says whether it asks for approval; any other is answered by JSON
-or by a text, as `free_answer` reads it. Asks nobody.
+A question is the value of an interrupt. `approval_in` recognises a question that asks for approval. Any other question
+is answered by JSON or text, which `free_answer` parses. This module does no input and output.
 """
 
 import json
@@ -12,40 +12,47 @@ from typing import Any, Literal, cast
 __all__ = ["WORDS", "Action", "Answer", "Approval", "Word", "approval_in", "free_answer"]
 
 Word = Literal["accept", "edit", "respond", "ignore"]
-"""What may be said of an action: let it happen, change it, answer in its place, refuse it."""
+"""Kind of an answer about an action: allow it, change it, answer instead of it, or refuse it."""
 
 WORDS: tuple[Word, ...] = ("accept", "edit", "respond", "ignore")
 
 Answer = tuple[Word, Any]
-"""What was chosen, and what goes with it: arguments for "edit", a text or `None` for the others."""
+"""Kind of an answer and its content: arguments for "edit", a text or `None` for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One action that a person may allow, change, answer in its place, or refuse."""
+    """Action that a person may allow, change, answer instead of, or refuse.
+
+    Args:
+        name: name of the action, such as a tool's name.
+        args: arguments of the action.
+        description: information for the person.
+        allowed: kinds of answers that the question allows.
+    """
 
     name: str
     args: Mapping[str, Any]
     description: str | None
-    """What the person should know."""
+    """Information for the person."""
     allowed: Sequence[Word]
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A question of a known form."""
+    """Question that asks for approval of actions."""
 
     actions: Sequence[Action]
     encode: Callable[[Sequence[Answer]], Any]
-    """From an answer for each action to what the run is resumed with."""
+    """Function from one answer per action to the value that the run is resumed with."""
 
 
 def approval_in(value: object) -> Approval | None:
-    """The approval that an interrupt asks for; `None` if it asks for something else.
+    """Return the approval that an interrupt asks for; `None` for any other question.
 
     Args:
-        value: of the interrupt: a `HumanInterrupt`, a list of them, or what LangChain's
-            `HumanInTheLoopMiddleware` asks.
+        value: value of the interrupt: a `HumanInterrupt`, a list of them, or the question of LangChain's
+            `HumanInTheLoopMiddleware`.
     """
     if _is_batch(value):
         return _batch(cast("Mapping[str, Any]", value))
@@ -101,7 +108,7 @@ def _is_batch(value: object) -> bool:
 
 
 def _batch(value: Mapping[str, Any]) -> Approval:
-    """LangChain's form: all actions of a reply in one question."""
+    """Return the approval for LangChain's format, which asks about all actions of a reply in one question."""
     allowed = {config["action_name"]: config["allowed_decisions"] for config in value["review_configs"]}
     actions = [
         Action(
@@ -127,7 +134,12 @@ def _decision(action: Action, answer: Answer) -> dict[str, Any]:
 
 
 def free_answer(text: str, question: object) -> Any:
-    """What a person typed as the answer to a question of no known form: JSON if it is that, else text."""
+    """Return a person's typed answer to a question that asks for no approval: parsed JSON, or else the text.
+
+    Args:
+        text: the typed answer.
+        question: value of the interrupt. If its `response_schema` is a string schema, the text is not parsed.
+    """
     schema: object = getattr(question, "response_schema", None)
     if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text
