@@ -36,8 +36,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
-        # Digests are stored, in journals and by fleets: a change of any form below changes the digest of stored
-        # arguments.
+        # Digests are stored, such as in journal keys of actors: a change of any form here would orphan stored data.
         return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]

@@ -4,16 +4,9 @@ from importlib import import_module
 
 
 def require(whose: str, *packages: str, extra: str, instead: str = "") -> None:
-    """Import optional packages.
+    """Import optional packages; raise an ImportError that names the missing ones and the extra to install.
 
-    Args:
-        whose: the feature that needs them, as the user wrote it, such as "Cache(...)".
-        packages: names of modules.
-        extra: extra of callboard that installs them.
-        instead: alternative without the packages, for the error; follows "or".
-
-    Raises:
-        ImportError: if packages are missing; the text names the extra to install.
+    `whose` names the feature as the user wrote it, and `instead` is an alternative that follows "or" in the text.
     """
     missing = [package for package in packages if not is_installed(package)]
     if missing:

@@ -7,11 +7,9 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` function of a package.
+    """Return the `__getattr__` of a package, from its public names by module.
 
-    Args:
-        package: full name of the package.
-        homes: public names by module. The module is relative to the package, or to callboard if it starts with a dot.
+    A module is relative to the package, or to callboard if it starts with a dot.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

@@ -11,7 +11,7 @@ class ActorStatistics:
     alive: int
     """Number of actors that run or are starting."""
     running: int
-    """Number of calls whose handler runs, or whose `Reply` is still open."""
+    """Number of calls with a running handler, or with a `Reply` that is still open."""
     waiting: int
     """Number of calls in the mailboxes."""
     restarts: int
@@ -25,7 +25,7 @@ class Statistics:
     """Numbers of a node's calls at one moment."""
 
     running: int
-    """Number of calls whose body runs, without abandoned threads."""
+    """Number of calls with a running body, without abandoned threads."""
     waiting: int
     """Number of calls that wait for a permit."""
     abandoned_threads: int

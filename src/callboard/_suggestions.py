@@ -16,13 +16,7 @@ _NEARLY = 0.9
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a clause about an unknown name, with the known names and the most similar one.
-
-    Args:
-        kind: the kind of the name, such as "tool".
-        name: the unknown name.
-        known: the valid names.
-    """
+    """Return a clause about an unknown name of a kind, with the known names and the most similar one."""
     names = sorted(known)
     if not names:
         return f"there is no {kind} {name!r}, and no other"
@@ -38,11 +32,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def misspelt_in(cls: type, known: Collection[str]) -> str:
-    """Return the end of a sentence about a class that may have misspelt a method's name; empty if it has not.
+    """Return the end of a sentence that suggests a known method's name for a similar public name of the class.
 
-    Args:
-        cls: the class; only its public names are compared.
-        known: names of the optional methods.
+    The text is empty if no name is similar enough.
     """
     for name in dir(cls):
         if not name.startswith("_") and name not in known:

@@ -41,7 +41,7 @@ OnError = Literal["cancel", "finish"]
 
 
 OnUnknown = Literal["rerun", "ask", "fail"]
-"""Action for a call whose body started and whose outcome is unknown."""
+"""Action for a call with an unknown outcome: its body started, and its end is not known."""
 
 
 def check_on_unknown(name: str, value: object) -> None:
@@ -369,15 +369,10 @@ class KeyFunction:
     """Name of the option, for errors."""
 
     def of(self, call: object, context: Callable[[], CallContext]) -> Hashable:
-        """Return the key of a call.
+        """Return the key of a call; TypeError if it cannot be hashed.
 
-        Args:
-            call: the tool call.
-            context: makes the context; called only if the function takes one.
-
-        Raises:
-            Exception: any error of the function.
-            TypeError: if the key cannot be hashed.
+        `context` makes the context. It is called only if the function takes one, because making it costs time for each
+        call.
         """
         key = self.function(call, context()) if self.takes_context else self.function(call)
         try:
@@ -398,13 +393,7 @@ def unhashable(where: str, key: object) -> TypeError:
 def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunction:
     """Return a key function together with its form: of one argument or of two.
 
-    Args:
-        name: name of the option, for errors.
-        key: the value of the option.
-        call: description of the function's first argument, for errors.
-
-    Raises:
-        TypeError: if it is no plain function of one or two arguments.
+    `name` is the option and `call` describes the function's first argument, for the TypeError that wrong forms raise.
     """
     if not callable(key) or any(inspect.iscoroutinefunction(one) for one in (key, type(key).__call__)):
         raise TypeError(f"{name} takes a plain function of {call}, or of {call} and a CallContext, got {key!r}")

@@ -18,7 +18,7 @@
         ├── EngineError             an engine has no result for a body
         └── ActorError              an actor did not answer
             ├── ActorGoneError      it has ended, or was not started; the call did not start
-            ├── ActorDiedError      it ended during the call, whose outcome is unknown
+            ├── ActorDiedError      it ended during the call; the outcome is unknown
             ├── DeadlockError       the call would have waited for itself
             └── PoisonousCallError  the same call ended the actor too often
 
@@ -176,7 +176,7 @@ class ActorStartError(CallboardError):
 class SnapshotError(CallboardError):
     """The snapshot of an actor cannot be stored in the journal of its thread.
 
-    The call that led to this snapshot fails, and its effect on the actor's state is discarded.
+    The call that led to it fails with this error.
 
     Args:
         actor: name of the actor.

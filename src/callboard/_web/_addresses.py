@@ -49,7 +49,7 @@ def is_public_address(address: Address) -> bool:
         return False
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not address.is_multicast and not address.is_reserved
-    # An IPv6 address that embeds an IPv4 one is routed to it: a private target must not pass in this disguise.
+    # A gateway may route such an address to the IPv4 address inside: a private target must not pass in this form.
     if any(address in network for network in _EMBEDDED_V4):
         return is_public_address(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     inside = [address.sixtofour] if address.sixtofour else [*(address.teredo or ())]

@@ -37,14 +37,7 @@ _TAKES_MANY = (
 def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tuple[list[Any], ActorSet]:
     """Replace each actor among a node's tools by tools for its handlers; return the tools and the actors.
 
-    Args:
-        tools: the tools given to the node.
-        owner: the node, for errors.
-        uses_engines: `True` if bodies of the node's tools run on engines.
-
-    Raises:
-        TypeError: for a handler without a docstring or type annotations, which the model needs.
-        ValueError: for an actor without handlers, or two actors with the same name.
+    Raises TypeError for a handler that lacks the docstring or annotations that the model needs.
     """
     given = unpacked(tools)
     specs = [spec_of(one) for one in given if isinstance(one, (Actor, ChildSpec))]
@@ -68,14 +61,14 @@ def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tu
 
 
 def check_graces(actors: ActorSet, graces: Mapping[str, float | None]) -> None:
-    """Raise ValueError for a handler whose tool has a grace that does not fit into the lease of the actor's fleet."""
+    """Raise ValueError for a handler with a grace that does not fit into the lease of its actor's fleet."""
     for spec in actors.specs:
         tools = [f"{spec.prefix}{one.name}" for one in spec.kind._handlers.values()]
         check_grace(spec, {name: graces[name] for name in tools if name in graces})
 
 
 def _tools(actors: ActorSet, number: int) -> list[BaseTool]:
-    """Return a tool for each handler, except control handlers and handlers whose names begin with an underscore."""
+    """Return a tool for each handler, except control handlers and handlers with a leading underscore."""
     spec = actors.specs[number]
     handlers = [one for one in spec.kind._handlers.values() if one.group != CONTROL and one.name[0] != "_"]
     if not handlers:

@@ -36,14 +36,9 @@ def is_by_id(resume: object) -> TypeGuard[Answers]:
 
 
 def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
-    """Return the answers by interrupt id.
+    """Return the answers of a resume value by interrupt id; UnknownInterruptError if one matches no open question.
 
-    Args:
-        resume: `{interrupt.id: answer}` for any of the open questions, or the answer itself if one question is open.
-        questions: the open questions.
-
-    Raises:
-        UnknownInterruptError: if an answer matches no open question.
+    A plain answer is allowed only if exactly one question is open.
     """
     pending = sorted({question.id for question in questions})
     if is_by_id(resume):

@@ -20,14 +20,9 @@ def tools_of(middleware: Sequence[object]) -> list[Any]:
 
 
 def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
-    """Let middleware check the tool names in its options.
+    """Let middleware check the tool names in its options; it raises ValueError for an unknown one.
 
-    Args:
-        middleware: middleware objects, or bound methods of them (LangGraph's wrappers may be such).
-        tools: the node's tools by name.
-
-    Raises:
-        ValueError: raised by a middleware that names an unknown tool.
+    LangGraph's wrappers may be bound methods of middleware, so they are passed too.
     """
     for given in middleware:
         one: Any = getattr(given, "__self__", given)

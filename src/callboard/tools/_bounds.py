@@ -39,17 +39,10 @@ class Refusal(NamedTuple):
 def admission(
     calls: Sequence[ToolCall], reply: Sequence[ToolCall], known: Collection[str], max_calls: int | None
 ) -> Steps[tuple[Sequence[ToolCall], Mapping[int, Refusal]]]:
-    """Refuse calls above the limits for number and size.
+    """Refuse calls above the limits; return the calls, and the refusals by index.
 
-    Args:
-        calls: the calls to run.
-        reply: all calls of the message that contains them.
-        known: names of the node's tools.
-        max_calls: maximum number of calls of one reply that run.
-
-    Returns:
-        The calls, and the refusals by index. A refused call is replaced by one without arguments, with a shortened id
-            and name, so that no later step handles the large values.
+    `reply` has all calls of the message that contains `calls`, for `max_calls`. A refused call is replaced by one
+    without arguments, with a shortened id and name, so that no later step handles the large values.
     """
     surplus: set[int] = set()
     if max_calls is not None and len(reply) > max_calls:
@@ -71,7 +64,7 @@ def admission(
 
 
 def unkept(calls: Sequence[ToolCall]) -> dict[int, ToolMessage]:
-    """Return error messages for calls whose arguments no storage could keep, by the index of the call."""
+    """Return error messages for calls with arguments that no storage could keep, by the index of the call."""
     reasons = {place: at_once(_offence_in(call["args"])) for place, call in enumerate(calls)}
     return {place: _marked(calls[place], reason) for place, reason in reasons.items() if reason is not None}
 

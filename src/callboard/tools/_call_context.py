@@ -16,10 +16,7 @@ def context_of(request: ToolCallRequest) -> CallContext:
 def call_context(config: object, state: object, context: object) -> CallContext:
     """Return the context for key functions.
 
-    Args:
-        config: complete config.
-        state: state as tools receive it; an empty dict if there is none.
-        context: context of the run.
+    Tools get an empty dict where there is no state; key functions get `None`.
     """
     return CallContext(
         cast("Mapping[str, Any]", config), None if isinstance(state, dict) and not state else state, context

@@ -46,11 +46,9 @@ def entries_in(output: Output) -> Iterator[object]:
 
 
 def with_entries(output: Output, change: Callable[[Any], Any]) -> Output:
-    """Return a copy of an output in which each entry is replaced.
+    """Return a copy of an output in which each entry, as `entries_in` yields it, is replaced by `change`.
 
-    Args:
-        output: stays unchanged, because its producer may keep it, as a cache does.
-        change: from an entry, as `entries_in` yields it, to its replacement.
+    The output itself stays unchanged, because its producer may keep it, as a cache does.
     """
     if isinstance(output, list):
         return [cast("Item", with_entries(item, change)) for item in output]

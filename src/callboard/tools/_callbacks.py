@@ -31,7 +31,7 @@ def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
 
 
 class _LazyChild:
-    """Callback manager for nested runs, whose attributes are made at first access; most bodies never read them.
+    """Callback manager for nested runs that makes its attributes at first access; most bodies never read them.
 
     Each attribute that `__init__` would have set becomes a copy of the child's own, as with LangChain's managers.
     """

@@ -37,11 +37,7 @@ Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
 
 
 def middleware_in(option: str, middleware: object) -> tuple[object, ...]:
-    """Return the middleware of an option as a tuple.
-
-    Raises:
-        TypeError: if the option is no list, or contains a class instead of an instance.
-    """
+    """Return the middleware of an option as a tuple; TypeError for no list, or for a class instead of an instance."""
     # Lists and tuples first, as nearly all options are: `isinstance` with an abstract class takes much longer.
     if not isinstance(middleware, (list, tuple)) and (
         isinstance(middleware, (str, bytes, Mapping)) or not isinstance(middleware, Iterable)
@@ -105,15 +101,10 @@ def _no_result(kind: str, name: str, output: object, call_id: str | None) -> Typ
 
 
 def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain | None":
-    """Return all middleware as one chain; `None` if there is none.
+    """Return all middleware, the outermost first, as one chain; `None` if there is none.
 
-    Args:
-        middleware: middleware objects or functions, the outermost first.
-        wrapper: LangGraph's wrapper, innermost; its output is checked as leniently as in LangGraph.
-
-    Raises:
-        TypeError: for an object that is no middleware.
-        ValueError: for middleware without any effect in its configuration.
+    LangGraph's wrapper is innermost, and its output is checked as leniently as in LangGraph. Raises TypeError for an
+    object that is no middleware, and ValueError for middleware without any effect in its configuration.
     """
     if not middleware and wrapper is None:
         return None
@@ -137,12 +128,7 @@ def middleware_name(one: object) -> str:
 
 
 def as_middleware(one: object) -> Middleware:
-    """Return a middleware as an async function, made of a sync or async function or an object with wrapper methods.
-
-    Raises:
-        TypeError: if the object is none of these.
-        ValueError: if it would have no effect in its configuration.
-    """
+    """Return a middleware as an async function, made of a sync or async function or an object with wrapper methods."""
     if langchain_base(type(one)) is not None:
         return langchain_middleware(one)
     halves = _either(_method(one, "wrap_tool_call"), _method(one, "awrap_tool_call"))
@@ -260,10 +246,7 @@ class Chain:
     ) -> ToolMessage:
         """Return the message for an error after the middleware's `aerror_message` methods, from the innermost outwards.
 
-        Args:
-            message: the message for the error.
-            request: request of the call.
-            failed: makes a message of a middleware's error; the middleware around it receive that message.
+        `failed` makes a message of a middleware's own error; the middleware around it receive that message.
         """
         for name, rework in self._reworks:
             try:
@@ -277,11 +260,8 @@ class Chain:
     async def __call__(self, request: Any, call_next: Next, bounded: Bounded = unbounded) -> Any:
         """Run the middleware around a call, the outermost first.
 
-        Args:
-            request: request for the outermost middleware.
-            call_next: the step inside of the innermost middleware.
-            bounded: runs the chain, and may end it with a timeout error. Control flow from inside still passes through
-                then: a question is not lost because a middleware is late.
+        `bounded` runs the chain, and may end it with a timeout error. Control flow from inside still passes through
+        then: a question is not lost because a middleware is late.
         """
         signals: list[Exception] = []
         step = _guarded(call_next, signals)
@@ -309,11 +289,6 @@ class Chain:
         """Run the chain around the attempts of a supervised call.
 
         The timeout of the middleware stops during an attempt.
-
-        Args:
-            supervised: the call; its timeout bounds the middleware too.
-            request: request for the outermost middleware.
-            attempt: makes an attempt at a request, which middleware may have changed.
         """
 
         async def call_next(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Selection of calls whose claims are stored together with the model's reply, before any body starts."""
+"""Selection of the calls to claim together with the storage of the model's reply, before any body starts."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -26,13 +26,7 @@ def claims_of(
     A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call has
     not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
 
-    Args:
-        setup: setup of the node.
-        calls: calls of the batch, with their keys.
-        known: records of the calls from earlier runs, by key.
-        refused: indexes of refused calls.
-        threads: maximum number of sync bodies that run at once.
-        at_once: maximum number of bodies of the run that run at once; `None` for any number.
+    `threads` and `at_once` are the numbers of sync bodies and of all bodies that may run at once.
     """
     started: Counter[str] = Counter()
     claims: list[str] = []
@@ -55,10 +49,5 @@ def claims_of(
 
 
 def is_claimed(policy: CallPolicy, *, only_said: bool) -> bool:
-    """Return whether a call is claimed when its body starts.
-
-    Args:
-        policy: policy of the call.
-        only_said: `True` to claim only calls whose policy sets `on_unknown`.
-    """
+    """Return whether a call is claimed when its body starts; with `only_said`, only if its policy sets `on_unknown`."""
     return not runs_again(policy) and not (only_said and policy.on_unknown is None)

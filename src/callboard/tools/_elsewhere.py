@@ -1,4 +1,4 @@
-"""Tools whose bodies run on an engine: data that is sent, and handling of a body that is lost."""
+"""Tools with bodies that run on an engine: data that is sent, and handling of a body that is lost."""
 
 import inspect
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def elsewhere(plan: Plan, engine: Engine, actors: ActorSet) -> Plan:
-    """Return the plan of a tool whose body runs on an engine."""
+    """Return the plan of a tool with its body on an engine."""
     return replace(plan, kind="async", fn=_BodyElsewhere(plan, engine, actors), callbacks=False, run_manager=False)
 
 
@@ -75,8 +75,7 @@ class _BodyElsewhere:
                 if error.ended != "unknown" or supervised is None:
                     raise
                 if left and not error.recurs and runs_again(supervised.policy):
-                    # Only if the body itself did not kill its worker (`recurs`), and only if a second run is safe or
-                    # wanted.
+                    # A body that killed its worker itself (`recurs`) would kill the next one, too.
                     note("rerun")
                     continue
                 if supervised.policy.on_unknown == "ask":

@@ -111,11 +111,9 @@ def unknown_tool(call: ToolCall, known: Any) -> ToolMessage:
 
 
 def raise_invalid_arguments(error: ValidationError, call: ToolCall, injected: frozenset[str]) -> NoReturn:
-    """Raise the error for invalid arguments, without injected arguments.
+    """Raise ToolInvocationError for invalid arguments; it mentions only arguments that the model writes.
 
-    Raises:
-        ToolInvocationError: mentions only arguments that the model writes.
-        ValidationError: the given error, if it is about a person's answer.
+    A validation error about a person's answer is control flow, and is raised as it is.
     """
     if is_invalid_resume(error):
         raise error

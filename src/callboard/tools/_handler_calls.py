@@ -49,11 +49,7 @@ class HandlerCall:
     ) -> Any:
         """Run the handler; run it again if its actor died and the call's policy allows it.
 
-        Args:
-            args: positional arguments of the handler.
-            kwargs: keyword arguments of the handler.
-            supervised: the tool call.
-            told: adds to the actor's error what the model should read.
+        `told` adds information for the model to the actor's error.
         """
         lost: ActorDiedError | None = None
         runs, attempt = 0, own_attempt(self._name)
@@ -123,11 +119,7 @@ def by_reference(plan: Plan) -> Plan:
 
 
 def is_idempotent(tool: BaseTool) -> bool:
-    """Return whether a tool is marked as safe to repeat, in its `metadata` or on the handler that it runs.
-
-    Raises:
-        TypeError: for a mark that is neither True nor False.
-    """
+    """Return whether a tool is marked as safe to repeat, in its `metadata` or on the handler that it runs."""
     metadata = getattr(tool, "metadata", None)  # a mock in place of a tool may have no fields
     mark = metadata.get(IDEMPOTENT) if isinstance(metadata, dict) else None
     if mark is not None:

@@ -45,14 +45,7 @@ def own_span() -> Generator[None]:
 def manager_of_run(
     kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
 ) -> Manager:
-    """Return LangChain's callback manager of one run, for code within the run.
-
-    Args:
-        kind: class of the manager, for a tool's run or a chain's.
-        around: the manager whose handlers observe the run.
-        run_id: id of the run.
-        more: further handlers for nested runs.
-    """
+    """Return LangChain's callback manager of one run, for code within the run; `more` adds handlers for nested runs."""
     return kind(
         run_id=run_id,
         handlers=around.handlers,
@@ -68,14 +61,9 @@ def manager_of_run(
 async def tell(
     handlers: Sequence[BaseCallbackHandler], event: str, ignored: str, /, *args: object, **kwargs: object
 ) -> None:
-    """Dispatch an event to callback handlers.
+    """Dispatch an event to callback handlers, except those with a true attribute `ignored`.
 
-    Args:
-        handlers: the handlers.
-        event: name of the handler method.
-        ignored: attribute of a handler that is `True` if the handler ignores such events.
-        args: positional arguments of the event.
-        kwargs: keyword arguments of the event.
+    `event` is the name of the handler method; the other arguments are those of the event.
     """
     wanting = [handler for handler in handlers if not getattr(handler, ignored)]
     for handler in wanting:

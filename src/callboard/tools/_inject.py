@@ -39,11 +39,7 @@ class InjectedArgs:
 
 
 def injected_args(tool: BaseTool) -> InjectedArgs:
-    """Return the injected parameters of a tool.
-
-    Raises:
-        ValueError: if a parameter carries the same marker twice.
-    """
+    """Return the injected parameters of a tool; ValueError if a parameter carries the same marker twice."""
     schema = tool.get_input_schema()
     fields = getattr(schema, "model_fields", {})
     state: dict[str, str | None] = {}
@@ -105,15 +101,8 @@ def _is_marker(hint: Any, kind: type) -> bool:
 def inject(call: ToolCall, injected: InjectedArgs, runtime: ToolRuntime[Any, Any], messages_key: str) -> ToolCall:
     """Return the call with its injected arguments, and without values that the model wrote under their names.
 
-    Args:
-        call: the tool call; it is not changed.
-        injected: injected parameters of the tool.
-        runtime: source of the values.
-        messages_key: key of the messages, if the state is a list of messages.
-
-    Raises:
-        ValueError: if there is no store, or a list of messages lacks a required field.
-        KeyError: if the state is a dict that lacks a required field; AttributeError if it is an object.
+    Raises, as LangGraph does, ValueError for a missing store, KeyError or AttributeError for a missing field of the
+    state.
     """
     if injected.none:
         return call

@@ -34,16 +34,7 @@ def parse_input(value: Any, messages_key: str) -> Requested:
 
 
 def reading(value: Any, messages_key: str) -> Steps[Requested]:
-    """Return the tool calls of a node's input, in portions.
-
-    Args:
-        value: a state (dict or object) with messages, a list of messages, a list of tool calls, or a
-            `ToolCallWithContext`.
-        messages_key: key of the messages in a state.
-
-    Raises:
-        ValueError: if there is no message, no AIMessage, or a call lacks its name, id or arguments.
-    """
+    """Return the tool calls of a node's input, in portions; ValueError if it contains nothing that can be run."""
     if isinstance(value, dict) and value.get("__type") == "tool_call_with_context":
         state, call = value["state"], _checked(value["tool_call"])
         open_calls = each_without_answer([call], messages_in(state, messages_key))
@@ -106,11 +97,7 @@ def left_of(
 ) -> Steps[tuple[Sequence[ToolCall], Sequence[ToolCall]]]:
     """Return the calls to run, and all calls of their reply.
 
-    Args:
-        requested: the calls of the input.
-        state: state of the input or of the graph.
-        messages_key: key of the messages in the state.
-        is_counted: `True` if the node limits the number of calls of a reply.
+    The whole reply is looked up only if `is_counted`, which is set if the node limits the number of calls of a reply.
     """
     calls, reply = requested.calls, requested.reply
     if requested.kind == "tool_calls":

@@ -53,13 +53,8 @@ async def invoke(
 ) -> object:
     """Run a tool for a tool call and return the result of `tool.ainvoke`, with large contents as text.
 
-    Args:
-        attempt: the attempt, whose worker thread a sync tool takes.
-        plan: plan of the tool.
-        call: tool call with injected arguments; it is not changed.
-        config: complete config with its own `configurable`; it is modified.
-        manager: callback manager of the tool.
-        left: number of further runs, if an actor or worker of the tool dies and the call's policy allows a rerun.
+    `config` must be the caller's own copy, because it is modified. `left` is the number of further runs, if an actor or
+    worker of the tool dies and the call's policy allows a rerun.
     """
     tool, attempt.scope = plan.tool, scope_of(config)
     if plan.kind == "foreign":

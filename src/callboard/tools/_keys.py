@@ -66,9 +66,7 @@ def _key(call_id: str | None) -> str:
 def segment_of(key: str, number: int) -> str:
     """Return a key as a segment of a checkpoint namespace, of bounded length.
 
-    Args:
-        key: key of the call in its batch.
-        number: number of earlier batches of this run with the same keys.
+    `number` is the number of earlier batches of this run with the same keys.
     """
     # Most ids are identifiers, and this test is faster than any search.
     segment = key if key.isascii() and key.isidentifier() else _IN_SEGMENTS.sub(_escaped, key)

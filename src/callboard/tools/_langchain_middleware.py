@@ -32,9 +32,8 @@ def langchain_base(cls: type) -> type | None:
 def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
     """Return an async function that runs LangChain's middleware around a tool call.
 
-    Raises:
-        TypeError: if the middleware does nothing around tool calls.
-        ValueError: if the middleware works only as part of an agent.
+    Raises TypeError for middleware that does nothing around tool calls, and ValueError for middleware that works only
+    as part of an agent.
     """
     if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
         raise ValueError(

@@ -37,11 +37,8 @@ def has_many(value: object) -> bool:
 def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) -> int:
     """Return the rest of a budget of characters after the cost of a value; 0 or less if the value is too large.
 
-    Args:
-        most: the budget; counting stops when it is used up.
-        value: any value; messages, commands and the usual containers are counted with their content.
-        each: cost of each part.
-        character: cost of each character.
+    Each part of the value costs `each`, and each character costs `character`. Messages, commands and the usual
+    containers are counted with their content. Counting stops when the budget is used up.
     """
     left = most - each
     # An explicit stack: a recursive walk would overflow for deeply nested values.

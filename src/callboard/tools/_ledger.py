@@ -273,11 +273,7 @@ class Ledger:
         self._note(key, record._replace(pending=pending, own=own, mark=record.mark if mark is None else mark))
 
     def settle_unknown(self, key: str, call: ToolCall) -> None:
-        """Apply a person's answer about a call whose outcome is unknown, if this run has the answer.
-
-        Raises:
-            ValueError: if the answer has an unknown form.
-        """
+        """Apply a person's answer about a call with an unknown outcome, if this run has the answer."""
         record = self.known_of(key)
         if not record.claimed or not record.pending or record.pending[0].id not in self._answers:
             return

@@ -51,7 +51,7 @@ class Setup:
     own_injection: Injecting | None
     """Subclass's override of the injection."""
     actors: ActorSet
-    """Actors whose handlers are tools of the node."""
+    """Actors that have handlers among the node's tools."""
     under_way: UnderWay
     """Running runs of the node, for drains."""
     max_calls: int | None

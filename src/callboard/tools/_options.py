@@ -53,17 +53,7 @@ class Options:
 
 
 def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, own_injection: Injecting | None) -> Setup:
-    """Return the setup of a node, with limits and threads of its own.
-
-    Args:
-        given: arguments of the node.
-        own_call: subclass's override around each call.
-        own_injection: subclass's override of the injection.
-
-    Raises:
-        ValueError: see `ToolNode`.
-        TypeError: see `ToolNode`.
-    """
+    """Return the setup of a node, with limits and threads of its own; raises the errors of `ToolNode`."""
     _check_options(given)
     name, middleware = given.name, given.middleware
     supervision = Supervision(

@@ -37,11 +37,7 @@ _SYNC = ("_run_one", "inject_tool_args", "invoke", "_func")
 
 
 def check_class(cls: type, base: type) -> None:
-    """Check the overrides of a new subclass.
-
-    Raises:
-        TypeError: for an override that would never be called, or whose signature does not fit.
-    """
+    """Raise TypeError for an override of a subclass that would never be called, or has a wrong signature."""
     found: dict[str, object] = {}
     for one in reversed(cls.__mro__[: cls.__mro__.index(base)]):
         found.update(vars(one))

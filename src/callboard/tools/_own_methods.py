@@ -198,8 +198,7 @@ def _with_runtime(entry: Entry) -> Entry:
 def rest_of_run(node: object, *, sync: bool) -> Callable[[Entry], Any] | None:
     """Return the continuation for the base class's `_func` or `_afunc`; `None` if no override is running.
 
-    Raises:
-        RuntimeError: if an override of the other method of the pair is running.
+    Raises RuntimeError if an override of the other method of the pair is running.
     """
     here, elsewhere = (_sync_whole, _whole) if sync else (_whole, _sync_whole)
     return _rest_of(node, here, elsewhere, ("_func", "_afunc") if sync else ("_afunc", "_func"))
@@ -231,12 +230,7 @@ class Entries:
         self.name = f"{type(node).__qualname__}.{own}"
 
     async def __call__(self, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-        """Run the node's override for the entry mode of the run (sync or async).
-
-        Args:
-            entry: arguments of the node's entry.
-            inner: continuation of the base method.
-        """
+        """Run the node's override for the entry mode of the run (sync or async); `inner` continues the base method."""
         inner = own_run(self.node, inner)
         if not self._enters:
             return await beyond_entries(partial(inner, entry))
@@ -309,8 +303,7 @@ def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any,
 def rest_of_call(node: object, *, sync: bool) -> Rest | None:
     """Return the continuation for the base class's `_run_one` or `_arun_one`; `None` if no override is running.
 
-    Raises:
-        RuntimeError: if an override of the other method of the pair is running.
+    Raises RuntimeError if an override of the other method of the pair is running.
     """
     here, elsewhere = (_sync_one, _one) if sync else (_one, _sync_one)
     return _rest_of(node, here, elsewhere, ("_run_one", "_arun_one") if sync else ("_arun_one", "_run_one"))

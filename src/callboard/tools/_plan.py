@@ -32,7 +32,7 @@ _OWN_WAYS = ("arun", "run", "invoke")
 
 @dataclass(frozen=True, slots=True)
 class ArgsModel:
-    """Pydantic model whose validated arguments can be read without `model_dump`."""
+    """Pydantic model with validated arguments that can be read without `model_dump`."""
 
     validate: Callable[[dict[str, Any]], BaseModel]
     optional: tuple[str, ...]
@@ -72,11 +72,7 @@ class Plan:
 
 
 def plan_for(tool: BaseTool) -> Plan:
-    """Return the plan of a tool, with its injected parameters.
-
-    Raises:
-        ValueError: if an argument carries the same injection marker twice.
-    """
+    """Return the plan of a tool, with its injected parameters."""
     plan = _plan(tool, injected_args(tool), "async")
     if plan.kind == "sync" or not _has_sync_half(tool):
         return plan

@@ -12,7 +12,7 @@ from callboard.tools._chain import Middleware
 from callboard.tools._ledger import Ledger
 
 OnClaim = Callable[[str, CallRecord], Awaitable[None]]
-"""Callback with the key and record of a call whose body is about to start."""
+"""Callback with the key and record of a call just before its body starts."""
 OnAsk = Callable[[str, CallRecord], Awaitable[None]]
 """Callback with the key and record of a call that asks a question."""
 OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]

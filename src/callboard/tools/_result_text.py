@@ -33,8 +33,7 @@ def takes_long(value: object) -> bool:
 def writing(value: object) -> Steps[str]:
     """Write a value as `json.dumps(value, ensure_ascii=False)` does, or as `str` if it has no JSON form.
 
-    Raises:
-        Exception: any error of the value's `str`.
+    Raises any error of the value's `str`.
     """
     try:
         try:
@@ -106,11 +105,7 @@ def _written(value: object, form: _Form) -> Steps[str]:
 def _write(value: Any, form: _Form, parts: list[str], around: set[int]) -> Steps[None]:
     """Write a large value in small steps, between which other tasks run.
 
-    Args:
-        value: value to write; written in one step if its type has no parts.
-        form: the notation.
-        parts: list of the parts of the text, to which this function appends.
-        around: ids of the containers around the value.
+    The steps append to `parts`. `around` has the ids of the containers around the value, to detect cycles.
     """
     kind = type(value)
     if (kind is str or kind is bytes) and value:

@@ -26,9 +26,8 @@ class ResultRules:
     def checked(self, response: object, call: ToolCall) -> Output:
         """Return the response of a tool as the output of its call.
 
-        Raises:
-            TypeError: if the response cannot become an output.
-            ValueError: if a command does not fit the input, or leaves the call without its message.
+        Raises TypeError for a response of a wrong type, and ValueError for a command that does not fit the input, or
+        leaves the call without its message.
         """
         if isinstance(response, Command):
             return self._command(response, call, needs_message=True)

@@ -106,13 +106,7 @@ class Supervision:
         wider: Sequence[Gates] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> Terms:
-        """Return the policy of a call's tool, and the limits that apply.
-
-        Args:
-            call: the call as it will run.
-            wider: further limits, applied last.
-            context: makes the context for key functions.
-        """
+        """Return the policy of a call's tool, and the limits that apply; the limits in `wider` come last."""
         name = call["name"]
         known = self.limiters.get(name, self.shared)
         limiters: Sequence[Gates] = [one.seeing(context) for one in known] if self.takes_context else known
@@ -123,11 +117,7 @@ class Supervision:
     ) -> R | ToolMessage:
         """Run the inside of a call within its budget; errors become messages by the judge.
 
-        Args:
-            supervised: the call.
-            inner: runs the inside of the call.
-            judge: returns the text for an error that becomes a message.
-            rework: lets the middleware process such a message, which did not pass it.
+        `rework` lets the middleware process such a message, because it did not pass the middleware.
         """
         try:
             if supervised.policy.budget is None:

@@ -91,7 +91,7 @@ class ToolBatch:
         self.threads = setup.supervision.threads.at_least(config.get("max_concurrency"))
 
     async def prepare(self) -> Self:
-        """Name the calls, refuse those that are too large, and load the ledger; must be called first."""
+        """Name the calls, refuse the ones that are too large, and load the ledger; must be called first."""
         setup = self.setup
         left = left_of(self._requested, self._state, setup.messages_key, is_counted=setup.max_calls is not None)
         calls, reply = await in_portions(left)
@@ -111,10 +111,8 @@ class ToolBatch:
     def run(self) -> Awaitable[Any]:
         """Run the calls that have no result yet.
 
-        Raises:
-            GraphInterrupt: with the questions of all calls that wait for an answer.
-            DrainingError: if the node accepts no new runs.
-            BaseException: the unhandled error of a call.
+        Raises GraphInterrupt with all open questions, DrainingError if the node accepts no new runs, or the unhandled
+        error of a call.
         """
         setup, thread_id = self.setup, self._config["configurable"].get("thread_id")
         work = self._run_with_actors if setup.actors.is_needed else self._run
@@ -218,7 +216,7 @@ class ToolBatch:
             signals.clear()  # the traceback refers to this list: break the reference cycle
 
     def _note(self, supervised: Sequence[SupervisedCall[Output]]) -> None:
-        """Record all results and questions in the ledger, and drop the errors, whose tracebacks refer to this batch."""
+        """Record all results and questions in the ledger, and drop the errors: their tracebacks refer to this batch."""
         for key, call in zip(self._due, supervised, strict=False):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.asked(key, call.error)

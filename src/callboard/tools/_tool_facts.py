@@ -46,11 +46,7 @@ class ToolFacts(Generic[T]):
         return sum(one.tool() is not None for known in list(self._known.values()) for one in known)
 
     def of(self, tool: BaseTool) -> T:
-        """Return the facts about a tool in its present state.
-
-        Raises:
-            Exception: any error of `find_out`; it is called again the next time.
-        """
+        """Return the facts about a tool in its present state; errors of `find_out` are raised and not cached."""
         known = self._known.get(tool.name, ())
         for one in known:
             if one.tool() is tool and _is_made_of(tool, one.made_of):

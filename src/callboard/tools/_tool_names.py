@@ -20,11 +20,7 @@ def check_missing(owner: str, missing: object) -> None:
 
 
 def tool_names(option: str, given: object) -> frozenset[str]:
-    """Return the tool names of a middleware's option.
-
-    Raises:
-        TypeError: for a single name, or tools instead of their names.
-    """
+    """Return the tool names of a middleware's option; TypeError for a single name, or for tools instead of names."""
     if not isinstance(given, str) and isinstance(given, Collection):
         names = [name for name in given if isinstance(name, str)]
         if len(names) == len(given):

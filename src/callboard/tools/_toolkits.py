@@ -23,11 +23,7 @@ _PLAIN = (StructuredTool, Tool, FunctionType)
 
 
 def unpacked(given: Iterable[Any]) -> list[Any]:
-    """Return the tools given to a node, with each toolkit replaced by its tools.
-
-    Raises:
-        TypeError: if a toolkit does not return a list of tools.
-    """
+    """Return the tools given to a node, with each toolkit replaced by its tools."""
     found: list[Any] = []
     for one in given:
         if one.__class__ not in _PLAIN and not isinstance(one, BaseTool) and has_members_of(Toolkit, one):

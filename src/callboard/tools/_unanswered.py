@@ -32,9 +32,7 @@ def without_answer(calls: Sequence[ToolCall], answers: Sequence[Any]) -> list[To
 def matching(calls: Sequence[ToolCall], answers: Sequence[Any]) -> Steps[list[ToolCall]]:
     """Return the calls that have no message, in portions: an answered or rejected call never runs again.
 
-    Args:
-        calls: calls of one reply; if calls share an id, each message answers one of them.
-        answers: messages after that reply.
+    `calls` belong to one reply, and `answers` follow it. If calls share an id, each message answers one of them.
     """
     given = Counter(message.tool_call_id for message in answers if isinstance(message, ToolMessage))
     return _left(calls, given)
@@ -48,9 +46,7 @@ def each_without_answer(calls: Sequence[ToolCall], messages: Sequence[Any]) -> l
 def seeking(calls: Sequence[ToolCall], messages: Sequence[Any]) -> Steps[list[ToolCall]]:
     """Return the calls that have no answer after the last reply that contains them, in portions.
 
-    Args:
-        calls: calls of any replies; if calls share an id, each message answers one of them.
-        messages: the conversation; it is read once, from its end.
+    `calls` may belong to any replies. If calls share an id, each message answers one of them.
     """
     if not messages:
         return [*calls]

@@ -22,7 +22,7 @@ REPEATS = "__callboard_repeats__"
 
 
 class OutcomeUnknown(GraphInterrupt):
-    """Interrupt of a call whose outcome is unknown, so that a person decides about it.
+    """Interrupt of a call with an unknown outcome, so that a person decides about it.
 
     Args:
         name: name of the tool.
@@ -35,14 +35,7 @@ class OutcomeUnknown(GraphInterrupt):
 
 
 def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
-    """Return the interrupt that replaces an error with unknown outcome; `None` if the policy does not ask a person.
-
-    Args:
-        policy: policy of the call.
-        name: name of the tool.
-        args: arguments that the model wrote.
-        error: error of the tool.
-    """
+    """Return the interrupt that replaces an error with unknown outcome; `None` if the policy does not ask a person."""
     if policy.on_unknown != "ask" or policy.idempotent:
         return None
     if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
@@ -66,12 +59,8 @@ def is_lost(error: BaseException) -> bool:
 def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
     """Return the question to a person about a call, in the format of LangGraph's agent inbox.
 
-    Each question has an id of its own, so an answer that arrives twice cannot answer a later question.
-
-    Args:
-        name: name of the tool.
-        args: arguments that the model wrote.
-        why: clause about the event that ended the body.
+    Each question has an id of its own, so an answer that arrives twice cannot answer a later question. `why` is a
+    clause about the event that ended the body.
     """
     allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
     request = {
@@ -86,8 +75,7 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
 def said_of(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
     """Return the message that a person's answer stands for; `None` to run the call again.
 
-    Raises:
-        ValueError: if the answer has an unknown form.
+    Raises ValueError for an answer of an unknown form.
     """
     given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
     kind = given.get("type") if isinstance(given, dict) else None

@@ -51,7 +51,7 @@ class Workings:
 
     @property
     def needs_checkpointer(self) -> list[str]:
-        """Names of the middleware whose questions are lost without a checkpointer."""
+        """Names of the middleware that would lose its questions without a checkpointer."""
         given = self._node._options.middleware
         return [type(one).__name__ for one in given if getattr(one, "needs_checkpointer", False) is True]
 
@@ -78,15 +78,10 @@ class Workings:
         namespaces: Mapping[str, str] | None,
         **reports: Unpack[Reports],
     ) -> ToolBatch:
-        """Return a prepared batch whose records the caller stores.
+        """Return a prepared batch. The caller stores its records.
 
-        Args:
-            requested: the calls.
-            config: complete config.
-            records: records of the calls, by key.
-            answers: answers to open questions, by interrupt id.
-            namespaces: checkpoint namespaces by key; `None` to derive them from the config.
-            reports: callbacks and wrappers; see `Reports`.
+        `records`, `answers` and `namespaces` are those of an earlier run; without namespaces, the config determines
+        them.
         """
         ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
         return await ToolBatch(self._node._setup, requested, config, ledger, **reports).prepare()
