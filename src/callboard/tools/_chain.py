@@ -60,10 +60,9 @@ def _as_list(middleware: object) -> str:
 
 
 def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Middleware | None:
-    """Return LangGraph's two wrappers as one middleware; with both, sync runs use the first and async runs the second.
+    """Return LangGraph's two wrappers as one middleware.
 
-    Raises:
-        TypeError: if one of them is no function, or the first one is async.
+    With both, sync runs use the first, and async runs the second.
     """
     for name, value in zip(_WRAPPERS, (wrap, awrap), strict=True):
         if value is not None and not callable(value):
