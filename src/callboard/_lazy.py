@@ -19,7 +19,7 @@ def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], An
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = f"callboard{home}" if home.startswith(".") else f"{package}.{home}"
         value = getattr(import_module(module), name)
-        setattr(sys.modules[package], name, value)
+        setattr(sys.modules[package], name, value)  # later accesses find it and do not call `load`
         return value
 
     return load

@@ -62,7 +62,7 @@ class Rate:
         per: length of the window in seconds, more than 0.
 
     Raises:
-        ValueError: for any other number.
+        ValueError: for a number out of range.
     """
 
     calls: int

@@ -20,4 +20,5 @@ async def system_resolver(host: str, port: int) -> Collection[str]:
         OSError: if the name does not resolve.
     """
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # A dict removes duplicates and keeps the system's order of preference (RFC 6724).
     return dict.fromkeys(str(entry[4][0]) for entry in found)

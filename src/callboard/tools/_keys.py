@@ -56,6 +56,7 @@ def _key(call_id: str | None) -> str:
     found = call_id or ""
     if len(found) > _LONGEST:
         return _digest(found)
+    # A call with such an id must not replace the record of an agent's node.
     if found in NODES:
         return _escape(found[0]) + found[1:]
     if found.isascii() and "%" not in found and "#" not in found:

@@ -127,6 +127,7 @@ class Ledger:
         return self.records.get(key, NOTHING_KNOWN)
 
     def _check(self, stored: Mapping[str, Any]) -> None:
+        # Only the keys identify the calls: with the ledger of another input, its results would count as theirs.
         if stored.get("format") != FORMAT or stored.get("keys") != self._keys:
             raise ValueError(
                 f"The ledger is of the calls {stored.get('keys')!r}, and not of {self._keys!r}: "

@@ -98,7 +98,7 @@ class Setup:
         return Chain([one for one in (entries, own) if one is not None], [])
 
     def request(self, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-        """Return a request without calling its `__setattr__`, whose check costs more than the rest of a middleware."""
+        """Return a request without its `__setattr__`, as the check there costs more than the rest of a middleware."""
         request = object.__new__(ToolCallRequest)
         request.__dict__.update(tool_call=call, tool=self.tools.get(call["name"]), state=runtime.state, runtime=runtime)
         return request

@@ -34,6 +34,7 @@ class ProgressChunks:
             self._runtime.stream_writer({**about, **progress._asdict()})
             self._runtime.heartbeat()
         except Exception:
+            # Progress is only advice: a broken stream must not fail a call with an effect of its own.
             if not self._failed:
                 self._failed = True
                 _log.exception("the stream of a graph could not be told of the progress of a call")

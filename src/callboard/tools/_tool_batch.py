@@ -198,6 +198,8 @@ class ToolBatch:
             self.ledger.publish()
         # First of all, a person who gave an invalid answer must learn of it.
         self._raise_first([signal for signal in signals if is_invalid_resume(signal)])
+        # Questions before commands for the parent graph: the ledger keeps such a command, and the run that answers the
+        # last question raises it.
         if questions and self.ledger.in_graph:
             raise GraphInterrupt(tuple(questions))
         if questions:

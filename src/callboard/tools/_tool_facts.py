@@ -47,6 +47,7 @@ class ToolFacts(Generic[T]):
 
     def of(self, tool: BaseTool) -> T:
         """Return the facts about a tool in its present state; errors of `find_out` are raised and not cached."""
+        # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
         known = self._known.get(tool.name, ())
         for one in known:
             if one.tool() is tool and _is_made_of(tool, one.made_of):
