@@ -76,7 +76,7 @@ class ValidationNode(Runnable[Any, Any]):
         return self.invoke(input, config)
 
     def _validated(self, call: ToolCall) -> ToolMessage:
-        # Limits come before the schema: validation of a huge or deeply nested value could block or crash the process.
+        # Limits come before the schema: the validation of a huge value, and the text of its error, would take long.
         if (reason := offence(call)) is not None:
             message = error_message(f"Error: {reason}", {**call, "name": call["name"][:MAX_NAME]})
             return message.model_copy(update={"additional_kwargs": {"is_error": True}})
