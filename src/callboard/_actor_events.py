@@ -28,7 +28,8 @@ class AskEvent(NamedTuple):
     number: int
     """Number of the ask, unique among asks and calls of this process."""
     key: Hashable = None
-    """Key of a keyed actor. It may contain an argument of the call: exporters must not send it out of the process."""
+    """Key of a keyed actor. It may contain an argument of the call: by default, exporters must not send it out of the
+    process."""
     call: int | None = None
     """Number of the tool call that asks, directly or from nested code; `None` outside of a call."""
     ahead: int = 0
@@ -54,7 +55,8 @@ class ActorEvent(NamedTuple):
     number: int = 0
     """Number of the incarnation (one life between two restarts), unique in this process."""
     key: Hashable = None
-    """Key of a keyed actor. It may contain an argument of a call, so exporters must not send it out of the process."""
+    """Key of a keyed actor. It may contain an argument of a call: by default, exporters must not send it out of the
+    process."""
     error: BaseException | None = None
     """Cause of the death or of the failed start. In `restarted`, the cause of the death of the previous incarnation."""
     asks: tuple[int, ...] = ()

@@ -61,15 +61,16 @@ class CallEvent(NamedTuple):
     facts: Mapping[str, object] = _NOTHING
     """Details of the noted decision; never an argument or a result."""
     message: str | None = None
-    """Progress message of the tool, in `noted`. It may contain arguments, so exporters must not send it out of the
-    process."""
+    """Progress message of the tool, in `noted`. It may contain arguments: by default, exporters must not send it out of
+    the process."""
     call: ToolCallLike | None = None
-    """Tool call as the model wrote it, in `begun`. Exporters must not send its arguments out of the process."""
+    """Tool call as the model wrote it, in `begun`. By default, exporters must not send its arguments out of the
+    process."""
     description: str | None = None
     """Description of the tool, in `begun`."""
     result: object = None
-    """Result of the call, in `ended`: a ToolMessage, a Command, or a list of them. Exporters must not send it out of
-    the process."""
+    """Result of the call, in `ended`: a ToolMessage, a Command, or a list of them. By default, exporters must not send
+    it out of the process."""
     resumes: str | None = None
     """Mark that an observer left on the call before it was interrupted or its process was killed; in `begun`."""
     run: RunInfo | None = None
@@ -104,10 +105,11 @@ class RunEvent:
     """Model with its bound tools and options, in `asked` and `answered`; `None` if the agent chooses the model at each
     step."""
     given: object = field(default=None, repr=False)
-    """Input of the run (`begun`), or messages for the model (`asked`). Exporters must not send it out of the
-    process."""
+    """Input of the run (`begun`), or messages for the model (`asked`). By default, exporters must not send it out of
+    the process."""
     result: object = field(default=None, repr=False)
-    """State of the run (`ended`), or reply of the model (`answered`). Exporters must not send it out of the process."""
+    """State of the run (`ended`), or reply of the model (`answered`). By default, exporters must not send it out of the
+    process."""
 
 
 Observer = Callable[[CallEvent], None]

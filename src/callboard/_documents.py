@@ -88,7 +88,7 @@ class Away:
 
     Args:
         reason: description of the outage for errors and logs.
-        refuses: whether calls must be refused during the outage; otherwise they continue without the store.
+        refuses: `True` if calls must be refused during the outage; otherwise they continue without the store.
     """
 
     reason: str
