@@ -83,8 +83,8 @@ class Limit:
         concurrency: maximum number of attempts that run at once; `None` for any number.
         queue: maximum number of attempts that wait; a further one is rejected. `None` for any number.
         rate: maximum number of attempts that start in a time window.
-        key: takes the tool call (a mapping with `name`, `args`, `id`), or the call and a `CallContext`, and returns a
-            key such as a host or a user. Each key has this limit separately. `None` for one limit for all calls.
+        key: function of the tool call (a mapping with `name`, `args`, `id`), or of the call and a `CallContext`. It
+            returns a key such as a host or a user. Each key has this limit separately. `None` for one limit for all.
         shared: store that keeps the limit for many processes, such as `RedisLimits(url)`; `None` for this process
             alone.
         tenant: function like `key` that returns the tenant of a call. Tenants of a shared limit get permits in turns,

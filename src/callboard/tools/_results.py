@@ -26,7 +26,7 @@ class ResultRules:
     def checked(self, response: object, call: ToolCall) -> Output:
         """Return the response of a tool as the output of its call.
 
-        Raises TypeError for a response of a wrong type, and ValueError for a command that does not fit the input, or
+        Raises TypeError for a response of a wrong type. Raises ValueError for a command that does not fit the input, or
         leaves the call without its message.
         """
         if isinstance(response, Command):
