@@ -13,7 +13,7 @@ Answers = Mapping[str, Any]
 
 
 class AmbiguousAnswerError(UnknownInterruptError, RuntimeError):
-    """One plain answer for several open questions. Both bases are errors that LangGraph raises in this case."""
+    """Plain answer for several open questions. Both bases are errors that LangGraph raises in this case."""
 
     def __init__(self, pending: Sequence[str]) -> None:
         super().__init__(

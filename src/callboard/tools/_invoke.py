@@ -1,4 +1,4 @@
-"""One run of a LangChain tool: the behaviour of `BaseTool.arun`, native on asyncio and on trio.
+"""Run of a LangChain tool: the behaviour of `BaseTool.arun`, native on asyncio and on trio.
 
 The order of events, the config in the body's context, and the treatment of errors and results are langchain-core's.
 `tests/tools/test_invocation_matches_langchain.py` compares them. Private helpers of langchain-core are used where they

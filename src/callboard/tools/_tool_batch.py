@@ -275,7 +275,7 @@ class ToolBatch:
 
 
 class _Execution:
-    """One call, from the middleware to the tool."""
+    """Execution of a call, from the middleware to the tool."""
 
     __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_supervised")
 
