@@ -1,1 +1,1 @@
-"""What supervision needs of an event loop: asyncio's answer and trio's, threads, deadlines and bridges."""
+"""Event loop layer of supervision: asyncio and trio backends, worker threads, deadlines and bridges between loops."""

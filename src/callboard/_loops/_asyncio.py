@@ -1,4 +1,4 @@
-"""Supervision on asyncio: a task is cancelled once, then left alone for its grace, then cancelled until it ends.
+"""asyncio backend: a task is cancelled once, left alone for its grace, then cancelled repeatedly until it ends.
 
 Children are native tasks. anyio's own task group would repeat the cancellation at every turn of the loop,
 and a plain `finally: await client.aclose()`, which is what tools contain, would never complete.
@@ -37,13 +37,14 @@ _spawned: set[asyncio.Task[None]] = set()
 
 
 class AsyncioNursery:
-    """Native tasks, owned: the block is left when all have ended, whatever happens to the owner."""
+    """Group of native tasks; the block is left when all have ended, even if the owner is cancelled."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # One for all callbacks, instead of one for each.
+        # One context and one bound method for the callbacks of all children: a batch may have thousands.
         self._context = copy_context()
         self._on_end = self._ended
+        # The scope cancels its task once it was entered; before that, only `task.cancel()` can.
         self._children: dict[asyncio.Task[None], AsyncioScope] = {}
         self._empty: asyncio.Future[None] | None = None
         self.cancel_called = False
@@ -59,7 +60,7 @@ class AsyncioNursery:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._children.pop(task, None)
         if not task.cancelled() and (exc := task.exception()) is not None:
-            self._bug = exc
+            self._bug = exc  # children handle their own errors: only a bug in callboard arrives here
         if not self._children and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
@@ -69,7 +70,7 @@ class AsyncioNursery:
         self.cancel_called = True
         for task, scope in list(self._children.items()):
             if scope.task is None:
-                task.cancel()  # not begun: asyncio closes it without running a line
+                task.cancel()  # not begun: asyncio throws the cancellation into the coroutine before its first line
             else:
                 scope.cancel()
 
@@ -82,7 +83,7 @@ class AsyncioNursery:
         try:
             await self._drain(exc)
         finally:
-            del self._on_end  # it leads back here
+            del self._on_end  # a bound method of this object: a reference cycle
         if exc is not None:
             return False
         if self._bug is not None:
@@ -100,9 +101,9 @@ class AsyncioNursery:
 
     async def _cancel_and_drain(self) -> None:
         self.cancel()
-        # The shield is against anyio scopes, which would cancel us at every turn of the loop; a second
-        # native cancellation is dropped, because the first one is already on its way to the caller. But
-        # if it says that the grace of what is around us is over, then that of the children is, too.
+        # The shield is against anyio scopes, which would cancel this task at every turn of the loop. A second native
+        # cancellation is dropped: the first one, or the error of the block, is already propagating to the caller.
+        # But if a scope around this task sent it because its grace is over, the children have no grace left either.
         with CancelScope(shield=True):
             while self._children:
                 try:
@@ -122,12 +123,12 @@ def _post(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> bool:
     try:
         loop.call_soon_threadsafe(fn)
     except RuntimeError:
-        return False  # the loop is closed, and nobody waits any more
+        return False  # the loop is closed: no task of it waits any more
     return True
 
 
 class AsyncioWakeup:
-    """A future that any thread may resolve."""
+    """Future that any thread may resolve."""
 
     __slots__ = ("_future", "_loop", "_thread")
 
@@ -143,7 +144,7 @@ class AsyncioWakeup:
             _post(self._loop, self._resolve)
 
     def _resolve(self) -> None:
-        if not self._future.done():
+        if not self._future.done():  # the waiting task may have been cancelled, which cancels the future
             self._future.set_result(None)
 
     def wait(self) -> "asyncio.Future[None]":
@@ -151,16 +152,16 @@ class AsyncioWakeup:
 
 
 class AsyncioSpawned:
-    """A native task that is cancelled once."""
+    """Native task that no nursery owns."""
 
     __slots__ = ("_ended", "_scope", "_task")
 
     def __init__(self, child: ChildFn, grace: float) -> None:
         self._scope = AsyncioScope(math.inf, grace)
         self._ended = AsyncioWakeup()
-        context = unmarked(copy_context())  # it may outlive the call that has started it
+        context = unmarked(copy_context())  # the task may outlive the call that starts it: not a task left behind
         task = self._task = asyncio.get_running_loop().create_task(child(self._scope), context=context)
-        _spawned.add(task)  # the loop itself refers to tasks weakly
+        _spawned.add(task)  # the loop itself holds tasks by weak references only
         task.add_done_callback(self._end)
 
     def _end(self, task: "asyncio.Task[None]") -> None:
@@ -178,7 +179,7 @@ class AsyncioSpawned:
 
 
 class AsyncioLoop:
-    """An event loop of asyncio, or of uvloop, as supervision needs it."""
+    """Running asyncio event loop, of the standard library or of uvloop."""
 
     name = "asyncio"
     cancelled_class: type[BaseException] = asyncio.CancelledError
@@ -210,7 +211,8 @@ class AsyncioLoop:
     def shield(self, deadline: float) -> Generator[None]:
         scope = innermost.get()
         with CancelScope(deadline=deadline, shield=True):
-            # The scope of a task around ours counts: its cancellation would reach us through that task.
+            # A scope of a parent task counts, too: its cancellation would reach this task through the parent.
+            # A scope of another loop does not: this code came over a bridge, and the scope's thread is another one.
             if scope is None or scope.task is None or scope.task.get_loop() is not asyncio.get_running_loop():
                 yield
             else:
@@ -236,11 +238,11 @@ class AsyncioLoop:
     async def raise_cancelled(self) -> None:
         raise asyncio.CancelledError
 
-    # Both say that a cancellation is a stranger's; the difference is the caller's. An attempt is in the middle of the
-    # call, where a middleware or a library may have `asyncio.timeout` around it: that has cancelled the task and waits
-    # for its own cancellation to come back, so it counts as asked for. At the end of a call nobody of that kind is left
-    # within the task, so what is still counted was left behind by a library that forgot to take it back; it is taken
-    # back here, or it would end the next thing that this task awaits.
+    # The next two methods recognize a cancellation that callboard did not request. They differ in cancellations by
+    # other code. During an attempt, an `asyncio.timeout` of a middleware or a library may have cancelled the task. It
+    # expects its own cancellation back, so the attempt must not turn it into an error. At the end of the call no such
+    # block is open in the task. A cancellation that is still counted then was left behind by a careless library. It is
+    # uncancelled here, or an outer `asyncio.timeout` or task group would take it for the caller's.
 
     def cancelled_itself(self, exc: BaseException) -> bool:
         found = unasked(exc)

@@ -1,6 +1,7 @@
-"""A block on asyncio that ends at a deadline: what it sends to its task, and what it takes back.
+"""Cancel scope for asyncio with a deadline and a grace: one cancellation first, repeated ones after the grace.
 
-anyio's scopes would repeat the cancellation at every turn of the loop, and `asyncio.timeout` sends it once and waits.
+anyio's scopes would repeat the cancellation at every turn of the loop. `asyncio.timeout` sends it once and then waits
+without limit.
 """
 
 import asyncio
@@ -17,40 +18,40 @@ from callboard._loops._swallowed import AGAIN
 _log = logging.getLogger("callboard")
 
 _LATE = 0.1
-"""Seconds by which a deadline may be missed; after that it was not the block that took too long."""
+"""Seconds that a deadline callback may run late. A longer delay means that other code blocked the loop."""
 _CATCH_UP = 0.02
-"""Seconds for such a block to take what is ready."""
+"""Seconds that a block gets after a blocked loop, to process results that are ready."""
 
 
 class AsyncioScope:
-    """A block in one task, with a deadline; the only door through which callboard cancels that task.
+    """Cancel scope of a block in one task; callboard cancels a running task only through its scopes.
 
-    A `CancelledError` in the block has one of three origins, and asyncio does not say which:
+    A `CancelledError` in the block has one of three origins, and asyncio does not tell them apart:
 
-    - Ours: `cancel` was called, here or on a scope around this one in the same task. It ends at the scope that sent it.
-    - The caller's: whoever owns the task called `task.cancel()`. It is counted in `task.cancelling()`, beyond what we
-      sent, and has to go on outward, or the owner waits for a task that never ends.
-    - A stranger's: the body raised it by itself, or awaited something that somebody else had cancelled. Nobody asked
-      for the end of this block, so it is an error of the body like any other.
+    - Ours: `cancel` was called on this scope, or on an outer one in the same task. The scope that sent it swallows it.
+    - The caller's: the owner of the task called `task.cancel()`. It is counted in `task.cancelling()` in addition to
+      our own. It must propagate outward, or the owner waits for a task that never ends.
+    - A stranger's: the body raised it, or awaited a future or task that other code had cancelled. The end of this
+      block was not requested, so it is an ordinary error of the body.
 
     Invariant: `_sent` is the number of cancellations of this scope which the task still counts in
-    `task.cancelling()`; leaving the scope takes exactly those back, and no other. One too many would swallow the
-    caller's cancellation, one too few would have an `asyncio.timeout` around us raise a cancellation for its timeout.
+    `task.cancelling()`. Leaving the scope uncancels exactly that number. One too many would swallow the caller's
+    cancellation. One too few would make an outer `asyncio.timeout` raise `CancelledError` instead of `TimeoutError`.
     """
 
     __slots__ = (
-        "_around",  # the scope that was the innermost before, perhaps of another task: to be restored on leaving
-        "_before",  # what `task.cancelling()` was on entering; what is more by then, and not ours, is the caller's
-        "_deadline",  # on the loop's clock; `math.inf` for none
-        "_entered",  # whether the block runs now: before and after, nothing may reach the task through this scope
-        "_grace",  # seconds between the one cancellation and those that repeat it
-        "_held",  # of the outermost scope of a task: the scopes whose cancellation waits for the end of a shield
+        "_around",  # the previously innermost scope, perhaps of another task: restored on leaving
+        "_before",  # `task.cancelling()` on entering; a higher count on leaving, without ours, is the caller's
+        "_deadline",  # loop time; `math.inf` for none
+        "_entered",  # True while the block runs: before and after, this scope must not cancel the task
+        "_grace",  # seconds between the first cancellation and the repeated ones
+        "_held",  # only in the outermost scope of a task: scopes whose cancellation waits for the end of a shield
         "_loop",
-        "_outer",  # the scope around this one in the same task, whose cancellation is also ours
+        "_outer",  # the enclosing scope in the same task; its cancellation cancels this block, too
         "_sent",  # the invariant above
-        "_shields",  # of the outermost scope of a task: how many shields are open; a task has one fate, not one a scope
+        "_shields",  # only in the outermost scope of a task: number of open shields; a shield protects the whole task
         "_timer",  # for the deadline; after `cancel`, for the end of the grace
-        "cancel_called",  # ours: asked for, though perhaps held back by a shield
+        "cancel_called",  # True once requested, even if a shield still holds the cancellation back
         "task",
     )
 
@@ -70,7 +71,7 @@ class AsyncioScope:
         task = asyncio.current_task()
         assert task is not None
         outer = innermost.get()
-        # A scope of another task is no outer scope: that task's cancellation reaches us by its own means.
+        # A scope of another task (inherited with the context) is no outer scope: it cancels its own task only.
         self._outer = outer if outer is not None and outer.task is task else None
         self.task = task
         self._loop = task.get_loop()
@@ -89,7 +90,7 @@ class AsyncioScope:
         self._entered = False
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None  # its context leads back here
+            self._timer = None  # the timer's context refers to this scope: a reference cycle
         if not self.cancel_called:
             return False
         root = self._root()
@@ -99,8 +100,8 @@ class AsyncioScope:
         assert task is not None
         for _ in range(self._sent):
             task.uncancel()
-        # Swallowed is only ours: the caller's is still counted by the task, and that of a scope around this one has to
-        # pass through here to reach it.
+        # Swallow only our own cancellation. The caller's is still counted by the task, and that of an outer scope must
+        # propagate through this block to reach the outer scope.
         return (
             exc_type is not None
             and issubclass(exc_type, asyncio.CancelledError)
@@ -109,7 +110,7 @@ class AsyncioScope:
         )
 
     def cancel(self) -> None:
-        """Cancel the block: once now, and until it ends when the grace is over."""
+        """Cancel the block once now, and repeatedly after the grace until it ends."""
         if self.cancel_called or not self._entered:
             return
         self.cancel_called = True
@@ -123,7 +124,7 @@ class AsyncioScope:
         self._timer = self._loop.call_later(self._grace, self._enforce)
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Have the block end at another time than it was to."""
+        """Change the deadline, and the grace if it is given."""
         if self.cancel_called or not self._entered:
             return
         if grace is not None:
@@ -137,7 +138,7 @@ class AsyncioScope:
         if self._loop.time() - self._deadline < _LATE:
             self.cancel()
         else:
-            # Somebody held the loop: what had become ready by then goes first.
+            # Other code blocked the loop: results that became ready meanwhile are processed before the cancellation.
             self._timer = self._loop.call_later(_CATCH_UP, self.cancel)
 
     @contextmanager
@@ -152,11 +153,11 @@ class AsyncioScope:
             if not root._shields:
                 held, root._held = root._held, None
                 for scope in held or ():
-                    # Not at once: a scope that ends right here takes its cancellation with it.
+                    # Not at once: a scope that ends in this turn of the loop needs no cancellation any more.
                     self._loop.call_soon(scope._send)
 
     def asked(self) -> bool:
-        """Whether this scope or one around it in the same task was cancelled."""
+        """Return whether this scope, or an outer scope in the same task, was cancelled."""
         return self.cancel_called or self._outer_cancelled()
 
     def _outer_cancelled(self) -> bool:
@@ -167,14 +168,14 @@ class AsyncioScope:
 
     def _send(self) -> None:
         if not self._entered:
-            return  # the block ended in the turn in which a shield let the cancellation go
+            return  # the block ended in the same turn of the loop in which the last shield was left
         assert self.task is not None
         self._sent += 1
         self.task.cancel()
 
     def _enforce(self) -> None:
-        # The grace is over. A task that awaits again after each cancellation is cancelled again and again, with pauses
-        # in which whatever it closes can close; at each turn of the loop it would get nothing closed.
+        # The grace is over. A task that awaits again after each cancellation is cancelled again, with pauses in which
+        # a connection can be closed. Cancelled at each turn of the loop, its `aclose()` could never complete.
         self._send()
         if self._sent == 3:
             _log.warning("%r goes on although it was cancelled and its grace is over", self.task)
@@ -185,7 +186,7 @@ innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope
 
 
 def is_enforced() -> bool:
-    """Whether the grace of a scope around this code, in its task, is over."""
+    """Return whether the grace of any enclosing scope of this task is over."""
     scope = innermost.get()
     while scope is not None and scope._sent < 2:
         scope = scope._outer
@@ -193,7 +194,7 @@ def is_enforced() -> bool:
 
 
 def unasked(exc: BaseException) -> "tuple[AsyncioScope, asyncio.Task[object]] | None":
-    """The innermost scope and its task, if an error is a cancellation that nobody asked the scope for."""
+    """Return the innermost scope and its task if `exc` is a cancellation that no scope of the task requested."""
     scope, task = innermost.get(), asyncio.current_task()
     if not isinstance(exc, asyncio.CancelledError) or task is None or scope is None or scope.task is not task:
         return None

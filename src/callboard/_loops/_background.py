@@ -1,4 +1,4 @@
-"""Something that goes on beside a block of code, and ends with it."""
+"""Background work that runs during a block of code and ends with it."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -12,11 +12,7 @@ _log = logging.getLogger("callboard")
 
 @asynccontextmanager
 async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[None]:
-    """Do some work while the block runs; what it raises is logged, and does not concern the block.
-
-    Args:
-        work: ends when it is cancelled; `None` for nothing.
-    """
+    """Run `work` in a task during the block, and cancel it at the end; its errors are logged only."""
     if work is None:
         yield
         return
@@ -29,10 +25,11 @@ async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator
         except Exception:
             _log.exception("%r failed", work)
 
-    task = loop.spawn(child, 0.0)
+    task = loop.spawn(child, 0.0)  # no grace: the block must not wait for the clean-up of its background work
     try:
         yield
     finally:
         task.cancel()
+        # Shielded: if the block was cancelled, the work must still have ended before the block is left.
         with loop.shield(float("inf")):
             await task.wait()

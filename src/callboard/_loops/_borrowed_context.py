@@ -1,4 +1,4 @@
-"""Code that runs in one task with the context variables of another."""
+"""Execution of async code in one task with the context variables of another task."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context
@@ -10,15 +10,15 @@ T = TypeVar("T")
 
 
 class InContext(Generic[T]):
-    """An awaitable that runs `fn` here, in the calling task, with the variables of `context`.
+    """Awaitable that runs `fn` in the calling task, with the variables of `context`.
 
-    Cancel scopes belong to tasks and variables to whoever asked: what a task does on behalf of another needs both.
-    `asyncio.Task` takes a context for all that it does, and no loop has one for a part of it.
+    A task that works for another one, such as an actor for its callers, needs its own cancel scopes and the caller's
+    variables. `asyncio.Task` accepts a context for its whole life, and no loop accepts one for a part of it.
 
     Args:
-        loop: the one that runs here.
-        context: nobody else's while this runs.
-        fn: what to run.
+        loop: the running event loop.
+        context: copied from the other task; no other code may use it meanwhile.
+        fn: the async function.
     """
 
     __slots__ = ("_context", "_fn", "_loop")
@@ -30,7 +30,9 @@ class InContext(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         context = self._context
+        # Before the first step: the code must find the cancel scopes of this task in the borrowed context.
         self._loop.adopt(context)
+        # Each step enters the context anew: while the coroutine is suspended, the task has its own context again.
         steps = context.run(self._begin)
         send, throw = steps.send, steps.throw
         try:
@@ -47,7 +49,7 @@ class InContext(Generic[T]):
                     try:
                         waits_for = context.run(send, answer)
                     finally:
-                        # On trio it holds a cancellation, whose traceback leads here.
+                        # On trio it is an outcome that may hold a cancellation, whose traceback refers to this frame.
                         del answer
         except StopIteration as end:
             value: T = end.value

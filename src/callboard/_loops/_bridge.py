@@ -1,8 +1,7 @@
-"""The two bridges: async code from sync code, and asyncio code from trio.
+"""Bridges to a background asyncio loop: from sync code to async code, and from trio to asyncio.
 
-Both lead to one asyncio loop in a daemon thread, started when it is first needed and shared by the
-process, because a pooled client or a database connection that a tool keeps belongs to one loop. A
-cancelled or interrupted caller waits until what it started there has ended.
+The process shares one loop in a daemon thread, started on first use, because a pooled client or a database
+connection of a tool belongs to one loop. A cancelled or interrupted caller waits for the end of its call on that loop.
 """
 
 import asyncio
@@ -23,17 +22,17 @@ from callboard._loops._protocol import Nursery, Scope
 
 T = TypeVar("T")
 
-# Set in whatever runs below a sync call that was made in the background thread itself: that thread is
-# blocked for as long, so the call and everything below it need a loop of their own.
+# True below a sync call that was made in the background thread itself. The call blocks that thread, so everything
+# below it needs a loop of its own.
 _background_blocked: ContextVar[bool] = ContextVar("callboard_background_blocked", default=False)
 
 
 class _BackgroundLoop:
-    """An asyncio loop in a daemon thread, behind a portal."""
+    """asyncio loop in a daemon thread; callers reach it through an anyio portal."""
 
     def __init__(self) -> None:
         self._ready = threading.Event()
-        self.pid = os.getpid()
+        self.pid = os.getpid()  # a fork inherits this object without its thread
         self.portal: BlockingPortal | None = None
         self.thread = threading.Thread(target=self._main, name="callboard-asyncio", daemon=True)
         self.thread.start()
@@ -54,24 +53,26 @@ class _BackgroundLoop:
     def close(self) -> None:
         assert self.portal is not None
         self.portal.start_task_soon(self.portal.stop)
-        self.thread.join()
+        self.thread.join()  # or each nested sync call would leave a thread and an open loop behind
 
 
-_lock = threading.Lock()
+_lock = threading.Lock()  # two threads that need the loop first at the same moment must share one
 _shared: _BackgroundLoop | None = None
 
 
 def _background() -> _BackgroundLoop:
     global _shared
     with _lock:
-        # After a fork the child has the object, but not the thread.
+        # A forked child would wait for ever for the thread of its parent.
         if _shared is None or _shared.pid != os.getpid():
             _shared = _BackgroundLoop()
         return _shared
 
 
 class _Crossing(Generic[T]):
-    """One call on a background loop: cancelled once, then given a grace, like every task of ours."""
+    """One call on a background loop; cancelled once and then given a grace, like every task of callboard."""
+
+    # Until `on_end`, only the thread of the background loop writes the fields. Afterwards the caller reads the result.
 
     def __init__(self, background: _BackgroundLoop, fn: Callable[[], Awaitable[T]], on_end: Callable[[], None]) -> None:
         around = current_timed.get()
@@ -90,7 +91,7 @@ class _Crossing(Generic[T]):
         try:
             async with current_loop().nursery() as self._nursery:
                 self._nursery.start(self._child, self._grace)
-                if self._cancelled:
+                if self._cancelled:  # `cancel` came before the nursery was open
                     self._nursery.cancel()
         except BaseException as exc:
             self._error = exc
@@ -104,12 +105,13 @@ class _Crossing(Generic[T]):
                 self._value = await self._fn()
                 self.ended = True
             except BaseException as exc:
+                # Every other error is the caller's, and reaches it through `result`: a nursery takes it for a bug.
                 self._error = exc
                 if self._cancelled and isinstance(exc, current_loop().cancelled_class):
                     raise
 
     def cancel(self) -> None:
-        """Cancel the call; from any thread."""
+        """Cancel the call, from any thread, without waiting for its end."""
 
         def cancel_there() -> None:
             self._cancelled = True
@@ -123,22 +125,19 @@ class _Crossing(Generic[T]):
             try:
                 raise self._error
             finally:
-                self._error = None
-        return cast("T", self._value)  # set whenever there is no error
+                self._error = None  # its traceback refers to this frame: a reference cycle
+        return cast("T", self._value)  # always set if there is no error
 
 
 def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
-    """Run async code from sync code and return its result; the context variables go along.
+    """Run an async function on an asyncio loop in another thread, with the caller's context variables.
 
-    Works in a thread with or without a running event loop, though a loop in this thread stands still
-    until the result is there. Interrupted by Ctrl-C, it cancels the call and waits for its end.
-
-    Args:
-        fn: called on an asyncio loop in another thread.
+    A running event loop in the calling thread is blocked meanwhile. Ctrl-C cancels the call and waits for its end.
     """
     standing = _standing.set((*_standing.get(), *_loops_here()))
     try:
         shared = None if _background_blocked.get() else _background()
+        # The background thread must not wait for its own loop: that is a deadlock. It starts a private loop instead.
         if shared is not None and shared.thread is not threading.current_thread():
             return _wait_for(shared, fn)
         token = _background_blocked.set(True)
@@ -153,7 +152,7 @@ def run_from_sync(fn: Callable[[], Awaitable[T]]) -> T:
 
 
 def pulled(items: AsyncIterator[T]) -> Iterator[T]:
-    """An async generator for sync code; left early, it is closed."""
+    """Yield the items of an async generator to sync code, and close the generator at the end."""
     try:
         while (item := run_from_sync(partial(_next, items))) is not _END:
             yield cast("T", item)
@@ -171,12 +170,12 @@ _standing: ContextVar[tuple[object, ...]] = ContextVar("callboard_standing", def
 
 
 def stands_still(loop: object) -> bool:
-    """Whether a loop, asyncio's or ours, waits for sync code that waits for us: it would never do what we ask of it."""
+    """Return whether a loop (asyncio's or callboard's) is blocked by sync code that waits for the running code."""
     return loop in _standing.get()
 
 
 def _loops_here() -> list[object]:
-    """The event loop of this thread, as asyncio has it and as we do."""
+    """Return the running event loop of this thread, as an asyncio object and as a callboard object."""
     found: list[object] = []
     for which in (asyncio.get_running_loop, current_loop):
         with suppress(RuntimeError):
@@ -189,7 +188,7 @@ def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:
     crossing = _Crossing(background, fn, ended.set)
     try:
         ended.wait()
-    except BaseException:
+    except BaseException:  # Ctrl-C; a second one leaves the wait below, and the cancelled call ends on its own
         crossing.cancel()
         ended.wait()
         raise
@@ -197,11 +196,9 @@ def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:
 
 
 async def run_on_asyncio(fn: Callable[[], Awaitable[T]]) -> T:
-    """Run code that needs asyncio: here if asyncio runs here, else on the background loop.
+    """Run an async function that needs asyncio: on the running loop if it is asyncio, else on the background loop.
 
-    Args:
-        fn: an async function of the asyncio world; on trio it runs in another thread, so objects bound
-            to trio must not be used in it.
+    On trio, `fn` runs in another thread and must not use objects that are bound to trio.
     """
     loop = current_loop()
     if loop.name == "asyncio":
@@ -212,9 +209,10 @@ async def run_on_asyncio(fn: Callable[[], Awaitable[T]]) -> T:
         await wakeup.wait()
     except loop.cancelled_class:
         crossing.cancel()
+        # No limit here: the grace runs on the background loop, which cancels the call until it ends.
         with loop.shield(float("inf")):
             await wakeup.wait()
         if crossing.ended:
-            return crossing.result()  # it won the race; trio will say again that we are cancelled
+            return crossing.result()  # it succeeded before the cancellation; trio raises that at the next checkpoint
         raise
     return crossing.result()

@@ -1,4 +1,4 @@
-"""Which event loop runs here."""
+"""Lookup of the running event loop."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,7 @@ _current: RunVar[EventLoop] = RunVar("callboard_event_loop")
 
 
 def current_loop() -> EventLoop:
-    """The event loop that runs the calling task.
-
-    Raises:
-        RuntimeError: if none does.
-    """
+    """Return the event loop that runs the calling task; raise `RuntimeError` outside of a loop."""
     try:
         return _current.get()
     except LookupError:
@@ -25,7 +21,7 @@ def current_loop() -> EventLoop:
 
 
 def run_there(loop: EventLoop, fn: Callable[[], object]) -> bool:
-    """Run a plain function in a loop's thread: at once, if this is it. False if the loop is over, and never will."""
+    """Call `fn` in a loop's thread, at once if this is that thread; return `False` if the loop has ended."""
     if loop.is_here() and _runs(loop):
         fn()
         return True
@@ -33,7 +29,7 @@ def run_there(loop: EventLoop, fn: Callable[[], object]) -> bool:
 
 
 def is_over(loop: EventLoop) -> bool:
-    """Whether a loop has ended, so that nothing in it will ever go on."""
+    """Return whether a loop has ended, so that no task of it will ever continue."""
     return not loop.post(_nothing)
 
 
@@ -41,11 +37,11 @@ def _nothing() -> None: ...
 
 
 def _runs(loop: EventLoop) -> bool:
-    """Whether a loop of this thread is the one that runs now, and not one that ended before it."""
+    """Return whether a loop of this thread is the running one, and not an earlier one that has ended."""
     try:
         return current_loop() is loop
     except RuntimeError:
-        return False  # neither does, or this is between its tasks
+        return False  # no loop runs, or this is a callback between two tasks
 
 
 def _open_loop(library: str) -> EventLoop:

@@ -1,4 +1,4 @@
-"""How much time a call has, and how much clean-up after that; what `cleanup` and `remaining` look up."""
+"""Time limits of the running call: deadline, remaining seconds and grace for clean-up."""
 
 import logging
 import math
@@ -16,14 +16,14 @@ from callboard._loops._protocol import EventLoop, Scope
 _log = logging.getLogger("callboard")
 
 DEFAULT_GRACE = 5.0
-"""Seconds of clean-up after a cancel where nobody said otherwise."""
+"""Default seconds of clean-up after a cancellation."""
 
 INSTANT = 1e-6
-"""Seconds up to which two readings of a clock are the same; those of two loops differ in the last digits."""
+"""Difference in seconds below which two times are equal; times of two loops' clocks differ in the last digits."""
 
 
 class Timed:
-    """Something that has to end: until when, and with how much clean-up after that."""
+    """Deadline (loop time) and grace (seconds) of a block of code."""
 
     __slots__ = ("_cleanup_until", "grace", "loop", "until")
 
@@ -34,24 +34,25 @@ class Timed:
         self._cleanup_until: float | None = None
 
     def cleanup_deadline(self) -> float:
+        """Return the loop time until which clean-up that begins now is shielded."""
         now = self.loop.now()
         if current_effective_deadline() > now:
             return now + self.grace
-        # Already cancelled: all clean-up that follows shares one grace.
+        # Already cancelled: several clean-ups in a row share one grace, or a call could prolong its end without limit.
         if self._cleanup_until is None:
             self._cleanup_until = now + self.grace
         return self._cleanup_until
 
 
 class TimeLimit:
-    """A scope in a `with`: what comes behind the block runs only if the scope has ended it.
+    """Context manager around a scope whose block returns; code after the block runs only if the scope cancelled it.
 
-    Whoever leaves a scope that was ended looks as if nothing had happened, and what a clean-up raised then hides
-    why it ran. So the block returns its result, and an error for the time that is over stands behind it.
+    The caller puts `return` into the block and raises its timeout error after it. An error that the clean-up raised
+    after the timeout is stored in `cause` instead of hiding the timeout.
 
     Args:
-        scope: not entered yet.
-        passes: which errors go on even so.
+        scope: a scope that was not entered yet.
+        passes: returns whether an error propagates even after a timeout.
     """
 
     __slots__ = ("_passes", "_scope", "cause")
@@ -60,7 +61,7 @@ class TimeLimit:
         self._scope = scope
         self._passes = passes
         self.cause: Exception | None = None
-        """What a clean-up raised."""
+        """Error that a clean-up raised after the timeout."""
 
     def __enter__(self) -> Scope:
         return self._scope.__enter__()
@@ -70,7 +71,7 @@ class TimeLimit:
     ) -> bool:
         try:
             swallowed = self._scope.__exit__(kind, error, traceback)
-        except Exception as rest:  # trio takes its cancellation out of a group, and raises what is left of it
+        except Exception as rest:  # trio removes its cancellation from an exception group, and raises the other errors
             if not self._takes(rest):
                 raise
             self.cause = rest
@@ -81,7 +82,7 @@ class TimeLimit:
         return True
 
     def _takes(self, error: Exception) -> bool:
-        """Whether an error is what a clean-up raised because the time was over."""
+        """Return whether an error came from a clean-up after the timeout and is not to propagate."""
         return self._scope.cancel_called and not (self._passes is not None and self._passes(error))
 
 
@@ -91,15 +92,16 @@ current_timed: ContextVar[Timed | None] = ContextVar("callboard_call", default=N
 
 @contextmanager
 def cleanup() -> Generator[None]:
-    """Shield the clean-up of a tool from cancellation, for as long as its grace lasts.
+    """Shield a tool's clean-up from cancellation until its grace is over.
 
-    `with callboard.cleanup(): await client.aclose()` completes on asyncio and on trio after a timeout, a
-    failed neighbour or a cancelled caller, unless it takes longer than the grace of the call's policy
-    (seconds); then it is cut off, which is a warning of the logger "callboard", and the code behind the block goes on.
-    Outside a call the grace is 5 seconds.
+    `with callboard.cleanup(): await client.aclose()` completes on asyncio and on trio after a timeout, a failed
+    parallel call or a cancellation of the caller. The grace (seconds) is that of the call's policy; outside of a call
+    it is 5 seconds. A clean-up that takes longer is cancelled, the logger "callboard" warns, and the code after the
+    block continues.
     """
     timed = current_time_limits(current_loop())
     is_whole = False
+    # Noted before the shield hides the cancellation: the clean-up of a cancelled call must not start calls.
     token = _cleaning_up.set(_cleaning_up.get() or timed.loop.is_cancelled())
     try:
         with timed.loop.shield(timed.cleanup_deadline()):
@@ -112,16 +114,16 @@ def cleanup() -> Generator[None]:
 
 
 def current_time_limits(loop: EventLoop) -> Timed:
-    """The limits of the call that runs here, or those of code outside of any."""
+    """Return the time limits of the running call, or the defaults outside of a call."""
     timed = current_timed.get()
     if timed is not None and timed.loop is loop:
         return timed
-    # Nothing ends here by itself; or it is another loop that says when, and we came over a bridge.
+    # Outside of a call there is no deadline. A call of another loop, behind a bridge, cancels this code by itself.
     return Timed(loop, math.inf, DEFAULT_GRACE if timed is None else timed.grace)
 
 
 def cap_grace(loop: EventLoop, seconds: float) -> None:
-    """Give clean-up in this context so many seconds at most."""
+    """Limit the grace of clean-up in this context to `seconds`."""
     timed = current_timed.get()
     if timed is None:
         timed = Timed(loop, math.inf, DEFAULT_GRACE)
@@ -130,15 +132,15 @@ def cap_grace(loop: EventLoop, seconds: float) -> None:
 
 
 def is_cleaning_up() -> bool:
-    """Whether this is the clean-up of something cancelled; behind the shield one cannot see that any more."""
+    """Return whether the running code is clean-up of a cancelled call; scopes do not tell that behind a shield."""
     return _cleaning_up.get()
 
 
 def remaining() -> float:
-    """Seconds that the running call has left; `math.inf` without an end, never below 0.
+    """Return the seconds until the nearest deadline of the running call; `math.inf` without one, never below 0.
 
-    The nearest of the attempt's timeout and idle timeout, the call's budget, those of the calls around it and,
-    in async code, the deadlines of the event loop's own scopes. May be asked from a sync tool's thread too.
+    Deadlines are the attempt's timeout and idle timeout, the call's budget, the same limits of enclosing calls and,
+    in async code, the cancel scopes of the event loop. May also be called in the worker thread of a sync tool.
     """
     timed = current_timed.get()
     left = until_idle() if timed is None else min(until_idle(), timed.until - timed.loop.now())
@@ -146,6 +148,6 @@ def remaining() -> float:
         deadline = current_effective_deadline()
         if deadline < math.inf:
             left = min(left, deadline - current_loop().now())
-    except (RuntimeError, LookupError):  # a worker thread
+    except (RuntimeError, LookupError):  # a worker thread: no event loop has scopes there
         pass
     return max(0.0, left)

@@ -1,8 +1,7 @@
-"""By which door a run was entered.
+"""Entry mode of a run: started by sync code or awaited.
 
-Code that a user gives comes in two halves, sync and async, and each may have a client, a connection or a lock of
-its own. What was entered from sync code reaches the sync half of it, in a worker thread, and what was awaited the
-async half, where there are both; one that stands alone is used for either.
+Users' code may have a sync and an async version, each with its own client, connection or lock. A run that sync code
+started uses the sync version in a worker thread; an awaited run uses the async version. A single version serves both.
 """
 
 from contextvars import ContextVar, Token
@@ -14,11 +13,7 @@ _door: ContextVar[Door] = ContextVar("callboard_door", default="async")
 
 
 class entered:  # noqa: N801 (used as a function, in `with`; a generator would cost a call of a node too much)
-    """A block that is entered by one of the doors, whatever is around it.
-
-    Args:
-        door: by which.
-    """
+    """Context manager that sets the entry mode for its block."""
 
     __slots__ = ("_door", "_token")
 
@@ -35,11 +30,12 @@ class entered:  # noqa: N801 (used as a function, in `with`; a generator would c
 
 
 def from_sync() -> bool:
-    """Whether what runs here was entered from sync code."""
+    """Return whether the running code was entered from sync code."""
     return _door.get() == "sync"
 
 
 def is_missing(half: Any) -> bool:
-    """Whether a function can do nothing but raise NotImplementedError, as people write where a base wants one."""
+    """Return whether a function only raises `NotImplementedError`, to satisfy an abstract base class."""
     code = getattr(half, "__code__", None)
+    # A function that uses any other name than that of the error does more than raise it.
     return code is not None and code.co_names == ("NotImplementedError",)

@@ -1,7 +1,6 @@
-"""A block that ends when it gives no sign of life for too long.
+"""Idle timeouts: a block is cancelled when its code has reported no activity for too long.
 
-A sign of life counts for all such blocks around the code that gives it, in whichever thread and event loop they run:
-what works for a block keeps it alive.
+A report of activity counts for every enclosing block, in whichever thread and event loop the block runs.
 """
 
 import math
@@ -15,20 +14,20 @@ from typing import Self
 from callboard._loops._protocol import EventLoop, Scope
 
 _OFTEN = 0.05
-"""Seconds within which a second sign of life comes often; the deadline is then put off for those that follow, too."""
+"""Seconds between two reports below which reports are frequent; one move of the deadline then covers several."""
 
 
 class IdleScope:
-    """A scope whose deadline is put off by each sign of life, up to a deadline that stays.
+    """Cancel scope with an idle deadline, which each report of activity moves, and a fixed deadline.
 
-    Invariant: the block is never ended earlier than `seconds` after a sign of life. Where they come often, or from
-    another thread, it may go on for `_OFTEN` longer: the deadline is put off for as much more, and then left alone.
+    Invariant: the block is never cancelled as idle earlier than `seconds` after a report. With frequent reports, or
+    reports from other threads, it may go on `_OFTEN` longer: each move of the deadline adds that much in advance.
 
     Args:
-        loop: the running one.
-        seconds: how long the block may go without a sign of life.
-        deadline: when it ends in any case.
-        grace: seconds of clean-up after that.
+        loop: the running event loop.
+        seconds: longest time without a report.
+        deadline: fixed deadline in loop time.
+        grace: seconds of clean-up after a cancellation.
     """
 
     __slots__ = (
@@ -47,74 +46,77 @@ class IdleScope:
         "since",
     )
 
+    # `alive` writes `_latest`, `_covered` and `_moved` from any thread, without a lock. Two threads that report at the
+    # same moment both move the deadline, and `_put_off` keeps the later time. All other fields belong to the loop.
     _around: "IdleScope | None"
     _scope: Scope
-    _latest: float
-    _until: float
+    _latest: float  # loop time of the latest report
+    _until: float  # idle deadline, in loop time
 
     def __init__(self, loop: EventLoop, seconds: float, deadline: float, grace: float) -> None:
         self.loop = loop
         self.since = 0.0
-        """When the latest sign of life was given, by `time.monotonic()`."""
+        """Time of the latest report that moved the deadline (`time.monotonic()`)."""
         self._seconds = seconds
         self._deadline = deadline
         self._grace = grace
         self._moved = self._covered = -math.inf
-        """When the deadline was put off last, and until when a sign of life has been counted before it is given."""
+        """Loop time of the last move of the deadline, and loop time before which reports need no further move."""
         self._open = self._is_held = False
 
     @property
     def cancel_called(self) -> bool:
-        """Whether the block was ended, by whichever of its two limits."""
+        """True if the block was cancelled, by either of its two deadlines."""
         return self._scope.cancel_called
 
     @property
     def was_idle(self) -> bool:
-        """Whether it was ended for want of a sign of life, and not by the deadline that stays."""
+        """True if the block was cancelled by the idle deadline and not by the fixed one."""
         return self.cancel_called and self._until < self._deadline
 
     @property
     def around(self) -> "IdleScope | None":
-        """The block around this one, perhaps in another event loop."""
+        """Enclosing idle scope, perhaps in another event loop."""
         return self._around
 
     def left(self) -> float:
-        """Seconds until it is idle; may be asked from any thread."""
+        """Return the seconds until the idle deadline; may be called from any thread."""
         return self._latest + self._seconds - self.loop.now() if self._open else math.inf
 
     def will_be_idle_at(self, deadline: float) -> bool:
-        """Whether this is when it will be idle; no other clock's time is the same to the last digit."""
-        return self._open and self._until == deadline
+        """Return whether `deadline` is the idle deadline of this block."""
+        return self._open and self._until == deadline  # exact: the deadline of another scope has other last digits
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Have the block end then in any case."""
+        """Change the fixed deadline."""
         self._deadline = deadline
         if not self._is_held:
             self._scope.move(min(self._until, deadline), grace=grace)
 
     @property
     def seconds(self) -> float:
-        """How long the block may go without a sign of life."""
+        """Longest time without a report, in seconds."""
         return self._seconds
 
     def hold(self) -> None:
-        """Let the block go on without a sign of life, and past its deadline, until `go_on`."""
+        """Suspend both deadlines until `go_on()`."""
         self._is_held = True
         self._scope.move(math.inf)
 
     def go_on(self, deadline: float) -> None:
-        """Count from now on, with another deadline that stays."""
+        """Resume after `hold()`: restart the idle time, with a new fixed deadline."""
         self._is_held, self._deadline = False, deadline
         now = self.loop.now()
         self._put_off(now, now + self._seconds)
 
     def cancel(self) -> None:
-        """Have the block end now."""
+        """Cancel the block now."""
         self._scope.cancel()
 
     def alive(self) -> None:
-        """Take in a sign of life; from any thread."""
+        """Report activity for this block; from any thread."""
         now, is_here = self.loop.now(), self.loop.is_here()
+        # Fast path: a tool may report for every token that it reads, and moving a deadline costs a timer or a wake-up.
         if now < self._covered:
             self._latest = now
             return
@@ -125,7 +127,7 @@ class IdleScope:
         if is_here:
             self._put_off(now, until)
         else:
-            self._latest = now
+            self._latest = now  # at once, for `left()`; the loop may process the post much later
             self.loop.post(partial(self._put_off, now, until))
 
     def _put_off(self, latest: float, until: float) -> None:
@@ -133,7 +135,8 @@ class IdleScope:
             return
         if not self._is_held:
             self._scope.move(min(max(until, self._until), self._deadline))
-        if not self._scope.cancel_called:  # after the end, in a clean-up, nothing is put off
+        # A report during the clean-up must not change `_until`: `was_idle` still has to tell which deadline passed.
+        if not self._scope.cancel_called:
             self._latest, self._until = max(latest, self._latest), max(until, self._until)
             self.since = time.monotonic()
 
@@ -151,7 +154,7 @@ class IdleScope:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
-        self._open = False
+        self._open = False  # before the scope is left: a report that another thread posted may still arrive
         _innermost.set(self._around)
         return self._scope.__exit__(exc_type, exc, tb)
 
@@ -160,7 +163,7 @@ _innermost: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=
 
 
 def alive() -> None:
-    """Give a sign of life on behalf of all that is around the code that runs here; from any thread."""
+    """Report activity for all enclosing idle scopes; from any thread."""
     scope = _innermost.get()
     while scope is not None:
         scope.alive()
@@ -168,14 +171,14 @@ def alive() -> None:
 
 
 def until_idle() -> float:
-    """Seconds until the first block around the code that runs here is idle; `math.inf` if there is none."""
+    """Return the seconds until the nearest idle deadline of the enclosing scopes; `math.inf` without any."""
     if _innermost.get() is None:
         return math.inf
     return min(scope.left() for scope in _around_here())
 
 
 def is_put_off(deadline: float, loop: EventLoop) -> bool:
-    """Whether a deadline of an event loop is that of such a block, so that a sign of life moves it."""
+    """Return whether a deadline of an event loop is an idle deadline, which reports of activity move."""
     if _innermost.get() is None:
         return False
     return any(scope.loop is loop and scope.will_be_idle_at(deadline) for scope in _around_here())

@@ -1,8 +1,8 @@
-"""Tasks of asyncio that users' code starts within a block and leaves behind when the block has ended.
+"""Detection of asyncio tasks that users' code starts within a block and leaves running after it.
 
-Each block has a mark in a context variable, and a task has a copy of the context in which it was created. So a mark
-that is still referred to after its block says that something may be left; only then are the tasks looked through. What
-is made to outlive a call, such as the life of an actor, runs without a mark.
+Each block stores a mark in a context variable, and each task has a copy of the context in which it was created. If the
+mark is still referenced after its block, a task may be left; only then are all tasks searched. Work that may
+outlive a call, such as an actor, runs in a context without a mark.
 """
 
 import asyncio
@@ -14,24 +14,24 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar
 
 _SHARE = 0.01
-"""Share of the time that may be spent on looking, where there are many tasks."""
+"""Largest share of time spent on searches in a process with many tasks."""
 _QUICK = 0.001
-"""Seconds that one look may take at any time."""
+"""Seconds that a search may take without delaying the next one."""
 
 
 class _Mark:
-    """Stands in the contexts of all that is started within one block."""
+    """Mark of one block, in the context of every task that was created within it."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__",)  # contexts hold the only strong references
 
 
 _mark: ContextVar[_Mark | None] = ContextVar("callboard_block", default=None)
 _look_again = 0.0
-"""When, in seconds of `time.monotonic()`, the tasks may be looked through again."""
+"""Earliest time (`time.monotonic()`) of the next search."""
 
 
 class LeftTasks:
-    """The tasks that were started within a block, and have not ended."""
+    """Tasks that were started within a block and have not ended."""
 
     __slots__ = ("_mark",)
 
@@ -40,7 +40,7 @@ class LeftTasks:
 
     @contextmanager
     def marked(self) -> Generator[None]:
-        """A block in which the tasks are created that the users' code runs in."""
+        """Mark the tasks that users' code creates within the block."""
         mark = _Mark()
         token = _mark.set(mark)
         self._mark = weakref.ref(mark)
@@ -50,8 +50,9 @@ class LeftTasks:
             _mark.reset(token)
 
     def found(self) -> list[tuple["asyncio.Task[object]", Context]]:
-        """Return the tasks that are left, with their contexts; none that is cancelled, or has a task group."""
+        """Return the left tasks with their contexts, without tasks that are cancelled or belong to a task group."""
         global _look_again
+        # Fast path of almost every call: no context has the mark any more, so no task was left.
         mark = None if self._mark is None else self._mark()
         if mark is None or (since := time.monotonic()) < _look_again:
             return []
@@ -69,13 +70,14 @@ class LeftTasks:
 
 
 def unmarked(context: Context) -> Context:
-    """Take the mark out of a context: what runs in it may outlive the block."""
+    """Remove the mark from a context, for work that may outlive the block."""
     context.run(_mark.set, None)
     return context
 
 
 def _is_owned(task: "asyncio.Task[object]") -> bool:
-    """Return whether a task group of anyio or asyncio waits for the task; of that, only their own marks tell."""
+    """Return whether a task group of anyio or asyncio waits for the task."""
+    # No public API tells. anyio wraps the coroutine in one of its own; `asyncio.TaskGroup` adds a done callback.
     frame = getattr(task.get_coro(), "cr_frame", None)
     if frame is not None and str(frame.f_globals.get("__name__", "")).startswith("anyio."):
         return True
@@ -84,7 +86,7 @@ def _is_owned(task: "asyncio.Task[object]") -> bool:
 
 
 def _context_of(task: "asyncio.Task[object]") -> Context | None:
-    """The context of a task. Before Python 3.12 only the garbage collector knows it."""
+    """Return the context of a task; before Python 3.12 only the garbage collector knows it."""
     if (getter := getattr(task, "get_context", None)) is not None:
         found: Context | None = getter()
         return found

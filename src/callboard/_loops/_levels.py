@@ -1,7 +1,7 @@
-"""Places for what may wait for more of its own kind.
+"""Separate resources for each depth of nesting, against deadlocks of nested calls.
 
-A sync function in a worker thread may run an agent, and wait for it. Did the functions of that agent need a place
-that the first one holds, all places could be held by functions that wait for one. So each level has its own.
+A sync function in a worker thread may run an agent and wait for it. If the agent's functions shared its thread limit,
+all permits could be held by functions that wait for a permit. So each depth of nesting has a limit of its own.
 """
 
 import threading
@@ -16,11 +16,7 @@ _held: ContextVar[tuple[object, ...]] = ContextVar("callboard_levels_held", defa
 
 
 class Levels(Generic[T]):
-    """One of something for each level: what runs within the first one finds the second.
-
-    Args:
-        make: makes one.
-    """
+    """List of equal resources, one for each depth of nesting; `make` creates the next one on demand."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -28,9 +24,10 @@ class Levels(Generic[T]):
         self._lock = threading.Lock()
 
     def here(self) -> T:
-        """The one of the level that runs here."""
+        """Return the resource for the current depth."""
         level = _held.get().count(self)
         if level >= len(self._made):
+            # Checked again under the lock: two threads must not create two limits for one depth.
             with self._lock:
                 while level >= len(self._made):
                     self._made.append(self._make())
@@ -38,7 +35,7 @@ class Levels(Generic[T]):
 
     @contextmanager
     def below(self) -> Generator[None]:
-        """A block, with all that it starts, that is one level down."""
+        """Run the block, and everything that it starts, one level deeper."""
         token = _held.set((*_held.get(), self))
         try:
             yield

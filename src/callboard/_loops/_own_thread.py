@@ -1,4 +1,4 @@
-"""A thread that does one job after another for one owner: what belongs to a thread stays in it."""
+"""Dedicated worker thread of one owner, for objects that must stay in one thread."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ _log = logging.getLogger("callboard")
 
 
 class OwnThread:
-    """A daemon thread; started when there is a first job, and ended by `close`."""
+    """Daemon thread that runs one job after another; the first job starts it, `close()` ends it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -30,19 +30,16 @@ class OwnThread:
         self._token: EventLoopToken | None = None
 
     async def run(self, fn: Callable[[], T], scope: CancelScope) -> T:
-        """Run `fn` there after all that came before, with the caller's context variables.
+        """Run `fn` in the thread after all earlier jobs, with the caller's context variables.
 
-        A cancelled caller goes at once, and the result is dropped. Within `fn`, `anyio.from_thread` leads back here.
-
-        Args:
-            fn: what to run.
-            scope: what `anyio.from_thread.check_cancelled()` looks at, on asyncio; on trio, what cancelled us.
+        A cancelled caller returns at once, and the result is dropped. `anyio.from_thread` works inside `fn`; on
+        asyncio, its `check_cancelled()` raises if `scope` is cancelled.
         """
         if not self._is_started:
             self._is_started = True
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
         context, wakeup = copy_context(), current_loop().wakeup()
-        context.run(sniffio.current_async_library_cvar.set, None)
+        context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
         token = self._token_of(current_token())
         outcome: list[tuple[T | None, BaseException | None]] = []
         cancelled: list[BaseException] = []
@@ -56,6 +53,7 @@ class OwnThread:
         try:
             await wakeup.wait()
         except BaseException as cancellation:
+            # The job stays in the queue, or runs on. On trio, `check_cancelled()` in the thread reads this list.
             cancelled.append(cancellation)
             raise
         value, error = outcome.pop()
@@ -64,7 +62,7 @@ class OwnThread:
         try:
             raise error
         finally:
-            del error  # its traceback leads here
+            del error  # its traceback refers to this frame: a reference cycle
 
     def _token_of(self, token: EventLoopToken) -> EventLoopToken:
         if sniffio.current_async_library() != "trio":
@@ -74,7 +72,7 @@ class OwnThread:
         return self._token
 
     def close(self, last: Callable[[], object] | None = None) -> None:
-        """Have the thread end when it has done its jobs, and `last` after them; nobody waits for it."""
+        """Ask the thread to end after its jobs and then `last`; return at once."""
         if last is not None:
             self._jobs.put(partial(_try, last))
         self._jobs.put(None)
@@ -82,7 +80,7 @@ class OwnThread:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
-            del job
+            del job  # or the thread keeps the last result alive while it waits for the next job
 
 
 def _try(last: Callable[[], object]) -> None:
@@ -93,17 +91,17 @@ def _try(last: Callable[[], object]) -> None:
 
 
 class _Here(threading.local):
-    """What the job that runs in this thread has left there for who asks."""
+    """Thread-local state of the running job."""
 
     cancelled: list[BaseException]
-    """By what the caller of its job was cancelled, if it was."""
+    """Cancellation of the job's caller; empty if the caller was not cancelled."""
 
 
 _here = _Here()
 
 
 def _leading_back(token: EventLoopToken) -> EventLoopToken:
-    """A token by which `anyio.from_thread` leads back to trio; by its own, trio knows threads of its own only."""
+    """Return a token with which `anyio.from_thread` reaches trio from this thread; trio's own needs a thread of trio."""
     backend, native = cast("Any", token.backend_class), token.native_token
 
     class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs

@@ -1,8 +1,8 @@
-"""What supervision needs of an event loop.
+"""Event loop interface that supervision uses, with one implementation for asyncio and one for trio.
 
-The two loops differ in one thing that matters: asyncio delivers a cancellation once, trio as a level that
-stays. Each implementation keeps its own loop's custom, because the clean-up code in the wild was written
-for it; both bound what comes after by a grace. Knows no calls.
+The two loops differ in one important point: asyncio raises a cancellation in a task once, trio raises it at every
+checkpoint of a cancelled scope. Each implementation keeps the behaviour of its loop, because users' clean-up code was
+written for it. Both bound the clean-up by a grace. This layer knows nothing of tool calls.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -18,28 +18,23 @@ from callboard._loops._watchdog import Pulse
 T = TypeVar("T")
 
 ChildFn = Callable[["Scope"], Coroutine[Any, Any, None]]
-"""What a child task runs; it enters the scope that it is given before it does anything else."""
+"""Async function of a child task. It must enter the scope that it receives before it does anything else."""
 
 
 class Scope(Protocol):
-    """A block that ends at a deadline; swallows the cancellation it causes itself."""
+    """Cancel scope with a deadline; it swallows the cancellation that it caused itself."""
 
     @property
     def cancel_called(self) -> bool:
-        """Whether the deadline passed, or somebody called `cancel`, while the block ran."""
+        """True if the deadline passed, or `cancel()` was called, while the block ran."""
         ...
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Have the block end then; from within the loop's thread, while it runs.
-
-        Args:
-            deadline: on the loop's clock.
-            grace: seconds between the cancellation and those that repeat it; as before by default.
-        """
+        """Change the deadline (loop time), and the grace if given, while the block runs; only in the loop's thread."""
         ...
 
     def cancel(self) -> None:
-        """Have the block end now; from within the loop's thread, while it runs."""
+        """Cancel the block while it runs; only in the loop's thread."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -50,19 +45,19 @@ class Scope(Protocol):
 
 
 class Nursery(Protocol):
-    """Child tasks that have all ended when the `async with` block is left."""
+    """Group of child tasks; the `async with` block is left only after all children have ended."""
 
     @property
     def cancel_called(self) -> bool:
-        """Whether its children have been cancelled: by `cancel`, or because its owner was."""
+        """True if the children were cancelled, by `cancel()` or because the owning task was cancelled."""
         ...
 
     def start(self, child: ChildFn, grace: float) -> None:
-        """Start a child with so many seconds of clean-up; asyncio begins children in order, trio in any."""
+        """Start a child with `grace` seconds of clean-up. asyncio begins children in order, trio in any order."""
         ...
 
     def cancel(self) -> None:
-        """Cancel every child and give it its grace; those that have not begun never do."""
+        """Cancel every child, with its grace for clean-up. Children that have not begun never run."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -73,7 +68,7 @@ class Nursery(Protocol):
 
 
 class Wakeup(Protocol):
-    """One wait of one task, ended once and from any thread."""
+    """One-shot event for one waiting task; `set()` may be called from any thread."""
 
     def set(self) -> None: ...
 
@@ -81,48 +76,48 @@ class Wakeup(Protocol):
 
 
 class Spawned(Protocol):
-    """A task that no nursery owns."""
+    """Task that no nursery owns."""
 
     def cancel(self) -> None:
-        """Cancel it, and give it its grace; if it has not begun it never does."""
+        """Cancel the task, with its grace for clean-up. A task that has not begun never runs."""
         ...
 
     def wait(self) -> Awaitable[None]:
-        """Wait until it has ended; once."""
+        """Wait for the end of the task; may be awaited only once."""
         ...
 
 
 class EventLoop(Protocol):
-    """The running event loop; the same object for as long as the loop runs."""
+    """Running event loop; the same object for as long as the loop runs."""
 
     name: str
     cancelled_class: type[BaseException]
-    """What a cancelled task raises here."""
+    """Exception class that this loop raises in a cancelled task."""
     offset: float
-    """Seconds to add to `now()` for the time that all loops of the process share."""
+    """Seconds to add to `now()` to get `time.monotonic()`, the clock that all loops of the process share."""
     pulse: Pulse
-    """Whether the loop still turns."""
+    """Watchdog state of the loop."""
 
     def now(self) -> float:
-        """The loop's clock in seconds; may be read from any thread."""
+        """Return the loop time in seconds; may be called from any thread."""
         ...
 
     def is_here(self) -> bool:
-        """Whether the calling thread is the loop's own."""
+        """Return whether the calling thread is the loop's thread."""
         ...
 
     def task(self) -> int:
-        """Which task runs; no other one that lives has the same number."""
+        """Return the number of the running task; two living tasks never have the same number."""
         ...
 
     def post(self, fn: Callable[[], object]) -> bool:
-        """Have `fn` called soon, in the loop's thread; from any thread. False if the loop is over, and never will."""
+        """Schedule `fn` in the loop's thread, from any thread; return `False` if the loop has ended."""
         ...
 
     def adopt(self, context: Context) -> None:
-        """Have code that the calling task will run in `context`, copied from another task, know the scopes of this one.
+        """Store the cancel scopes of the calling task in `context`, which was copied from another task.
 
-        Otherwise its clean-up would shield the task that the copy came from.
+        Without this, clean-up code that runs in `context` would shield the other task instead of this one.
         """
         ...
 
@@ -131,55 +126,54 @@ class EventLoop(Protocol):
     def scope(self, deadline: float, grace: float) -> Scope: ...
 
     def shield(self, deadline: float) -> AbstractContextManager[object]:
-        """A block that no cancellation enters before the deadline."""
+        """Return a context manager whose block receives no cancellation before the deadline (loop time)."""
         ...
 
     def wakeup(self) -> Wakeup: ...
 
     def spawn(self, child: ChildFn, grace: float) -> Spawned:
-        """Start a task that no nursery owns; whoever starts it waits for its end.
+        """Start a task that no nursery owns; the caller has to wait for its end, and the child must not raise.
 
-        For what an async generator runs beside itself: on trio it cannot hold a nursery open while it yields.
-        The child raises nothing.
+        Async generators need this for their background tasks: on trio a generator must not yield inside a nursery.
         """
         ...
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
-        """Run `fn` in a thread that no process waits for at its end, with the caller's context variables.
+        """Run `fn` in a daemon thread with the caller's context variables; the number of threads is not bounded.
 
-        A cancelled caller goes at once, and the result is dropped. There is no bound on how many run.
+        A cancelled caller returns at once, and the result of `fn` is dropped. `anyio.from_thread` works inside `fn`.
 
         Args:
-            fn: what to run; within it, `anyio.from_thread` leads back here.
-            scope: the one around this, at which `anyio.from_thread.check_cancelled()` looks on asyncio.
+            fn: the sync function.
+            scope: the enclosing anyio scope; asyncio's `anyio.from_thread.check_cancelled()` raises if it is cancelled.
         """
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether the calling task has been cancelled, and only runs because somebody caught that."""
+        """Return whether the calling task was cancelled and still runs, because its code caught the cancellation."""
         ...
 
     def heeding(self, grace: float) -> AbstractContextManager[object]:
-        """A block of foreign code that ends cancelled if its task is cancelled, even if the code lets that fall.
+        """Return a context manager that enforces a cancellation of the task even if the code in the block swallows it.
 
-        `asyncio.wait_for` does so before Python 3.12, and with it a client that has a timeout for each chunk.
+        `asyncio.wait_for` may swallow one before Python 3.12, and so may HTTP clients with a timeout per chunk.
 
         Args:
-            grace: seconds; if the code goes on for longer after a cancellation, it is cancelled until it ends.
+            grace: seconds that the block may go on after a cancellation; then it is cancelled again until it ends.
         """
         ...
 
     async def raise_cancelled(self) -> None:
-        """Raise the cancellation that has been asked for here, if any."""
+        """Raise the pending cancellation of the calling task; asyncio always raises, trio only if one is pending."""
         ...
 
     def cancelled_itself(self, exc: BaseException) -> bool:
-        """Whether a body raised the cancellation `exc` without anybody asking."""
+        """Return whether a body raised the cancellation `exc` although nothing had cancelled its task."""
         ...
 
     def cancelled_by_stranger(self, exc: BaseException) -> bool:
-        """Whether it was not callboard that asked for the cancellation `exc` of a call; takes its traces back.
+        """Return whether `exc` is a cancellation that callboard did not request, and uncancel the task if so.
 
-        To be asked where a call ends: within it, a middleware may have a scope or a timeout of its own.
+        Call it only at the end of a call: inside, a middleware's own scope or timeout may have requested it.
         """
         ...

@@ -1,35 +1,38 @@
-"""Order in which worker threads begin their functions: the order in which the functions were given to them."""
+"""Tickets by which worker threads begin their functions in the order in which these were submitted."""
 
 import threading
 
 _PATIENCE = 1.0
-"""Seconds that a thread waits for the one before it; the system may be slow to run a new thread."""
+"""Seconds that a thread waits at most for its predecessor to begin; the system may start a new thread late."""
 
 
 class Ticket:
-    """Place of one function in the order; passed on once, when the function begins or will never begin."""
+    """Position of one function in the order."""
 
     __slots__ = ("_before", "_lock")
 
     def __init__(self, before: "Ticket | None") -> None:
         self._before = before
         self._lock = threading.Lock()
-        self._lock.acquire()
+        self._lock.acquire()  # released exactly once, by `pass_on`: a second release would raise
 
     def wait(self) -> None:
-        """Wait in the thread until the function before this one has begun, or never will."""
-        before, self._before = self._before, None  # or each ticket would keep all those before it
+        """Wait in the worker thread until the previous function has begun, or will never begin."""
+        before, self._before = self._before, None  # or each ticket would keep all its predecessors alive
         if before is not None:
-            before._lock.acquire(timeout=_PATIENCE)  # nobody else acquires it
+            # Only this ticket waits for that lock. After the timeout the function begins out of order: a late start
+            # is better than a call that hangs behind a thread that the system does not run.
+            before._lock.acquire(timeout=_PATIENCE)
 
     def pass_on(self) -> None:
-        """Let the next function begin. Its thread needs the interpreter's lock, which the caller still has."""
+        """Let the next function begin, when this one begins or will never begin; exactly once."""
+        # The next thread needs the GIL, which this thread still has: so this function begins first.
         self._before = None
         self._lock.release()
 
 
 class StartOrder:
-    """Gives out tickets; from any thread."""
+    """Source of tickets; may be used from any thread."""
 
     __slots__ = ("_last", "_lock")
 

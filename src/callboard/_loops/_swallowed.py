@@ -1,4 +1,4 @@
-"""A cancellation of an asyncio task that a library swallowed, and that has to be heeded all the same."""
+"""Enforcement of asyncio cancellations that a library swallowed."""
 
 import asyncio
 from typing import Self
@@ -8,7 +8,7 @@ AGAIN = 0.05
 
 
 class SwallowedCancellation:
-    """See `EventLoop.heeding`. Nobody says when a task is cancelled, so it is looked at once in a grace."""
+    """Context manager of `EventLoop.heeding`; asyncio reports no cancellations, so a timer checks once per grace."""
 
     __slots__ = ("_before", "_grace", "_loop", "_seen", "_sent", "_task", "_timer")
 
@@ -26,8 +26,10 @@ class SwallowedCancellation:
 
     def __exit__(self, exc_type: type[BaseException] | None, *rest: object) -> None:
         self._timer.cancel()
+        # Uncancel only what this block sent: the caller's cancellation stays counted, for the caller.
         for _ in range(self._sent):
             self._task.uncancel()
+        # The block returned normally although its task was cancelled: the cancellation was swallowed.
         if exc_type is None and self._is_cancelled(0):
             raise asyncio.CancelledError
 
@@ -36,6 +38,7 @@ class SwallowedCancellation:
 
     def _look(self) -> None:
         was_seen, self._seen = self._seen, self._is_cancelled(self._sent)
+        # Only a cancellation that two checks have seen was swallowed: a new one may still be in a clean-up.
         if was_seen and self._seen:
             self._task.cancel()
             self._sent += 1

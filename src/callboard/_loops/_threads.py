@@ -1,4 +1,4 @@
-"""Sync functions in worker threads, and what is owed for those that cannot be stopped."""
+"""Sync functions in worker threads, and the accounting of threads that run on after their call was cancelled."""
 
 import atexit
 import logging
@@ -23,19 +23,22 @@ T = TypeVar("T")
 _log = logging.getLogger("callboard")
 
 _BEAT = 0.1
-"""Seconds that a cancelled thread has to notice; one that asks `anyio.from_thread.check_cancelled()` does."""
+"""Seconds that a cancelled caller waits for its thread, which may call `anyio.from_thread.check_cancelled()`."""
 
 
 class _Job(Generic[T]):
-    """A function in a thread; `ended` and `_after` change hands under the lock, so neither side misses the other."""
+    """Function that runs in a worker thread, and its state as seen by the thread and by the event loop."""
 
     __slots__ = ("_after", "_begun", "_ended", "_fn", "_lock", "_ticket", "name", "since")
+
+    # `_begun`, `_ended` and `_after` change only under `_lock`. So either the loop learns that the function has ended,
+    # or the thread finds the callback: never neither, and never both.
 
     def __init__(self, fn: Callable[[], T], name: str, ticket: Ticket | None) -> None:
         self.name = name
         self._ticket = ticket
         self.since = time.monotonic()
-        """In real time, whatever the event loop's clock says."""
+        """Time of submission (`time.monotonic()`, not loop time, which a test clock may jump)."""
         self._fn = fn
         self._lock = threading.Lock()
         self._begun = self._ended = False
@@ -47,44 +50,44 @@ class _Job(Generic[T]):
             ticket.wait()
         with self._lock:
             if self._ended:
-                raise CancelledError  # nobody hears it
+                raise CancelledError  # dropped before it began: its caller is gone, so no code sees this error
             self._begun = True
         try:
             if ticket is not None:
-                ticket.pass_on()  # nothing may come between this line and the function
+                ticket.pass_on()  # no code between this line and the function: it could lose the GIL to the next one
             return self._fn()
         except StopIteration as exc:
-            # A coroutine cannot raise StopIteration: to the one that awaits us it would be a return.
+            # A coroutine cannot raise StopIteration: the awaiting code would take it for a return.
             raise RuntimeError(f"{self._fn!r} raised StopIteration") from exc
         finally:
             with self._lock:
                 self._ended = True
                 after = self._after
             if after is not None:
-                after()
+                after()  # outside of the lock: it may call code of the owner
 
     def drop(self) -> bool:
-        """Have it never run; False if it already has begun."""
+        """Prevent the function from running; return `False` if it has already begun."""
         with self._lock:
             self._ended = self._ended or not self._begun
             return not self._begun
 
     def call_after(self, after: Callable[[], None] | None) -> bool:
-        """Have `after` called by the thread when it ends; False if it has already ended."""
+        """Set the callback that the thread calls at its end; return `False` if it has already ended."""
         with self._lock:
             self._after = after
             return not self._ended
 
 
 class ThreadOwner(Protocol):
-    """Who answers for a thread that goes on after its call."""
+    """Owner of a worker thread, told if the thread runs on after its call."""
 
     def thread_abandoned(self) -> None:
-        """Called in the event loop, when nobody waits for the thread any more."""
+        """Handle, in the event loop, that the call stops waiting for its thread."""
         ...
 
     def thread_ended(self) -> None:
-        """Called when such a thread has ended after all, in that thread."""
+        """Handle the end of an abandoned thread; called in that thread, or in the event loop if it has just ended."""
         ...
 
 
@@ -100,16 +103,16 @@ async def run_in_thread(
 ) -> T:
     """Run `fn` in a worker thread, with the caller's context variables.
 
-    A cancelled caller waits for the thread, a beat if nothing else is said; then it goes, and the result is dropped.
+    A cancelled caller waits up to `patience` seconds for the thread; then it returns, and the result is dropped.
 
     Args:
         loop: the running event loop.
-        fn: what to run.
-        name: what to call it in the warning about a thread that goes on.
-        owner: told of such a thread.
-        thread: where to run it; `None` for any that is free.
-        patience: how many seconds a cancelled caller waits for it.
-        order: in which the functions begin that share it.
+        fn: the sync function.
+        name: name of the function in the warning about an abandoned thread.
+        owner: told if the thread is abandoned, and when it ends.
+        thread: thread to run it in; `None` for any free worker thread.
+        patience: seconds that a cancelled caller waits for the thread.
+        order: functions with the same `order` begin in the order of their submission.
     """
     run = loop.run_in_daemon if thread is None else thread.run
     ticket = None if order is None else order.ticket()
@@ -119,34 +122,36 @@ async def run_in_thread(
         with scope:
             return await run(job.run, scope)
     except loop.cancelled_class:
-        # Not for ourselves, we are leaving: it makes `check_cancelled()` raise in the thread on asyncio.
+        # This task is already cancelled; cancelling the scope makes `check_cancelled()` raise in the thread on asyncio.
         scope.cancel()
         if not job.drop():
             try:
                 await _wait_for(loop, job, patience)
-            finally:  # also when the grace is shorter
-                if job.call_after(None):
+            finally:  # the wait itself may be cancelled, if the caller's grace is shorter than `patience`
+                if job.call_after(None):  # still running
                     _abandon(job, owner)
         raise
     finally:
-        if ticket is not None and job.drop():  # it never begins
+        if ticket is not None and job.drop():  # the function never begins, so its thread cannot pass on the ticket
             ticket.pass_on()
     raise AssertionError("a scope that nobody cancels swallowed a cancellation")
 
 
 _left: dict[_Job[Any], ThreadOwner] = {}
-"""The jobs that go on although nobody waits for them."""
+"""Jobs whose threads run on although their calls have ended; added in event loops, removed in the threads."""
 
 after_fork_in_child(_left.clear)
 
 
 def _abandon(job: _Job[T], owner: ThreadOwner) -> None:
+    # Both lines before `call_after`: from then on the thread may call `_come_back`, which needs the entry, and
+    # `thread_ended` must come after `thread_abandoned`.
     owner.thread_abandoned()
     _left[job] = owner
     if not job.call_after(partial(_come_back, job)):
         _come_back(job)
         return
-    # Last, because it raises where warnings are errors, and the places have to come back there too.
+    # Last, because `warn` raises where warnings are errors, and the permits have to be released in that case, too.
     warnings.warn(
         f"the worker thread of {job.name} goes on after its call has ended; a sync function can be stopped only if "
         "it asks anyio.from_thread.check_cancelled() from time to time",
@@ -161,7 +166,7 @@ def _come_back(job: _Job[Any]) -> None:
 
 @atexit.register
 def _tell_what_is_lost() -> None:
-    """Say once, in one line, what a process that ends takes with it: nobody waits for these threads."""
+    """Log one line about the abandoned threads that end with the process."""
     now = time.monotonic()
     lost = [f"{job.name}, which had run for {now - job.since:.1f} s" for job in list(_left)]
     if lost:

@@ -1,4 +1,4 @@
-"""What has to be done once it has begun, whoever is cancelled meanwhile."""
+"""Shielded work: once begun, it continues through a cancellation of its caller, up to the caller's grace."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -13,23 +13,18 @@ from callboard._loops._protocol import EventLoop, Scope
 T = TypeVar("T")
 
 LOOK = 1.0
-"""Seconds between two looks at whether the caller has been cancelled: behind a shield nobody is told."""
+"""Seconds between two checks whether the caller was cancelled; a shielded task is not notified."""
 
 
 class CutOffError(Exception):
-    """The caller was cancelled, and what it waited for had not ended when its grace was over."""
+    """The caller was cancelled, and the shielded work had not ended when the grace was over."""
 
 
 async def to_the_end(work: Callable[[], Awaitable[T]]) -> T:
-    """Do something that has to be done: without a cancellation it takes the time that it takes, and then its grace.
+    """Run `work` in a task of its own, shielded from the caller's cancellation up to the caller's grace.
 
-    Unlike `cleanup`, which is left without a word when its time is over, this has the result of its work, or raises.
-
-    Args:
-        work: runs in a task of its own, with the caller's context variables.
-
-    Raises:
-        CutOffError: if the work was cut off.
+    Unlike `cleanup()`, it never ends silently: it returns the result, raises the error of the work, or raises
+    `CutOffError` if the grace was too short.
     """
     loop, ended = current_loop(), Event()
     results: list[T] = []
@@ -41,17 +36,18 @@ async def to_the_end(work: Callable[[], Awaitable[T]]) -> T:
                 results.append(await work())
         except loop.cancelled_class:
             raise
-        except BaseException as error:  # the caller's, whatever it is
+        except BaseException as error:  # raised in the caller below; a spawned task must not raise
             errors.append(error)
         finally:
             ended.set()
 
+    # No grace for the child: `_waited` has already spent the caller's grace when the child is cancelled.
     task = loop.spawn(child, 0.0)
     cancellation = await _waited(ended, loop)
     if not ended.is_set():
         task.cancel()
         with loop.shield(math.inf):
-            await task.wait()  # and not for its child, which may never have begun
+            await task.wait()  # not `ended.wait()`: a child that never began does not set the event
     if errors:
         raise errors.pop()
     if not results:
@@ -62,7 +58,7 @@ async def to_the_end(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
-    """Wait for the end of the work, or of the grace; returns the cancellation that has to go on, if there is one."""
+    """Wait for the end of the work or of the grace; return the cancellation that has to be raised afterwards."""
     limits = current_time_limits(loop)
     cancellation: BaseException | None = None
     until = _until(limits)
@@ -71,14 +67,14 @@ async def _waited(ended: Event, loop: EventLoop) -> BaseException | None:
             with loop.shield(min(until, loop.now() + LOOK)):
                 await ended.wait()
         except loop.cancelled_class as error:
-            # Only a cancellation of the task itself comes through the shield, on asyncio. It is said once: here.
+            # On asyncio, `task.cancel()` reaches a task behind a shield. It is raised once only: keep it for the end.
             cancellation, until = error, min(until, limits.cleanup_deadline())
         until = min(until, _until(limits))
     return cancellation
 
 
 def _until(limits: Timed) -> float:
-    """When work has to end: the end of the grace if the caller has been cancelled, and never if not."""
+    """Return the end of the grace if the caller has been cancelled, else `math.inf`."""
     loop = limits.loop
     if current_effective_deadline() > loop.now() and not loop.is_cancelled():
         return math.inf

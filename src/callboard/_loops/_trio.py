@@ -1,4 +1,4 @@
-"""Supervision on trio: nurseries and cancel scopes as trio has them, cancellation as a level."""
+"""trio backend: trio's own nurseries and cancel scopes; cancellation is raised at every checkpoint of a scope."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ from callboard._loops._watchdog import Pulse
 
 T = TypeVar("T")
 
-# Callers bound their threads themselves, and hold the place for as long as the thread lives.
+# Unbounded, because callers limit their threads themselves, and hold the permit for as long as the thread runs.
 _unbounded: RunVar[CapacityLimiter] = RunVar("callboard_threads")
 
 
@@ -34,7 +34,7 @@ def _no_limit() -> CapacityLimiter:
 
 
 class TrioScope:
-    """A `trio.CancelScope`; the grace is spent inside shielded blocks only."""
+    """Scope over a `trio.CancelScope`; a grace applies only inside shielded blocks."""
 
     __slots__ = ("_scope",)
 
@@ -62,17 +62,17 @@ class TrioScope:
 
 
 class _NoScope:
-    """Nothing: somebody else's cancel scope is the child's."""
+    """Scope without effect, for children that are cancelled by the cancel scope of their owner."""
 
     __slots__ = ()
 
     cancel_called = False
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
-        """Nothing: no child of a nursery has a deadline of its own."""
+        """Do nothing: no child of a nursery has a deadline of its own."""
 
     def cancel(self) -> None:
-        """Nothing: children of a nursery are cancelled together."""
+        """Do nothing: children of a nursery are cancelled together."""
 
     def __enter__(self) -> Self:
         return self
@@ -87,31 +87,31 @@ _NO_SCOPE = _NoScope()
 
 
 class _SharedScope(_NoScope):
-    """The scope that all children of a nursery enter: it counts them, and the last one that leaves wakes the owner.
+    """Scope that all children of a nursery enter: it counts them, and the last one to leave wakes the owner.
 
-    One for all, because a coroutine around each child, to count it, would weigh 0.2 KB.
+    It is shared by all children, because a counting coroutine around each child would cost 0.2 KB per child.
     """
 
     __slots__ = ("children", "owner")
 
     def __init__(self) -> None:
         self.children = 0
-        """How many were started and have not left."""
+        """Number of children that were started and have not left the scope."""
         self.owner: trio.lowlevel.Task | None = None
-        """The task that waits for them, while it does."""
+        """Task that waits for the children, only while it waits."""
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> Literal[False]:
         self.children -= 1
         if not self.children and self.owner is not None:
-            owner, self.owner = self.owner, None
+            owner, self.owner = self.owner, None  # a task must be rescheduled exactly once
             trio.lowlevel.reschedule(owner)
         return False
 
 
 class TrioNursery:
-    """A `trio.Nursery` out of which one error arrives bare, a cancellation and Ctrl-C too, never a group of one."""
+    """Nursery of trio that raises a single error, cancellation or Ctrl-C itself instead of a group with one member."""
 
     __slots__ = ("_manager", "_nursery", "_shared", "_was_cancelled")
 
@@ -126,32 +126,29 @@ class TrioNursery:
 
     def start(self, child: ChildFn, grace: float) -> None:
         self._shared.children += 1
-        # With a name: trio would make one for each child.
+        # A fixed name: otherwise trio would build a name string for each child.
         self._nursery.start_soon(child, self._shared, name="callboard child")
 
     def cancel(self) -> None:
         self._nursery.cancel_scope.cancel()
 
     async def _wait_until_empty(self) -> KeyboardInterrupt | None:
-        """Wait for the children, or for the first cancellation, which is noted here even behind shields.
-
-        The nursery itself waits for whoever is left. A child may even leave uncounted, because Ctrl-C came
-        before it entered its scope: its error cancels the nursery, and so ends this wait.
-
-        Returns:
-            Ctrl-C, if that is what came; the nursery is to end the children first.
-        """
+        """Wait for the children or the first cancellation; return Ctrl-C instead of raising it."""
+        # trio's nursery waits for the remaining children afterwards. So this wait may end early, and a child may leave
+        # uncounted: a Ctrl-C before it entered its scope is an error that cancels the nursery, and so ends this wait.
+        # Ctrl-C is returned, because the nursery has to end the children before it is raised.
         if self._shared.children:
             self._shared.owner = trio.lowlevel.current_task()
             try:
                 await trio.lowlevel.wait_task_rescheduled(self._aborted)
             except trio.Cancelled:
-                return None  # it is a level: the nursery meets it again
+                return None  # the nursery's own wait raises it again: trio cancels at every checkpoint
             except KeyboardInterrupt as interrupt:
                 return interrupt
         return None
 
     def _aborted(self, _: object) -> trio.lowlevel.Abort:
+        # `cancel_scope.cancel_called` says nothing of a cancellation of the owner: this is where it is noticed.
         self._was_cancelled = True
         self._shared.owner = None
         return trio.lowlevel.Abort.SUCCEEDED
@@ -174,24 +171,24 @@ class TrioNursery:
         except BaseExceptionGroup as group:
             others: BaseExceptionGroup[BaseException] | None = group.split(trio.Cancelled)[1]
             if others is None:
-                # Only cancellations: raise the one that is meant for this task instead.
+                # The group has only cancellations: raise the bare one of this task instead, if it is cancelled.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 raise
             if len(others.exceptions) > 1:
                 raise
             bare = next(iter(others.exceptions))
-        if bare is not None:  # out here, or the group that holds it would be its context
+        if bare is not None:  # raised outside of `except`, or the group would be its `__context__`
             try:
                 raise bare
             finally:
-                bare = exc = None  # whose tracebacks lead here
+                bare = exc = None  # their tracebacks refer to this frame: a reference cycle
         # A nursery whose children all caught their cancellation would not raise it here.
         await trio.lowlevel.checkpoint_if_cancelled()
         return bool(result)
 
 
 class TrioWakeup:
-    """The task that waits, and whether it may go on; a `trio.Event` would have a set and a closure beside them."""
+    """Waiting task and a flag; a `trio.Event` would need a set and a closure in addition."""
 
     __slots__ = ("_is_set", "_loop", "_task")
 
@@ -199,7 +196,7 @@ class TrioWakeup:
         self._loop = loop
         self._is_set = False
         self._task: trio.lowlevel.Task | None = None
-        """The task that waits; `None` before and after."""
+        """Task that waits; `None` before and after."""
 
     def set(self) -> None:
         if self._loop.is_here():
@@ -216,7 +213,7 @@ class TrioWakeup:
 
     @trio.lowlevel.enable_ki_protection
     async def wait(self) -> None:
-        # Without Ctrl-C between the two steps, or `set` would wake the task out of some other wait.
+        # No Ctrl-C between the two steps below: `set` would later wake the task out of another, unrelated wait.
         if self._is_set:
             await trio.lowlevel.checkpoint()
             return
@@ -229,7 +226,7 @@ class TrioWakeup:
 
 
 class TrioSpawned:
-    """A system task in a cancel scope of its own."""
+    """System task of trio in a cancel scope of its own."""
 
     __slots__ = ("_ended", "_scope")
 
@@ -243,7 +240,7 @@ class TrioSpawned:
             with self._scope:
                 await child(_NO_SCOPE)
         finally:
-            self._ended.set()
+            self._ended.set()  # also if trio ends and cancels its system tasks
 
     def cancel(self) -> None:
         self._scope.cancel()
@@ -253,7 +250,7 @@ class TrioSpawned:
 
 
 class TrioLoop:
-    """trio, whichever clock it runs on."""
+    """Running trio event loop, on the real clock or on a test clock."""
 
     name = "trio"
     cancelled_class: type[BaseException] = trio.Cancelled
@@ -275,7 +272,7 @@ class TrioLoop:
         try:
             self._token.run_sync_soon(fn)
         except trio.RunFinishedError:
-            return False  # nobody waits any more
+            return False  # trio has ended: no task of it waits any more
         return True
 
     def adopt(self, context: Context) -> None:
@@ -297,20 +294,20 @@ class TrioLoop:
         return TrioSpawned(child)
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
-        # trio's threads are daemons.
+        # trio's worker threads are daemon threads already.
         return await to_thread.run_sync(fn, abandon_on_cancel=True, limiter=_no_limit())
 
     def is_cancelled(self) -> bool:
         return trio.current_effective_deadline() == -math.inf
 
     def heeding(self, grace: float) -> AbstractContextManager[object]:
-        return nullcontext()  # whoever lets a cancellation fall here meets it again at the next checkpoint
+        return nullcontext()  # a swallowed cancellation is raised again at the next checkpoint
 
     async def raise_cancelled(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def cancelled_itself(self, exc: BaseException) -> bool:
-        # trio's own Cancelled cannot be made up by a body; what came over a bridge can.
+        # A body cannot create trio's `Cancelled`. An asyncio cancellation arrives only from code behind the bridge.
         return isinstance(exc, asyncio.CancelledError)
 
     cancelled_by_stranger = cancelled_itself

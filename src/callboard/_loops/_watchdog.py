@@ -1,8 +1,8 @@
-"""Who holds an event loop: a thread that looks, while calls run, whether the loops still turn.
+"""Watchdog thread that finds functions which block an event loop while calls run.
 
-A function that blocks in an async body stops all its neighbours, and what ends then is a neighbour, by its
-timeout. The thread watches real time, whatever the loop's clock says, and costs the calls nothing: it wakes 20
-times a second, and asks a loop for a sign of life only if it finds it within a body.
+A blocking function in an async body stops all other calls of the loop, and these run into their timeouts. The warning
+names the function that blocked. The thread uses real time, not loop time. It wakes 20 times a second, and posts a
+callback to a loop only if it finds the loop inside users' code.
 """
 
 import gc
@@ -24,38 +24,38 @@ from callboard.exceptions import LoopBlockedWarning
 _log = logging.getLogger("callboard")
 
 _TICK = 0.05
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _HELD = 0.2
-"""Seconds without a sign of life after which a loop is held."""
+"""Seconds without an answer after which a loop counts as blocked."""
 _LOOKS = 4
-"""Looks at the least: where a collector of garbage or a busy machine keeps the watchdog too, nobody is blamed."""
+"""Minimum number of checks without an answer: a garbage collection or a busy machine delays the watchdog, too."""
 _STILL = 10.0
-"""Seconds after which it is said at once, because what is held for ever says nothing at its end."""
+"""Seconds after which a block is logged while it lasts: a block without end would never be reported at its end."""
 _IDLE = 20
-"""Looks without a call after which the thread sleeps until there is one."""
+"""Checks without a running call after which the thread sleeps until the next call."""
 _NOT_THEIRS = ("callboard.", "langchain_core.", "langgraph.", "pydantic.")
-"""Modules whose frames are no user's body."""
+"""Prefixes of modules whose frames are not users' code."""
 
 
 class Holder(NamedTuple):
-    """Whoever may hold an event loop."""
+    """Tool or function that may block an event loop, as named in the warning."""
 
     key: str
-    """What is warned of once."""
+    """Identity for warnings: one warning per key."""
     who: str
     remedy: str = "await what can be awaited, or make the tool a plain function, which runs in a thread"
 
 
 Named = Callable[[Mapping[str, Any]], Holder]
-"""From the variables of a function of ours to whom it works for."""
+"""Function that reads the holder from the local variables of a marked callboard function."""
 
 marks: dict[CodeType, Named] = {}
-"""The functions of ours in which users' code runs."""
+"""callboard functions that call users' code, by code object."""
 
 
 @dataclass(slots=True)
 class Hold:
-    """A time in which an event loop stood still."""
+    """Period in which an event loop was blocked; `until` is `None` while it lasts."""
 
     holder: Holder
     where: str
@@ -69,41 +69,40 @@ class Hold:
 
 
 class Pulse:
-    """The signs of life of one event loop; made in its thread.
-
-    Args:
-        post: has a function called in the loop soon, from any thread.
-    """
+    """Watchdog state of one event loop; created in the loop's thread. `post` schedules a function in the loop."""
 
     def __init__(self, post: Callable[[Callable[[], object]], object]) -> None:
+        # The watchdog's thread runs `look` and `_ask`, the loop's thread the other methods. There is no lock: single
+        # assignments and deque operations are atomic, and an answer that overlaps with a check is handled in `look`.
         self.thread = threading.get_ident()
         self.untold: deque[Hold] = deque(maxlen=16)
         self._post = post
         self._batches = 0
         self._recent: deque[Hold] = deque(maxlen=16)
-        self._asked: float | None = None
+        self._asked: float | None = None  # time of the unanswered request; `None` if there is none
         self._looks = 0
         self._hold: Hold | None = None
 
     def begin(self) -> None:
-        """Look after the loop while a batch runs in it."""
+        """Watch the loop while a batch runs in it."""
         self._batches += 1
         if self._batches == 1:
             _watchdog.look_after(self)
 
     def end(self) -> None:
+        """Stop watching the loop after its last batch."""
         self._batches -= 1
         if not self._batches:
             _watchdog.leave_alone(self)
 
     def held_since(self, since: float) -> str | None:
-        """The longest hold, in words, that was not over at a moment of `time.monotonic()`."""
+        """Return a description of the longest block that lasted until or beyond `since` (`time.monotonic()`)."""
         found = [hold for hold in list(self._recent) if hold.until is None or hold.until > since]
         longest = max(found, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
         return None if longest is None else str(longest)
 
     def tell(self) -> None:
-        """Warn of those who held the loop, of each once."""
+        """Emit one warning for each holder that blocked the loop."""
         while self.untold:
             hold = self.untold.popleft()
             if hold.holder.key not in _told:
@@ -112,7 +111,7 @@ class Pulse:
                 warnings.warn(text, LoopBlockedWarning, stacklevel=2)
 
     def look(self, frame: FrameType | None, now: float) -> None:
-        """Ask the loop for a sign of life, or note who kept it from giving one; in the watchdog's thread."""
+        """Request an answer from the loop, or record the holder that prevents one; in the watchdog's thread."""
         asked, hold = self._asked, self._hold
         if asked is None:
             if _mark(frame) is not None:
@@ -123,14 +122,14 @@ class Pulse:
                 self._hold = hold
                 self._recent.append(hold)
                 self.untold.append(hold)
-                if self._asked is None:  # it answered in this moment
+                if self._asked is None:  # the loop answered just before `_hold` was set: end the hold here
                     self._answer()
         elif now - asked >= _STILL and not hold.told:
             hold.told = True
             _log.warning("%s, and still does", hold)
 
     def _ask(self, now: float) -> None:
-        self._asked, self._looks = now, 0
+        self._asked, self._looks = now, 0  # before the post: the answer may come before `_post` returns
         try:
             self._post(self._answer)
         except RuntimeError:  # the loop is closed
@@ -143,11 +142,11 @@ class Pulse:
             hold.until = time.monotonic()
 
 
-_told: set[str] = set()
+_told: set[str] = set()  # keys of holders that were warned about
 
 
 def _mark(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
-    """The outermost frame of a user's function in a loop's thread, and ours around it."""
+    """Return the outermost frame of users' code on the loop's stack, and the marked callboard frame around it."""
     body = None
     while frame is not None:
         if frame.f_code in marks:
@@ -172,7 +171,7 @@ def _place(frame: FrameType) -> str:
 
 
 def _frames_without_collection() -> dict[int, FrameType]:
-    """What `sys._current_frames` says, while no garbage is collected."""
+    """Return `sys._current_frames()`, with the garbage collector disabled meanwhile."""
     is_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -182,13 +181,13 @@ def _frames_without_collection() -> dict[int, FrameType]:
             gc.enable()
 
 
-# CPython 3.11 before 3.11.9 takes a lock for this that each new thread needs, and may begin to collect garbage with the
-# lock in hand. If another thread has its turn then, the process stands still for good (python/cpython#106883).
+# CPython 3.11 before 3.11.9 holds a lock in this function that each new thread needs, and may start a garbage
+# collection while it holds the lock. If another thread runs then, the process deadlocks (python/cpython#106883).
 _current_frames = _frames_without_collection if sys.version_info[:3] < (3, 11, 9) else sys._current_frames
 
 
 class _Watchdog:
-    """One daemon thread for all event loops of the process; started by the first call."""
+    """Daemon thread for all event loops of the process; started by the first call."""
 
     def __init__(self) -> None:
         self._pulses: dict[Pulse, None] = {}
@@ -203,7 +202,7 @@ class _Watchdog:
 
     @property
     def is_looking(self) -> bool:
-        """Whether there is an event loop to look after."""
+        """True while any event loop is watched."""
         return bool(self._pulses)
 
     def leave_alone(self, pulse: Pulse) -> None:
@@ -221,14 +220,14 @@ class _Watchdog:
             time.sleep(_TICK)
             idle = 0 if self._look() else idle + 1
             if idle >= _IDLE:
-                # Cleared first: who comes in between either is seen here or sets it again.
+                # Cleared before the check: a loop that is added in between is seen by the check, or sets the event.
                 self._wanted.clear()
                 if not self._pulses:
                     self._wanted.wait()
                 idle = 0
 
     def _look(self) -> bool:
-        # In a function of its own, so that no frame is kept until the next look.
+        # A function of its own: its local variables must not keep users' frames alive until the next check.
         if not self._pulses:
             return False
         self.looks += 1
@@ -242,13 +241,13 @@ _watchdog = _Watchdog()
 
 
 def watchdog_looks() -> int | None:
-    """Return how often the watchdog has looked so far; `None` if there is nothing that it looks after now."""
+    """Return the number of checks so far; `None` while no event loop is watched."""
     return _watchdog.looks if _watchdog.is_looking else None
 
 
 def _begin_anew() -> None:
     global _watchdog
-    _watchdog = _Watchdog()  # a child has the object, but not the thread
+    _watchdog = _Watchdog()  # a forked child has the object, but not the thread
 
 
 after_fork_in_child(_begin_anew)

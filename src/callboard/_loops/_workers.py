@@ -1,7 +1,7 @@
-"""Daemon threads that do one job after another on behalf of asyncio.
+"""Pool of daemon threads for sync functions on asyncio.
 
-anyio's own are no daemons where the event loop runs in the main thread, so that the interpreter waits at its
-end for a job that hangs; on trio they are. A thread is no loop's: one that is free serves the next that asks.
+anyio's own worker threads are no daemons if the event loop runs in the main thread: at exit, the interpreter would
+wait for a job that hangs. trio's threads are daemons. The pool is shared by all asyncio loops of the process.
 """
 
 import threading
@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import sniffio
 from anyio import CancelScope
-from anyio._core._eventloop import claim_worker_thread, threadlocals  # what makes `anyio.from_thread` work
+from anyio._core._eventloop import claim_worker_thread, threadlocals  # private, but `anyio.from_thread` reads only them
 from anyio.lowlevel import EventLoopToken, checkpoint, current_token
 
 from callboard._loops._forks import after_fork_in_child
@@ -25,11 +25,11 @@ _IDLE = 10.0
 """Seconds without a job after which a thread ends."""
 
 Job = Callable[[], Callable[[], object]]
-"""What a worker does; it returns what is left to do when the worker is free again: to hand over the result."""
+"""Job of a worker; returns a function that delivers the result, called when the worker is free again."""
 
 
 class _Worker:
-    """A thread with a mailbox."""
+    """Worker thread with a queue of jobs."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
@@ -43,18 +43,20 @@ class _Worker:
             try:
                 job = self._jobs.get(timeout=_IDLE)
             except Empty:
-                # Whoever takes a worker out of this dict gives it a job: if it is not in there, one is on its way.
+                # A caller removes a worker from the dict before it gives it a job. So if the worker is not in there,
+                # a job is about to arrive, and the thread must not end.
                 if _free.pop(self, None) is not None:
                     return
                 continue
             hand_over = job()
+            # Free before the result is delivered: the caller's next function finds this thread instead of a new one.
             _free[self] = self
             hand_over()
-            del job, hand_over
+            del job, hand_over  # or an idle thread keeps the last result alive
 
 
 _free: dict[_Worker, _Worker] = {}
-"""Workers without a job; every single operation on a dict is atomic, and no more is needed."""
+"""Idle workers; used from many threads without a lock, because each single dict operation is atomic."""
 
 after_fork_in_child(_free.clear)  # a child has the objects, but not the threads
 
@@ -67,17 +69,11 @@ def _a_worker() -> _Worker:
 
 
 async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
-    """Run `fn` in a daemon thread, with the caller's context variables; asyncio only.
-
-    A cancelled caller goes at once, and the result is dropped. Within `fn`, `anyio.from_thread` leads back here.
-
-    Args:
-        fn: what to run.
-        scope: what `anyio.from_thread.check_cancelled()` looks at.
-    """
-    await checkpoint()
+    """Run `fn` in a daemon thread, as `EventLoop.run_in_daemon` describes; asyncio only."""
+    await checkpoint()  # a cancelled caller starts no function
+    # Unmarked: an idle thread must not keep the mark of a block alive, which would look like a task left behind.
     token, context = current_token(), unmarked(copy_context())
-    context.run(sniffio.current_async_library_cvar.set, None)
+    context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
     loop = cast("AbstractEventLoop", token.native_token)
     future: Future[T] = loop.create_future()
 
@@ -92,7 +88,7 @@ async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
 def outcome_in_thread(
     fn: Callable[[], T], token: EventLoopToken, scope: CancelScope
 ) -> tuple[T | None, BaseException | None]:
-    """What a function returns or raises in this thread, from which `anyio.from_thread` leads back to the loop."""
+    """Call a function in this thread with `anyio.from_thread` enabled; return its value and its error."""
     with claim_worker_thread(token.backend_class, token.native_token):
         threadlocals.current_cancel_scope = scope
         try:
@@ -107,11 +103,11 @@ def _deliver(loop: AbstractEventLoop, future: "Future[Any]", value: object, erro
     try:
         loop.call_soon_threadsafe(_settle, future, value, error)
     except RuntimeError:
-        return  # the loop is closed, and nobody waits any more
+        return  # the loop is closed: no task of it waits any more
 
 
 def _settle(future: "Future[Any]", value: object, error: BaseException | None) -> None:
-    if future.cancelled():
+    if future.cancelled():  # the caller was cancelled meanwhile
         return
     if error is None:
         future.set_result(value)
