@@ -1,1 +1,1 @@
-"""One supervised call and many at once: attempts, limits, what surrounds them, and who observes."""
+"""Supervised tool calls and batches: attempts, limits, time, observers and draining."""

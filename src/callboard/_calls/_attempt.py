@@ -1,4 +1,4 @@
-"""One execution of a call's body: its places and its thread."""
+"""Attempt: one execution of a call's body, with its permits, its worker thread and its timeouts."""
 
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
@@ -25,23 +25,23 @@ T = TypeVar("T")
 
 
 class Owner(Protocol):
-    """The call whose attempt it is."""
+    """Call of an attempt, as the attempt sees it."""
 
     loop: EventLoop
     until: float
     grace: float
     throttle: Throttle[Any] | None
-    """What holds back reports of progress, once there have been some."""
+    """Rate limit of progress reports, created by the first report."""
     outer: Reporter | None
-    """What the call runs within, if that is another call."""
+    """Enclosing attempt or call, if there is one."""
 
     @property
     def id(self) -> str | None:
-        """The id that the model gave to the call."""
+        """Id that the model gave to the call."""
         ...
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
-        """Take in what an attempt says of its progress; from any thread."""
+        """Report progress of an attempt; from any thread."""
         ...
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
@@ -50,41 +50,41 @@ class Owner(Protocol):
 
 
 class ThreadPlaces:
-    """The worker threads of one node: how many there may be, and which have been abandoned."""
+    """Worker threads of one node: their limit, and the attempts whose threads were abandoned."""
 
     def __init__(self, concurrency: int) -> None:
         self.limiters = Levels(lambda: Limiter(Limit(concurrency=concurrency), "the worker threads' queue"))
         self.concurrency = concurrency
-        self.abandoned: set[object] = set()
+        self.abandoned: set[object] = set()  # added in event loops, removed in the threads: set operations are atomic
         self.order = StartOrder()
 
     def at_least(self, concurrency: int | None) -> "ThreadPlaces":
-        """These, or so many for one run that asks for more; those that are abandoned count for all."""
+        """Return this object, or a wider one for a run that asks for more threads."""
         if concurrency is None or concurrency <= self.concurrency:
             return self
         wider = ThreadPlaces(concurrency)
-        wider.abandoned = self.abandoned
+        wider.abandoned = self.abandoned  # shared: an abandoned thread occupies the process, not one run
         return wider
 
     @property
     def lost(self) -> str | None:
-        """Why no thread can be had, in words, if that is so."""
+        """Error text if all threads are abandoned and still run, else `None`."""
         if len(self.abandoned) < self.concurrency:
             return None
         return f"all {self.concurrency} worker threads are held by calls that were given up and still run"
 
 
 _lending = threading.Lock()
-"""Held while an attempt lends a place or gives all of them back; one for all, because it is held for an instant."""
+"""Lock for lending a permit and for releasing all permits of an attempt; shared, because it is held very briefly."""
 
 
 class Attempt:
-    """One execution of a call's body: the places it holds, the thread it may take, the time it has.
+    """One execution of a call's body: its permits, its worker thread and its time limits.
 
     Args:
         owner: the supervised call.
-        call: as this attempt executes it; a middleware may have changed it.
-        threads: where it finds a thread.
+        call: the tool call as this attempt executes it; a middleware may have changed it.
+        threads: worker threads of the node; `None` for a body that takes no thread.
     """
 
     __slots__ = (
@@ -105,61 +105,58 @@ class Attempt:
     def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPlaces | None) -> None:
         self.owner = owner
         self.number = 0
-        """Which one of its call it is, while its body runs; 0 before and after."""
+        """Number of the attempt within its call while the body runs; 0 before and after."""
         self.clock: AttemptClock | None = None
-        """Its timeouts, if it has any, while its body runs."""
+        """Timeouts of the body, if it has any, while it runs."""
         self.scope: Scope | None = None
-        """What its call runs in, once that is known."""
+        """Unique name of the call for idempotency keys, once known."""
         self._call = call
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
+        # Both change only under `_lending` once the body runs: nested calls borrow from other threads and loops.
         self._places: tuple[Place | Loan, ...] = ()
         self._loans: dict[Hashable, Loan] | None = None
-        """Its places that are lent, or were, to calls within it."""
+        """Permits that are, or were, lent to nested calls, by identity of the gate."""
         self.waits_for: Wait | None = None
         self.stalled: dict[Holder, None] | None = None
-        self._handed_over = False
+        self._handed_over = False  # True once an abandoned thread is responsible for releasing the permits
 
     @property
     def tool(self) -> str:
-        """The name of what it executes."""
+        """Name of the tool."""
         return str(self._call["name"])
 
     @property
     def call(self) -> ToolCallLike:
-        """The tool call as this attempt executes it, without injected arguments."""
+        """Tool call as this attempt executes it, without injected arguments."""
         return self._call
 
     @property
     def title(self) -> str:
-        """The tool and the call, for errors."""
+        """Tool and call, for errors."""
         return f"{self.tool!r} (call {self.owner.id!r})"
 
     def begin(self, number: int) -> None:
-        """Note that the body starts; its beginning and its end are signs of life of what is around the call."""
-        alive()
+        """Record the start of the body."""
+        alive()  # the start and the end of a nested call are activity of the enclosing blocks
         self.number = number
         reporter.set(self)
 
     def end(self) -> None:
-        """Note that the body has ended; what it left behind, such as a thread, reports no more."""
-        self.number = 0
+        """Record the end of the body."""
+        self.number = 0  # from now on `report` ignores a thread or a task that the body has left behind
         reporter.set(self.owner)
         if self.owner.throttle is not None:
             self.owner.throttle.flush()
         alive()
 
     def report(self, progress: Progress) -> None:
-        """Take in what the body says of its progress; from any thread."""
-        if number := self.number:
+        """Report progress of the body; from any thread, ignored after the end of the body."""
+        if number := self.number:  # read once: the loop may set it to 0 meanwhile
             self.owner.report(progress, number)
 
     async def in_time(self, body: Callable[[], Awaitable[T]], policy: CallPolicy) -> T:
-        """Run the body until a timeout of its policy is over.
-
-        Raises:
-            CallTimeoutError: if it was: the timeout, or the idle one since the last sign of life.
-        """
+        """Run the body; raise `CallTimeoutError` when the timeout or the idle timeout of the policy is over."""
         owner = self.owner
         clock = self.clock = AttemptClock(owner.loop, policy, owner.until, owner.grace)
         found = await clock.run(body)
@@ -169,23 +166,20 @@ class Attempt:
         raise CallTimeoutError(name, owner.id, seconds, held=found.held, idle=found.is_idle) from found.cause
 
     def waits(self) -> Turn | None:
-        """Have the time stand still until its body has its turn elsewhere; `None` if it has no timeout."""
+        """Suspend the timeouts while the body waits for its turn in an engine; `None` without timeouts."""
         return None if self.clock is None else Turn(self.clock)
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
-        """Run a sync body in a worker thread, which keeps the attempt's places until it ends."""
+        """Run a sync body in a worker thread; an abandoned thread keeps the attempt's permits until it ends."""
         name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
         if self._threads is None:
             return await run_in_thread(self.owner.loop, fn, name, self)
+        # Tools that `fn` runs and waits for use the thread limit one level deeper, or they could wait for `fn`.
         with self._threads.limiters.below():
             return await run_in_thread(self.owner.loop, fn, name, self, order=self._threads.order)
 
     async def enter(self, limiters: Sequence[Gates]) -> None:
-        """Take a place at every limiter, in turn.
-
-        Raises:
-            NoPlaceError: if one of them has none, and no room to wait either.
-        """
+        """Acquire a permit at every limiter, in order; raise `NoPlaceError` if a queue is full."""
         loop = self.owner.loop
         if self._thread_limiter is not None:
             limiters = (*limiters, self._thread_limiter)
@@ -193,39 +187,34 @@ class Attempt:
         while True:
             for limiter in limiters:
                 gate = limiter.gate(self._call, loop)
-                self._refuse_if_lost()  # perhaps while it waited
+                self._refuse_if_lost()  # all threads may have been abandoned while this attempt waited
                 if around is None:
                     around = tuple(self._around())
                 if around or self._places:
                     place = await self._place_at(gate, around, loop)
-                else:  # nobody waits for this call; thousands of them wait here, and each frame of theirs weighs
+                else:  # no call waits for this one, so no deadlock is possible; fewer frames for thousands of waiters
                     if not gate.try_enter(loop):
                         await gate.enter(loop)
                     place = self._holding(gate)
                 self._places = (*self._places, place)
             if await count_start(self._places, loop):
                 return
+            # A shared permit was lost during the wait. All are acquired anew, in order: see `count_start`.
             self._leave_places()
 
     def _around(self) -> "Iterator[Attempt]":
-        """The attempts that this one runs within, the nearest first."""
+        """Yield the enclosing attempts, the nearest first."""
         one = self.owner.outer
         while one is not None:
             if isinstance(one, Attempt):
                 yield one
                 one = one.owner.outer
             else:
-                one = getattr(one, "outer", None)  # a call, whose middleware runs this one
+                one = getattr(one, "outer", None)  # a call, if its middleware runs this attempt's call
 
     async def _place_at(self, gate: Place, around: "tuple[Attempt, ...]", loop: EventLoop) -> Place | Loan:
-        """Take a place, or borrow that of the nearest attempt around this one that has such a place.
-
-        For an attempt that runs within another one, or has a place already.
-
-        Raises:
-            NoPlaceError: if there is none, and no room to wait.
-            DeadlockError: if the attempt would wait for itself.
-        """
+        """Acquire a permit, or borrow it from the nearest enclosing attempt; raise `DeadlockError` on a cycle."""
+        # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
         lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
         loan = next((one for one in lent if one is not None), None)
         if loan is not None and loan.try_borrow(self):
@@ -233,6 +222,7 @@ class Attempt:
         if loan is None and gate.try_enter(loop):
             return self._holding(gate)
         turn = None if loan is None else LoanTurn(self)
+        # The attempt waits in two queues, of the gate and of the loan, and takes the permit that comes first.
         with waiting(self, Wait(gate, loan), around, self.tool, self.owner.id):
             if loan is None or turn is None:
                 await gate.enter(loop)
@@ -245,11 +235,11 @@ class Attempt:
                 raise
             if not has_own:
                 return loan
-            loan.withdraw(turn)
+            loan.withdraw(turn)  # returns the loan if it was granted at the same moment
             return self._holding(gate)
 
     def _holding(self, gate: Place) -> Place:
-        """Note that the attempt has a place of its own, for the search for circles."""
+        """Register the attempt as holder of a permit, for deadlock detection."""
         if isinstance(gate, SharedPlace):
             gate.note_holder(self, has=True)
         elif gate.concurrency is not None:
@@ -257,6 +247,7 @@ class Attempt:
         return gate
 
     def _give_back(self, gate: Place) -> None:
+        # Unregistered before the permit is free: `holders` must never list more attempts than there are permits.
         if isinstance(gate, SharedPlace):
             gate.note_holder(self, has=False)
         elif gate.concurrency is not None:
@@ -264,13 +255,13 @@ class Attempt:
         gate.leave()
 
     def lend(self, identity: Hashable) -> Loan | None:
-        """Return the loan of a place, for an attempt within this one; `None` if it has no such place, or lost it."""
-        with _lending:  # a place that is being given back is not lent any more
+        """Return the loan of a permit for a nested attempt; `None` if this attempt has no such permit or lost it."""
+        with _lending:  # a permit that is being released must not be lent any more
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
                 return None if loan.is_lost else loan
             place = next((one for one in self._places if one.identity == identity), None)
-            # A place that the store may have given to another process is not lent: the borrower takes one of its own.
+            # The store may have given a lost permit to another process: the borrower has to acquire its own.
             if place is None or (isinstance(place, (SharedPlace, Loan)) and place.is_lost):
                 return None
             give_back = place.leave if isinstance(place, Loan) else partial(self._give_back, place)
@@ -280,12 +271,12 @@ class Attempt:
 
     @property
     def idempotency_key(self) -> str | None:
-        """The key by which a service knows the call again (`callboard.idempotency_key`); `None` without a scope."""
+        """Idempotency key of the call, as `callboard.idempotency_key` returns it; `None` without a scope."""
         return None if self.scope is None else key_of(self._call, self.scope)
 
     @property
     def fencing_token(self) -> int | None:
-        """The fencing token of the narrowest shared limit at which it has a place; `None` if there is none."""
+        """Fencing token of the narrowest shared limit at which the attempt has a permit; `None` without one."""
         tokens = (place.token for place in self._places if isinstance(place, (SharedPlace, Loan)))
         return next((token for token in tokens if token is not None), None)
 
@@ -294,27 +285,27 @@ class Attempt:
             raise NoPlaceError(lost)
 
     def leave(self) -> None:
-        """Give the places back, unless a thread still needs them."""
+        """Release the permits, unless an abandoned thread keeps them."""
         if not self._handed_over:
             self._leave_places()
 
     def _leave_places(self) -> None:
         if not self._places:
             return
-        with _lending:
+        with _lending:  # taken out in one step: a nested attempt either borrows before, or finds no permit
             places, self._places = self._places, ()
             loans, self._loans = self._loans or {}, None
         for place in reversed(places):
             if (loan := loans.get(place.identity)) is not None:
-                loan.lender_leaves()
+                loan.lender_leaves()  # the last borrower releases it, if one has it now
             elif isinstance(place, Loan):
                 place.leave()
             else:
                 self._give_back(place)
 
     def thread_abandoned(self) -> None:
-        """Let the thread keep the places, and refuse those who wait for a thread if it was the last."""
-        self._handed_over = True
+        """Let the thread keep the permits; reject queued calls if this was the last usable thread."""
+        self._handed_over = True  # before `leave`, which the call reaches right after this
         self.owner.note("abandoned", {})
         threads, limiter = self._threads, self._thread_limiter
         if threads is not None and limiter is not None:
@@ -323,36 +314,36 @@ class Attempt:
                 limiter.gate(self._call, self.owner.loop).refuse_waiting(threads.lost)
 
     def thread_ended(self) -> None:
+        """Release the permits at the end of an abandoned thread."""
         if self._threads is not None:
             self._threads.abandoned.discard(self)
         self._leave_places()
 
 
 def own_attempt(tool: str) -> Attempt | None:
-    """The attempt of a tool that runs here; `None` in another tool that uses this one, whose timeout has the wait."""
+    """Return the running attempt if it executes this tool; `None` in another tool, whose timeout includes the wait."""
     attempt = reporter.get()
     return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None
 
 
 _owned: ContextVar[tuple[int, object] | None] = ContextVar("callboard_owned", default=None)
-"""The token of the key that the running actor has in its fleet, and the attempt within which that was set."""
+"""Fencing token of the running actor's key in its fleet, and the attempt in which it was set."""
 
 
 def fenced_by(token: int) -> None:
-    """Have code work under this token from here on, as far as a variable reaches, and until a call begins within it."""
+    """Set the fencing token of the current context; a call that begins within it has a token of its own."""
     _owned.set((token, reporter.get()))
 
 
 def fencing_token() -> int | None:
-    """The fencing token of what is leased to the running code.
+    """Return the fencing token of the lease that protects the running code; `None` without a lease.
 
-    In an actor that has a fleet, that of its key. In a call, that of the shared limit at which it has a place; of
-    several, the narrowest one's.
+    In an actor of a fleet, the lease is that of its key. In a tool call, it is the permit at a shared limit; with
+    several shared limits, at the narrowest.
 
-    Whoever is given a place later has a higher one. A process that stood still for too long has lost its place
-    without knowing; a resource that keeps the highest token that it has seen can refuse what comes with a lower one.
-    That is of use with `Limit(concurrency=1)`; with more places, it tells late calls from those that a lease
-    protects. `None` outside a call, and where no limit is shared.
+    A later permit or owner has a higher token. A process that was suspended for too long loses its lease without
+    noticing. So a resource should store the highest token that it has seen, and refuse requests with a lower one.
+    This gives exclusive access with `Limit(concurrency=1)`; with more permits, it only recognizes late calls.
     """
     attempt, owned = reporter.get(), _owned.get()
     if owned is not None and owned[1] is attempt:

@@ -1,4 +1,4 @@
-"""Calls that run together and end together."""
+"""Batch of supervised calls that run together and end together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,17 +19,17 @@ from callboard.exceptions import CallError
 T = TypeVar("T")
 
 PORTION = 32
-"""Calls that begin in one turn of the event loop; then it is the others' turn."""
+"""Number of calls started in one turn of the event loop; a larger batch must not block other tasks."""
 
 
 class Batch(Generic[T]):
-    """Calls that run together and end together.
+    """Supervised calls that run together; when `run()` returns, all of them have ended.
 
     Args:
-        calls: in the order in which they are to start.
+        calls: the calls in the order in which they start.
         on_error: "cancel" the others when a call fails, or let them "finish" first.
-        is_signal: says of an exception that it is no failure, so that the others go on.
-        live: where the batch stands while it runs.
+        is_signal: returns whether an exception is no failure (such as an interrupt), so that the others continue.
+        live: set in which the batch is registered while it runs.
     """
 
     def __init__(
@@ -51,21 +51,21 @@ class Batch(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing may start any more; known behind shields, too, which hide a cancellation."""
+        """True if no call and no attempt may start any more; correct behind shields, too, which hide a cancellation."""
         return self._has_ended or (self._nursery is not None and self._nursery.cancel_called)
 
     async def run(self) -> None:
-        """Run every call to its end.
+        """Run every call to its end; raise the error of a failed call after all calls have ended.
 
-        Raises:
-            BaseException: the error of a call, bare; of several, the first with the others in its notes
-                ("cancel") or a group of them ("finish"). Nothing that was started is alive by then.
+        With several failed calls, "cancel" raises the first error with the others in its notes, and "finish" raises an
+        exception group.
         """
-        await checkpoint_if_cancelled()
+        await checkpoint_if_cancelled()  # a cancelled caller starts no call
         loop, count = current_loop(), len(self.calls)
-        left = LeftTasks() if loop.name == "asyncio" else None  # trio has no tasks without a nursery
+        left = LeftTasks() if loop.name == "asyncio" else None  # on trio every task has a nursery
         self._pulse = loop.pulse
         self._pulse.begin()
+        # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
         watched: list[set[Any]] = [self._live, *(one.batches for one in undertakings())]
         for live in watched:
             live.add(self)
@@ -78,39 +78,40 @@ class Batch(Generic[T]):
                             break
                         nursery.start(self._run_next, call.grace)
                         if number % PORTION == 0:
-                            await checkpoint()
+                            await checkpoint()  # may be cancelled: the nursery ends the calls that were started
         except loop.cancelled_class:
             if not self._failed:
-                raise  # otherwise, as in any `finally`, the error takes the cancellation's place
+                raise  # otherwise the error of the call replaces the cancellation, as in any `finally`
         finally:
             self._has_ended = True
             for live in watched:
                 live.discard(self)
             self._pulse.end()
-            self.calls, self._next = (), iter(())  # they lead back here
+            self.calls, self._next = (), iter(())  # the calls refer to their batch: a reference cycle
         if self._failed:
             self._raise_failures(count)
         if left is not None:
             tell_left(left)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start something beside the calls, unless the batch is closed; the batch ends after it."""
+        """Start an additional task unless the batch is closed; the batch waits for its end."""
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)
 
     async def _run_next(self, scope: Scope) -> None:
         failed: SupervisedCall[T] | None = None
         with scope:
-            # Not "run call n": trio begins children in any order, so each takes the next call when it begins.
+            # trio begins children in any order. Each child takes the next call when it begins, so calls start in order.
             call = next(self._next)
             run = call.begin(self)
             try:
                 call.end(await run(call))
             except BaseException as error:
                 if not call.end_with(error):
-                    raise
+                    raise  # a requested cancellation: `scope`, or the nursery, swallows it
                 if call.error is not None and not self._is_signal(call.error):
                     failed = call
+        # After the scope was left: `_fail` cancels every child, and a child must not cancel itself while it ends.
         if failed is not None:
             self._fail(failed)
         if self._pulse.untold:
@@ -129,7 +130,7 @@ class Batch(Generic[T]):
         for call in failed:
             if isinstance(call.error, Exception) and not isinstance(call.error, CallError):
                 _note(call.error, call)
-        # The traceback leads here and to our callers; nothing they hold may lead back to the error.
+        # The traceback refers to this frame and its callers. No object that they hold may refer back to the error.
         for call in failed:
             call.error = None
         try:
@@ -143,7 +144,7 @@ class Batch(Generic[T]):
 
 
 def _note(error: Exception, call: SupervisedCall[Any]) -> None:
-    """Note tool and call on an error, unless a note has them: a tool may raise the same object twice."""
+    """Add a note with the tool and the call to an error, once: a tool may raise the same object twice."""
     name, call_id = repr(call.name), repr(call.id)
     if not any(name in note and call_id in note for note in getattr(error, "__notes__", ())):
         error.add_note(f"In tool {name} (call {call_id}).")

@@ -1,6 +1,6 @@
-"""One supervised call: its attempts, their places and timeouts, its outcome.
+"""Supervised call: runs the attempts of one tool call with limits and timeouts, and records the outcome.
 
-Knows no LangChain: a call is a mapping, its body an async function, its result any object.
+Independent of LangChain: a call is a mapping, its body an async function, its result any object.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ Args = TypeVarTuple("Args")
 
 
 class Batch(Protocol):
-    """What a call has to know of those that it ends with."""
+    """Batch, as its calls see it."""
 
     @property
     def closed(self) -> bool:
-        """Whether nothing may start any more."""
+        """True if no call and no attempt may start any more."""
         ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start something beside the calls, unless the batch is closed."""
+        """Start an additional task in the batch, unless the batch is closed."""
         ...
 
 
 class Terms(NamedTuple):
-    """On which terms the attempts of a call run: its policy, and the gates of its limits."""
+    """Tool call as an attempt executes it, with its policy and limiters."""
 
     call: ToolCallLike
     policy: CallPolicy
@@ -53,15 +53,15 @@ class Terms(NamedTuple):
 
 
 class SupervisedCall(CallTime, Generic[T]):
-    """A call in the hands of its batch, from the queue to its outcome.
+    """One tool call of a batch, from the queue to its outcome.
 
     Args:
         call: the tool call.
-        policy: its timeout, budget and grace; the limit is in `limiters`.
-        limiters: what it has to pass before a body starts, narrowest first, so that a call which waits for
-            a narrow one holds no place in a wide one.
-        run: what to do with it; starts bodies through `attempt` only.
-        around: where it runs.
+        policy: timeout, budget and grace; the limits are in `limiters`.
+        limiters: limits to pass before a body starts, narrowest first: a call that waits at a narrow limit must not
+            hold a permit of a wide one.
+        run: middleware and body of the call; starts bodies only through `attempt`.
+        around: context of the batch.
     """
 
     __slots__ = (
@@ -96,27 +96,28 @@ class SupervisedCall(CallTime, Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
-        """The error that the result stands for, where one became a result."""
+        """Error that was turned into the result, if one was."""
         self.ended = self.is_for_once = False
-        """Whether it has; whether its result says something that is to be said to its caller, and this once."""
+        """True after the end of the call; true if the result is meant for the current caller only, not to be stored."""
         self.running = self.waiting = 0
-        """How many of its attempts do; a middleware may start several at once."""
+        """Number of running and of queued attempts; a middleware may start several at once."""
         self.resumes: str | None = None
-        """What was left where the call stopped in an earlier run."""
+        """Mark that observers left where the call stopped in an earlier run."""
         self.number = next(numbers)
         self.outer: Reporter | None = None
-        """What the call runs within, once it has begun: an attempt of another call, or another call's middleware."""
+        """Enclosing attempt or call (in its middleware), set when the call begins."""
         self._limiters = limiters
         self._batch: Batch | None = None
         self._observers = around.observers.calls
-        self._queue_wait = 0.0
+        self._queue_wait = 0.0  # seconds, over all attempts
         self.throttle: Throttle[_Told] | None = None
 
     def begin(self, batch: Batch) -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
-        """Note that the call is in its task now; returns what to do with it, which is not kept: it leads back here."""
+        """Prepare the call in its own task; return the function that runs it."""
         run = self.run
-        del self.run
+        del self.run  # a closure that refers to this object: a reference cycle
         self._batch = batch
+        # Context variables without reset: the task has a context of its own, which ends with the call.
         current_timed.set(self)
         self.outer = reporter.get()
         reporter.set(self)
@@ -127,21 +128,23 @@ class SupervisedCall(CallTime, Generic[T]):
         return run
 
     def end(self, result: T) -> None:
+        """Record the result, and tell observers."""
         self.result = result
-        self.ended = True
+        self.ended = True  # before the event "ended": from now on `report` ignores progress
         self._tell_end(error=self.handled, result=result)
-        self.handled = None  # whose traceback leads here
+        self.handled = None  # its traceback refers to the frames of this call: a reference cycle
 
     def as_error(self, exc: BaseException) -> Exception | None:
-        """What ended the call, as an error that may become a message; `None` for what has to go on."""
+        """Return an error that may become a message for the model; `None` for exceptions that must propagate."""
         if isinstance(exc, Exception):
             return exc
         return CallCancelledError(self.name, self.id) if self.loop.cancelled_by_stranger(exc) else None
 
     def end_with(self, error: BaseException) -> bool:
-        """Note what the call ended with; False for a cancellation that somebody asked for."""
+        """Record the error that ended the call; return `False` for a requested cancellation, which must propagate."""
         by_itself = self.as_error(error)
         if by_itself is None and isinstance(error, self.loop.cancelled_class):
+            # `ended` stays False: a drain reports a cancelled call that has begun as unknown.
             self._tell_end(error=error)
             return False
         error = by_itself or error
@@ -157,18 +160,18 @@ class SupervisedCall(CallTime, Generic[T]):
         *args: *Args,
         terms: "Terms | None" = None,
     ) -> R:
-        """Run a body once: wait for its places, start it, end it when its timeout is over.
+        """Run a body once: wait for its permits, start it, and cancel it when its timeout is over.
 
         Args:
-            threads: where a body that runs in a thread finds its thread.
+            threads: worker threads of the node, for a body that runs in a thread.
             body: takes the attempt, for `Attempt.run_in_thread`, and `args`.
-            args: for the body.
-            terms: what the attempt is held to, if that is not what the call is.
+            args: arguments of the body.
+            terms: call, policy and limiters, if a middleware has changed them.
 
         Raises:
-            CallRejectedError: if there is no place for it.
+            CallRejectedError: if the queue of a limit is full.
             CallTimeoutError: if it took longer than the policy's timeout.
-            CallCancelledError: if it cancelled itself.
+            CallCancelledError: if the body cancelled itself.
         """
         await self._check_open()
         call, policy, limiters = terms or (self.call, self.policy, self._limiters)
@@ -177,37 +180,40 @@ class SupervisedCall(CallTime, Generic[T]):
         try:
             if limiters or threads is not None:
                 waited = await self._enter(attempt, call["name"], limiters)
-                await self._check_open()  # much may have happened meanwhile, and a shield may have hidden it
+                await self._check_open()  # the batch may have ended during the wait, and a shield may have hidden it
+            # Counted only now: `DeadlineExceededError.started` tells whether any body has begun, and a drain takes
+            # the outcome of a call with a running attempt for unknown.
             self.attempts += 1
             self.running += 1
             try:
                 attempt.begin(self.attempts)
                 if policy.timeout is None and policy.idle_timeout is None and not self._observers:
                     running = body(attempt, *args)
-                    del args  # they would weigh more while the body waits
+                    del args  # the coroutine has its own reference; thousands of frames wait here
                     return await running
                 return await self._observed(attempt, partial(body, attempt, *args), call["name"], policy, waited)
             finally:
-                if attempt.number:
+                if attempt.number:  # `_observed` has not ended it yet
                     attempt.end()
                 self.running -= 1
         except asyncio.CancelledError as exc:
+            # A cancellation that nothing requested is an error of the tool: it must not cancel the other calls.
             if not self.loop.cancelled_itself(exc):
                 raise
             raise CallCancelledError(call["name"], self.id) from exc
         finally:
-            attempt.leave()
+            attempt.leave()  # last: the body and its clean-up run while the attempt holds its permits
 
     async def _check_open(self) -> None:
-        """Let no body start any more when the call has been cancelled, or its batch has ended."""
+        """Raise if the call was cancelled or its batch has ended: no body may start then."""
         closed = self._batch is not None and self._batch.closed
         if closed or self.loop.is_cancelled():
             await self.loop.raise_cancelled()
         if closed or is_cleaning_up():
-            raise CallCancelledError(self.name, self.id)  # behind a shield
+            raise CallCancelledError(self.name, self.id)  # behind a shield, the loop raises no cancellation
 
     async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Gates]) -> float:
-        """Wait for a place; returns for how many seconds."""
+        """Wait for the permits; return the seconds of the wait."""
         since = self.loop.now()
         self.waiting += 1
         self._tell("queued", tool)
@@ -242,27 +248,27 @@ class SupervisedCall(CallTime, Generic[T]):
             error = exc
             raise
         finally:
-            attempt.end()
+            attempt.end()  # first: it flushes the last progress, which observers expect before the end
             self._tell("attempt_ended", tool, error=error, attempt=number)
-            error = None  # whose traceback leads here
+            error = None  # its traceback refers to this frame: a reference cycle
 
     def _tell_end(self, **how: Any) -> None:
         if self.throttle is not None:
-            self.throttle.close()
+            self.throttle.close()  # no progress may follow "ended"
         self._tell("ended", self.name, queue_wait=self._queue_wait, **how)
 
     @property
     def actor_observers(self) -> tuple[ActorObserver, ...]:
-        """Who is told of the actors that it asks."""
+        """Observers of the actors that the call asks."""
         return self._around.observers.actors
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
-        """Tell observers what was decided about the call."""
+        """Tell observers of a decision about the call."""
         self._tell("noted", self.name, what=what, facts=facts)
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
-        """Take in what is said of the progress of an attempt, by default of the latest; from any thread."""
-        if self.ended:
+        """Report progress of an attempt, by default of the latest one; from any thread."""
+        if self.ended:  # the thread of an abandoned attempt may still report
             return
         alive()
         if self._observers or self._around.on_progress is not None:
@@ -271,7 +277,7 @@ class SupervisedCall(CallTime, Generic[T]):
     def _throttled(self) -> "Throttle[_Told]":
         if (found := self.throttle) is not None:
             return found
-        with _one_for_each:
+        with _one_for_each:  # threads of one call may report for the first time at the same moment
             if self.throttle is None:
                 assert self._batch is not None
                 self.throttle = Throttle(self.loop, self._batch, _tell_of)
@@ -309,26 +315,26 @@ def _tell_of(told: _Told) -> None:
 
 @contextmanager
 def waiting() -> Generator[None]:
-    """Say in a middleware that it waits on purpose, for as long as it takes; its call's timeout is not for that."""
+    """Suspend the call's timeout during the block; for a middleware that waits on purpose."""
     call = current_call()
     with nullcontext() if call is None else call.outside_timeout():
         yield
 
 
 def current_call() -> SupervisedCall[Any] | None:
-    """The call that the code which runs here belongs to; none, in a worker of an engine."""
+    """Return the call that the running code belongs to; `None` outside of a call and in an engine's worker."""
     here = reporter.get()
     found = here.owner if isinstance(here, Attempt) else here
     return found if isinstance(found, SupervisedCall) else None
 
 
 def note(what: str, **facts: object) -> None:
-    """Tell those who observe the running call what a middleware decided; outside a call, nobody.
+    """Tell observers of the running call of a middleware's decision; do nothing outside of a call.
 
     Args:
-        what: in one word, such as "retry".
-        facts: more about it, such as `pause=0.5` (seconds). Never an argument or a result: what is noted
-            leaves the process.
+        what: the decision in one word, such as "retry".
+        facts: details, such as `pause=0.5` (seconds). Never an argument or a result, which may be confidential:
+            telemetry sends notes out of the process.
     """
     call = current_call()
     if call is not None:

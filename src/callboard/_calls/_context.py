@@ -1,4 +1,4 @@
-"""What is around a batch when it starts: the loop, the deadline, the run, and the observers."""
+"""Context of a batch: event loop, deadline, run and observers."""
 
 import math
 from collections.abc import Callable
@@ -18,32 +18,33 @@ from callboard._types import ToolCallLike
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a batch finds where it starts, and all its calls share: the loop, the time, the run, who watches."""
+    """Context in which a batch starts, shared by all its calls."""
 
     loop: EventLoop
     now: float
     until: float
-    """The end of what runs around the batch, on the batch's own clock; it ends the calls by itself."""
+    """Deadline of the code around the batch, in the batch's loop time; that code cancels the calls by itself."""
     observers: Observers
     run: RunInfo | None
     batch: int
     describe: Callable[[str], str | None] = lambda _: None
-    """What a tool says of itself, by its name; for observers."""
+    """Returns the description of a tool by its name, for observers."""
     shown: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
-    """A call as observers may see it."""
+    """Returns the version of a call that observers may see."""
     on_progress: OnProgress | None = None
-    """Told of the calls' progress, in the loop's thread."""
+    """Called with the calls' progress, in the loop's thread."""
 
 
 def surroundings(on_progress: OnProgress | None = None) -> Surroundings:
-    """Where the calls that are started here will run."""
+    """Return the context of a batch that starts in the calling task."""
     loop = current_loop()
     now = loop.now()
     outer = current_timed.get()
-    # What runs around us may have another loop, and that another clock.
     until = current_effective_deadline()
+    # An idle deadline is no deadline for the calls: each report of activity moves it.
     if is_put_off(until, loop):
         until = math.inf
+    # The enclosing call may run in another loop with another clock: only the remaining seconds can be compared.
     if outer is not None:
         until = min(until, now + outer.until - outer.loop.now())
     observers = current_observers()

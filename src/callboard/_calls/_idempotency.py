@@ -1,4 +1,4 @@
-"""`idempotency_key`: by which others know a call again that has been made before."""
+"""`idempotency_key`: key by which a service recognizes a repeated call."""
 
 from typing import Protocol
 
@@ -8,42 +8,39 @@ from callboard._types import ToolCallLike
 
 
 class Scope(Protocol):
-    """What a call runs in: something that gives it a name which no other call has."""
+    """Source of the unique name of a call."""
 
     @property
     def name(self) -> object:
-        """A name that no other call has, in any run, and that this one has again when it is begun anew."""
+        """Name that is unique over all calls of all runs, and the same when the call is started again."""
         ...
 
 
 def key_of(call: ToolCallLike, scope: Scope) -> str:
-    """The key of a call with these arguments.
-
-    Raises:
-        ValueError: for an argument of which there is no JSON.
-    """
+    """Return the key of a call; raise `ValueError` for arguments that JSON cannot express."""
+    # With the arguments: a middleware, or a person who answers an interrupt, may have changed them in between.
     return digest([scope.name, call["name"], call["args"]])
 
 
 def current_key() -> str | None:
-    """The key of the running call; `None` outside of one."""
+    """Return the key of the running call; `None` outside of a call."""
     return getattr(reporter.get(), "idempotency_key", None)
 
 
 def idempotency_key() -> str:
-    """A key by which a service knows a call again that it has had before, and does its work only once.
+    """Return a key by which a service recognizes a repeated call, so that it does the work only once.
 
-    SHA-256, in hex, over the thread, the call's place in it, the tool and the arguments that it runs with. The same in
-    every attempt of a call, and when the call is begun anew: after an interrupt, after a crash, from an engine's
-    other process. Another one for any other call, even for one of the same id and arguments in a later turn.
-    A tool that asks for several things adds a name of its own for each, such as `f"{idempotency_key()}-refund"`.
+    The key is a SHA-256 in hex of the thread, the position of the call in it, the tool and the arguments. It is the
+    same in every attempt of the call, and after a restart of the call: after an interrupt, after a crash, in another
+    process of an engine. Any other call has another key, even one with the same id and arguments in a later turn.
+    A tool with several requests adds a suffix for each, such as `f"{idempotency_key()}-refund"`.
 
-    To be called in the body of a tool, or in an actor's handler that works for one. What follows the draft of the
-    HTTP header `Idempotency-Key` takes it as it is.
+    Call it in the body of a tool, or in the handler of an actor that works for a tool call. The key is a valid value
+    of the HTTP header `Idempotency-Key`.
 
     Raises:
         RuntimeError: outside of a call.
-        ValueError: for a call with an argument of which there is no JSON.
+        ValueError: if JSON cannot express an argument of the call.
     """
     if (key := current_key()) is None:
         raise RuntimeError(

@@ -1,8 +1,8 @@
-"""Places for calls: how many may run, start and wait; first in, first out, on both loops and across threads.
+"""FIFO limits for calls: concurrency, rate of starts and queue length, on both event loops and across threads.
 
-Decisions are plain functions under a lock that no `await` ever sees. Only the head of a queue is ever
-awake: whoever takes a place wakes the next one, so calls start in the order in which they came even
-where the event loop runs ready tasks in an order of its own, as trio does.
+Decisions are plain functions under a lock that is never held across an `await`. Only the head of a queue is awake; a
+call that gets a permit wakes the next one. So calls start in the order of their arrival even on trio, which runs
+ready tasks in any order.
 """
 
 import math
@@ -19,15 +19,15 @@ from callboard._types import CallContext, Limit, Rate, ToolCallLike, key_functio
 
 
 class NoPlaceError(Exception):
-    """The queue is full; carries the sentence that says which."""
+    """The queue of a limit is full; the text names the limit."""
 
 
 class NoKeyError(Exception):
-    """A limit's key function failed on a call; its cause says how."""
+    """The key function of a limit failed for a call; `__cause__` is its error."""
 
 
 def without_key(error: Exception, title: str, call: ToolCallLike, option: str = "key") -> NoKeyError:
-    """Note on an error of a key function whose it is; returns what to raise from it."""
+    """Add a note with the limit and the call to an error of a key function; return the error to raise from it."""
     error.add_note(
         f"Raised by Limit({option}=...) of {title.removeprefix('the queue of ')}, asked for the key of the tool call "
         f"{call['name']!r} (call {call.get('id')!r}). Return a key for every call, whatever its arguments are."
@@ -36,16 +36,17 @@ def without_key(error: Exception, title: str, call: ToolCallLike, option: str = 
 
 
 class Window:
-    """The starts within the last `rate.per` seconds, at most `rate.calls` of them."""
+    """Sliding window of a rate: the times of the last `rate.calls` starts."""
 
     __slots__ = ("_per", "_starts")
 
     def __init__(self, rate: Rate) -> None:
         self._per = rate.per
+        # Always full, so that the first entry is the start that has to be `per` seconds old before the next one.
         self._starts: deque[float] = deque([-math.inf] * rate.calls, maxlen=rate.calls)
 
     def opens_at(self) -> float:
-        """The first moment at which one more may start."""
+        """Return the earliest time of the next start."""
         return self._starts[0] + self._per
 
     def stamp(self, now: float) -> None:
@@ -56,7 +57,7 @@ class Window:
 
 
 class _Waiter:
-    """A call in the queue of a gate: how it is woken, and why it is refused if it is."""
+    """Call in the queue of a gate; `refused` is the reason if the queue rejects it."""
 
     __slots__ = ("awake", "refused", "wakeup")
 
@@ -67,10 +68,10 @@ class _Waiter:
 
 
 class Gate:
-    """One limit, or one key of a limit.
+    """Permits and queue of one limit, or of one key of a limit.
 
-    Invariant: a place is taken by the head of the queue only, or directly when the queue is empty; so
-    whenever the queue is not empty and there is a place, the head is awake.
+    Invariant: only the head of the queue takes a permit, or a new call if the queue is empty. So if the queue is not
+    empty and a permit is free, the head is awake. Each method that frees a permit or removes a waiter wakes the head.
     """
 
     __slots__ = ("_free", "_limit", "_lock", "_queue", "_window", "holders", "starts", "title")
@@ -79,32 +80,33 @@ class Gate:
         self._limit = limit
         self.title = name
         self.holders: set[Holder] = set()
-        """The attempts that have a place, for the search for circles; places that other work has are not in it."""
+        """Attempts that hold a permit, for deadlock detection; holders that are not attempts are not listed."""
+        # The next two, the window and the fields of waiters change only under `_lock`: threads and loops share a gate.
         self._free = math.inf if limit.concurrency is None else limit.concurrency
-        self._queue: OrderedDict[_Waiter, None] = OrderedDict()
+        self._queue: OrderedDict[_Waiter, None] = OrderedDict()  # ordered, with O(1) removal of a cancelled waiter
         self._lock = threading.Lock()
         self._window = None if limit.rate is None else Window(limit.rate)
-        # A call that passed here may wait at other gates before it starts, and the rate is one of starts.
-        # So it is kept twice: here, to let calls through in good order, and at a gate right before the start.
+        # A call that passed this gate may wait at other gates before it starts, but the rate limits starts. So the
+        # rate is applied twice: here, so that calls pass in FIFO order, and at a second gate right before the start.
         self.starts = None if limit.rate is None or is_last else Gate(Limit(rate=limit.rate), name, is_last=True)
 
     @property
     def identity(self) -> Hashable:
-        """The gate itself: one of its places will do as well as another."""
+        """Identity for loans: the gate itself, because its permits are interchangeable."""
         return self
 
     @property
     def concurrency(self) -> int | None:
-        """How many places there are; `None` for any number."""
+        """Number of permits; `None` for no limit."""
         return self._limit.concurrency
 
     @property
     def is_lendable(self) -> bool:
-        """Whether a call may lend its place to a call within it; starts are counted at another gate."""
+        """True if a call may lend its permit to a nested call; starts are counted at another gate."""
         return self._limit.concurrency is not None
 
     def idle(self, loop: EventLoop) -> bool:
-        """Whether forgetting this gate would lose nothing."""
+        """Return whether the gate has no state, so that a new one could replace it."""
         concurrency = self._limit.concurrency
         if self._queue or self._free != (math.inf if concurrency is None else concurrency):
             return False
@@ -113,12 +115,12 @@ class Gate:
         return self.starts is None or self.starts.idle(loop)
 
     def try_enter(self, loop: EventLoop) -> bool:
-        """Take a place if there is one and nobody was here before."""
+        """Take a permit without waiting; return `False` if none is free or calls are queued."""
         with self._lock:
             return not self._queue and self._take(loop)
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Take a place, after everybody who came before; return False without one if `turn` is granted first.
+        """Take a permit in FIFO order; return `False` without one if `turn` is granted first.
 
         Raises:
             NoPlaceError: if the queue is full.
@@ -130,7 +132,7 @@ class Gate:
             turn.when_granted(lambda: self._wake(waiter))
         try:
             while True:
-                # `awake` is for the head of the queue only; a turn may be granted to any waiter.
+                # `awake` concerns the head of the queue only; a loan may be granted to any waiter.
                 if not waiter.awake and not (turn is not None and turn.is_granted):
                     await waiter.wakeup.wait()
                 if waiter.refused is not None:
@@ -139,26 +141,28 @@ class Gate:
                     self._leave_queue(waiter)
                     return False
                 if self._window is not None and (wait := self._window.opens_at() - _common_time(loop)) > 0:
-                    await sleep_until(loop.now() + wait)
+                    await sleep_until(loop.now() + wait)  # only the head sleeps here, the others wait for their wakeup
                 with self._lock:
                     if self._take(loop):
                         del self._queue[waiter]
                         self._wake_head()
                         return True
+                    # A wakeup serves once. Replaced under the lock, so that the next `leave` sets the new one.
                     if self._free < 1:
                         waiter.awake, waiter.wakeup = False, loop.wakeup()
         except BaseException:
+            # Cancelled or rejected. If this was the head and a permit is free, the next waiter must be woken.
             self._leave_queue(waiter)
             raise
 
     async def pass_through(self, loop: EventLoop) -> None:
-        """Wait for a turn, and leave the place to the next at once."""
+        """Wait in FIFO order until the rate allows a start; keep no permit."""
         if not self.try_enter(loop):
             await self.enter(loop)
         self.leave()
 
     def leave(self) -> None:
-        """Give the place back; from any thread."""
+        """Release a permit; from any thread."""
         with self._lock:
             self._free += 1
             self._wake_head()
@@ -177,22 +181,23 @@ class Gate:
 
     def _leave_queue(self, waiter: _Waiter) -> None:
         with self._lock:
-            if waiter in self._queue:
+            if waiter in self._queue:  # not if `_take` succeeded just before
                 del self._queue[waiter]
                 self._wake_head()
 
     def _wake(self, waiter: _Waiter) -> None:
-        with self._lock:  # the waiter replaces its wakeup under this lock
+        with self._lock:  # the waiter replaces its wakeup under this lock: the old one would wake no task
             waiter.wakeup.set()
 
     def refuse_waiting(self, reason: str) -> None:
-        """Reject every call that waits here; from any thread."""
+        """Reject every queued call; from any thread."""
         with self._lock:
             for waiter in self._queue:
                 waiter.refused = reason
                 waiter.wakeup.set()
 
     def _take(self, loop: EventLoop) -> bool:
+        # Under the lock. The rate is stamped and the permit taken together, or neither.
         if self._free < 1:
             return False
         if self._window is not None:
@@ -204,6 +209,7 @@ class Gate:
         return True
 
     def _wake_head(self) -> None:
+        # Under the lock. `awake` prevents a second `set()` of a wakeup that serves once.
         if self._queue and self._free >= 1:
             head = next(iter(self._queue))
             if not head.awake:
@@ -216,74 +222,74 @@ class Gate:
 
 
 def _common_time(loop: EventLoop) -> float:
-    """The loop's clock, moved to where all loops agree, because a gate may be shared between them."""
+    """Return the time on the clock that all loops share, because loops with different clocks may share a gate."""
     return loop.now() + loop.offset
 
 
 class Place(Protocol):
-    """A gate, as one attempt sees it."""
+    """Gate of a limit, as one attempt sees it."""
 
     @property
     def identity(self) -> Hashable:
-        """Equal for all places of which one will do as well as another."""
+        """Key that is equal for gates with interchangeable permits."""
         ...
 
     @property
     def concurrency(self) -> int | None:
-        """How many places there are; `None` for any number."""
+        """Number of permits; `None` for no limit."""
         ...
 
     @property
     def is_lendable(self) -> bool:
-        """Whether a call may lend the place to a call within it."""
+        """True if a call may lend its permit to a nested call."""
         ...
 
     @property
     def holders(self) -> set[Holder]:
-        """The attempts of this process that have such a place."""
+        """Attempts of this process that hold such a permit."""
         ...
 
     @property
     def title(self) -> str:
-        """The name of the queue, for errors."""
+        """Name of the queue, for errors."""
         ...
 
     @property
     def starts(self) -> Turnstile | None:
-        """Where its start is counted, if there is a rate of starts."""
+        """Gate that counts starts, if there is a rate."""
         ...
 
     def try_enter(self, loop: EventLoop) -> bool:
-        """Take a place if there is one and nobody was here before."""
+        """Take a permit without waiting; return `False` if none is free or calls are queued."""
         ...
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Take a place, after everybody who came before; return False without one if `turn` is granted first.
+        """Take a permit in FIFO order; return `False` without one if `turn` is granted first.
 
         Raises:
-            NoPlaceError: if there is none, and no room to wait.
+            NoPlaceError: if no permit is free and the queue is full.
         """
         ...
 
     def leave(self) -> None:
-        """Give the place back; from any thread."""
+        """Release the permit; from any thread."""
         ...
 
 
 class Gates(Protocol):
-    """Knows which gate a call has to pass."""
+    """Limiter, as an attempt sees it."""
 
     def gate(self, call: ToolCallLike, loop: EventLoop) -> Place:
-        """Find the gate at which a call has to wait, and make it where there is none yet.
+        """Return the gate for a call; create it if there is none yet.
 
         Raises:
-            NoKeyError: if the key function fails, or returns what cannot be a key.
+            NoKeyError: if the key function fails, or returns an invalid key.
         """
         ...
 
 
 class Limiter:
-    """A limit and its gates: one, or one for each key that is in use."""
+    """Limit of this process with its gates: one gate, or one for each key in use."""
 
     __slots__ = ("_by_key", "_gate", "_key", "_limit", "_lock", "_name", "_prune_at")
 
@@ -294,22 +300,22 @@ class Limiter:
         self._gate = Gate(limit, name) if limit.key is None else None
         self._by_key: dict[Hashable, Gate] = {}
         self._lock = threading.Lock()
-        self._prune_at = 64
+        self._prune_at = 64  # number of gates at which idle ones are removed
 
     @property
     def takes_context(self) -> bool:
-        """Whether its key looks at more than the call."""
+        """True if the key function takes a context in addition to the call."""
         return self._key is not None and self._key.takes_context
 
     def seeing(self, context: Callable[[], CallContext]) -> Gates:
-        """The gates for calls of which the key sees a context besides, if it looks at one."""
+        """Return a view of the limiter that passes a context to the key function, if the function takes one."""
         return Seeing(self, context) if self.takes_context else self
 
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
-        """The gate that this call has to pass; `context` makes what the key may look at besides the call.
+        """Return the gate for a call; `context` creates the context for the key function.
 
         Raises:
-            NoKeyError: if the key function fails, or returns what cannot be a key.
+            NoKeyError: if the key function fails, or returns an invalid key.
         """
         if self._gate is not None:
             return self._gate
@@ -326,26 +332,27 @@ class Limiter:
             return gate
 
     def _name_for(self, key: Hashable) -> str:
-        # The model reads it: a key of the call is made of what the model wrote, any other is none of its business.
+        # The model reads the name in a rejection. A key of the call's arguments came from the model itself; a key from
+        # the context, such as a user or a tenant, must not be shown to it.
         return f"{self._name} for calls like this one" if self.takes_context else f"{self._name} for {key!r}"
 
     def _prune(self, loop: EventLoop) -> None:
-        # Keys come from the model and have no end; doubling the mark keeps the cost of looking constant.
+        # Keys come from the model, in any number. Doubling the threshold keeps the average cost of a check constant.
         if len(self._by_key) >= self._prune_at:
             self._by_key = {key: gate for key, gate in self._by_key.items() if not gate.idle(loop)}
             self._prune_at = max(64, 2 * len(self._by_key))
 
 
 class SeeingGates(Protocol):
-    """Gates whose keys may look at what is around a call."""
+    """Limiter whose key function may take a context."""
 
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext]) -> Place:
-        """The gate of this call; `context` makes what the key may look at besides."""
+        """Return the gate for a call; `context` creates the context for the key function."""
         ...
 
 
 class Seeing:
-    """A limiter whose key sees what is around a call; it stays out of the way of all other calls."""
+    """Limiter together with the context that its key function takes."""
 
     __slots__ = ("_context", "_limiter")
 

@@ -1,4 +1,4 @@
-"""What is told often, handed on seldom."""
+"""Rate limit for reports: the newest of many frequent items is delivered at intervals."""
 
 import math
 import threading
@@ -13,30 +13,30 @@ from callboard._loops._protocol import ChildFn, EventLoop, Scope, Wakeup
 T = TypeVar("T")
 
 PAUSE = 0.05
-"""Seconds between two of what is handed on."""
+"""Seconds between two deliveries."""
 
 _lock = threading.Lock()
-"""One for all, because it is held for an instant only."""
+"""Lock of all throttles; shared, because it is held very briefly."""
 
 
 class Host(Protocol):
-    """Something that runs tasks, and outlives the throttle."""
+    """Owner of tasks that outlives the throttle, such as a batch."""
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start a task, unless nothing may start any more."""
+        """Start a task, unless no task may start any more."""
         ...
 
 
 class Throttle(Generic[T]):
-    """Hands on what it is given, in the event loop's thread: at once, or the newest when the pause is over.
+    """Delivers items in the event loop's thread: at once after a pause, otherwise the newest item when the pause ends.
 
-    What comes after a silence goes on at once. What comes too soon waits in a task, and whatever is newer takes its
-    place; so the last of all that was given is always handed on, and never late by more than a pause.
+    Invariant: the last item is always delivered, at most `PAUSE` seconds late. An item that comes too soon waits in a
+    task, and a newer one replaces it.
 
     Args:
-        loop: whose thread it is.
-        host: runs the tasks that wait.
-        hand_on: called in the loop's thread, with the context variables of who gave it.
+        loop: the event loop whose thread delivers.
+        host: runs the waiting task.
+        hand_on: delivers an item, in the loop's thread and with the context variables of the code that put it.
     """
 
     __slots__ = ("_closed", "_due", "_hand_on", "_host", "_is_awaited", "_loop", "_newest", "_wakeup")
@@ -46,23 +46,25 @@ class Throttle(Generic[T]):
         self._host = host
         self._hand_on = hand_on
         self._newest: tuple[T, ...] = ()
-        """What has not been handed on, if there is something."""
+        """Item that has not been delivered; empty if there is none."""
+        # Set under `_lock` from any thread; cleared under it in the loop's thread, before that delivers.
         self._is_awaited = False
-        """Whether a task is going to hand it on, or is about to be started."""
-        self._due = -math.inf
+        """True if a task will deliver the item, or is about to be started."""
+        self._due = -math.inf  # loop time of the next delivery
         self._wakeup: Wakeup | None = None
         self._closed = False
 
     def put(self, item: T) -> None:
-        """Take something to be handed on; from any thread."""
+        """Accept an item for delivery; from any thread."""
         is_here = self._loop.is_here()
-        if is_here and self._is_awaited:  # by a task of this thread
+        # Fast path without the lock: only this thread clears `_is_awaited`, so the item cannot be missed.
+        if is_here and self._is_awaited:
             self._newest = (item,)
             return
         is_due = is_here and self._loop.now() >= self._due
         with _lock:
             self._newest = (item,)
-            if self._is_awaited:
+            if self._is_awaited:  # the task takes the newest item when it delivers
                 return
             self._is_awaited = not is_due
         if is_due:
@@ -73,7 +75,7 @@ class Throttle(Generic[T]):
             self._loop.post(partial(copy_context().run, self._wait_for_it))
 
     def flush(self) -> None:
-        """Hand on what waits; in the loop's thread."""
+        """Deliver the waiting item, if any; in the loop's thread."""
         with _lock:
             newest, self._newest = self._newest, ()
         if newest:
@@ -81,8 +83,8 @@ class Throttle(Generic[T]):
             self._hand_on(newest[0])
 
     def close(self) -> None:
-        """Hand on what waits, and have no task wait any more; nothing is given after that."""
-        self._closed = True
+        """Deliver the waiting item and end the waiting task; no item may be put afterwards."""
+        self._closed = True  # a posted `_wait_for_it` then starts no task: the batch would wait for it
         if self._wakeup is not None:
             self._wakeup.set()
         self.flush()
@@ -98,6 +100,8 @@ class Throttle(Generic[T]):
                 with self._loop.scope(self._due, DEFAULT_GRACE):
                     await self._wakeup.wait()
                 self._wakeup = None
+            # Cleared before the delivery: an item that is put in between starts a task of its own. In the other order
+            # it would wait for a delivery that has already happened.
             with _lock:
                 self._is_awaited = False
             self.flush()

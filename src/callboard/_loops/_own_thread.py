@@ -101,7 +101,7 @@ _here = _Here()
 
 
 def _leading_back(token: EventLoopToken) -> EventLoopToken:
-    """Return a token with which `anyio.from_thread` reaches trio from this thread; trio's own needs a thread of trio."""
+    """Return a token with which `anyio.from_thread` reaches trio; trio's own token works only in threads of trio."""
     backend, native = cast("Any", token.backend_class), token.native_token
 
     class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs
