@@ -1,4 +1,4 @@
-"""The time that one attempt has: its timeout, which stands still while the body waits for its turn elsewhere."""
+"""Timeouts of one attempt, suspended while the body waits for its turn in an engine."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 
 class OutOfTime(NamedTuple):
-    """Why an attempt was ended."""
+    """Reason why a timeout ended an attempt."""
 
     seconds: float
     is_idle: bool
-    """Whether it gave no sign of life for so long, or took so long."""
+    """True for the idle timeout, false for the timeout of the whole body."""
     held: str | None
-    """Who kept the event loop from turning meanwhile."""
+    """Description of the code that blocked the event loop meanwhile, if any."""
     cause: Exception | None
-    """What its clean-up raised."""
+    """Error that the clean-up of the body raised."""
 
 
 class AttemptClock:
-    """Runs a body until its timeout, or its idle timeout, is over.
+    """Timeout and idle timeout of one body.
 
     Args:
-        loop: the running one.
-        policy: has the timeouts.
-        until: when what is around the attempt ends.
+        loop: the running event loop.
+        policy: has both timeouts.
+        until: deadline of the call, in loop time.
         grace: seconds of clean-up.
     """
 
@@ -54,13 +54,14 @@ class AttemptClock:
         return math.inf if self._timeout is None else self._loop.now() + self._timeout
 
     async def run(self, body: Callable[[], Awaitable[T]]) -> "T | OutOfTime":
-        """What the body returns, or why it was ended."""
+        """Run the body; return its result, or the reason if a timeout ended it."""
         token = current_timed.set(self._timed)
         try:
             with (limit := TimeLimit(self._scope)):
                 return await body()
         finally:
             current_timed.reset(token)
+        # Reached only if a timeout ended the block.
         idle = self._idle
         if idle is not None and idle.was_idle:
             return OutOfTime(idle.seconds, True, self._loop.pulse.held_since(idle.since), limit.cause)
@@ -68,7 +69,7 @@ class AttemptClock:
         return OutOfTime(self._timeout, False, self._loop.pulse.held_since(self._began), limit.cause)
 
     def hold(self) -> None:
-        """Stand still: the body waits for its turn elsewhere. To be called in the loop's thread."""
+        """Suspend both timeouts while the body waits for its turn in an engine; only in the loop's thread."""
         self._timed.until = self._until
         if self._idle is not None:
             self._idle.hold()
@@ -76,7 +77,7 @@ class AttemptClock:
             self._scope.move(math.inf)
 
     def go_on(self) -> None:
-        """Begin anew, for the body has its turn; from any thread."""
+        """Restart both timeouts from zero, because the body begins; from any thread."""
         run_there(self._loop, self._begin_anew)
 
     def _begin_anew(self) -> None:
@@ -89,7 +90,7 @@ class AttemptClock:
 
 
 class Turn:
-    """The wait of a body for its turn elsewhere: its timeout stands still meanwhile."""
+    """Wait of a body for its turn in an engine; its timeouts are suspended meanwhile."""
 
     __slots__ = ("_clock", "_is_over")
 
@@ -99,11 +100,11 @@ class Turn:
         clock.hold()
 
     def begin(self) -> None:
-        """Let the time go on, because the body begins; from any thread, once."""
-        self._is_over = True
+        """Restart the timeouts, because the body begins; once, from any thread."""
+        self._is_over = True  # before `go_on`: `end` in the event loop must not restart the timeouts a second time
         self._clock.go_on()
 
     def end(self) -> None:
-        """Let the time go on, if the body never began."""
+        """Restart the timeouts if the body never began."""
         if not self._is_over:
             self._clock.go_on()

@@ -1,4 +1,4 @@
-"""The bodies that run in an engine, which can be drained."""
+"""Running bodies of an engine, and their draining."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,10 +12,10 @@ from callboard.exceptions import DrainingError, EngineError
 
 
 class Bodies:
-    """The bodies that run in an engine, in any event loop.
+    """Running bodies of an engine, in any event loop, with support for draining.
 
     Args:
-        noun: what errors call the engine, after "its".
+        noun: name of the engine in errors, after the word "its".
     """
 
     def __init__(self, noun: str) -> None:
@@ -24,16 +24,16 @@ class Bodies:
 
     @contextmanager
     def running(self, body: Body, *, grace: float) -> Generator[Body]:
-        """A block that runs a body, and is given it as it is to be run; a drain may end it.
+        """Register a body while the block runs it, and yield the body to run; a drain may cancel the block.
 
         Args:
-            body: as it was given to the engine.
-            grace: seconds that the engine gives to a body which has none of its own.
+            body: the body as the engine received it.
+            grace: seconds of clean-up for a body without a grace of its own.
 
         Raises:
-            EngineError: if nothing new may begin, or the body was ended by a drain.
+            EngineError: if the engine is being drained, or a drain ended the body.
         """
-        # The engine ends the body within the grace, and needs a moment for what it does about that.
+        # More than the grace: the engine ends the body within its grace, and then needs time for its own clean-up.
         one = Undertaking(self._under_way, grace=grace + DEFAULT_GRACE)
         try:
             with one:
@@ -41,16 +41,20 @@ class Bodies:
                 return
         except DrainingError as error:
             if error.begun or one.has_entered:
-                raise  # a body's own
+                raise  # raised inside the block, by another object that is being drained
             raise self._refusal(body.title, body.call_id) from None
+        # Reached only if a drain cancelled the block. A body that had begun may have had effects: "unknown".
         reason = f"its {self._noun} was drained"
         raise EngineError(body.title, body.call_id, reason, ended="unknown" if one.has_begun else "unavailable")
 
     def check_open(self, title: str) -> None:
-        """Refuse a seat, if nothing new may begin.
+        """Raise if the engine is being drained, so that no new worker is reserved.
+
+        Args:
+            title: the tool or actor, for the error.
 
         Raises:
-            EngineError: if so.
+            EngineError: if the engine is being drained.
         """
         if self._under_way.is_draining:
             raise self._refusal(title, None)
@@ -59,20 +63,20 @@ class Bodies:
         return EngineError(title, call_id, f"its {self._noun} is being drained", ended="unavailable")
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Let no body begin until `reopen`, wait for those that run, and end those that have not finished in time.
+        """Refuse new bodies until `reopen()`, wait for the running ones, and cancel the rest after the timeout.
 
         Args:
-            timeout: seconds for them to finish.
+            timeout: seconds for the running bodies to finish.
         """
         return await self._under_way.drain(timeout)
 
     def reopen(self) -> None:
-        """Let bodies begin again, after a drain has refused them."""
+        """Accept bodies again after a drain."""
         self._under_way.reopen()
 
 
 def _noting(one: Undertaking, body: Body) -> Callable[[], object]:
-    """What to call when a body has its turn."""
+    """Return a function that the engine calls when the body begins."""
 
     def begin() -> None:
         one.begin(body.title, body.call_id)

@@ -1,4 +1,4 @@
-"""How much time a call has: a budget for all of it, and a timeout for the middleware around its attempts."""
+"""Time limits of a call: a budget for the whole call, and a timeout for the middleware around its attempts."""
 
 import math
 from collections.abc import Awaitable, Callable, Generator
@@ -16,13 +16,7 @@ R = TypeVar("R")
 
 
 class CallTime(Timed):
-    """A call, as far as its time is concerned.
-
-    Args:
-        call: the tool call.
-        policy: its timeout, budget and grace.
-        around: where it runs.
-    """
+    """Tool call with its time limits; base class of `SupervisedCall`."""
 
     __slots__ = ("_around", "_away", "_middleware_scope", "attempts", "call", "policy")
 
@@ -31,10 +25,10 @@ class CallTime(Timed):
         self.call = call
         self.policy = policy
         self.attempts = 0
-        """How many were begun."""
+        """Number of attempts whose bodies have begun."""
         self._around = around
         self._middleware_scope: Scope | None = None
-        self._away = 0
+        self._away = 0  # number of open `outside_timeout` blocks: a middleware may run several attempts at once
 
     @property
     def name(self) -> str:
@@ -45,14 +39,9 @@ class CallTime(Timed):
         return self.call.get("id")
 
     async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run what belongs to the call, queue wait and backoff included, until its budget is spent.
+        """Run the call, queue wait and backoff included, and raise `DeadlineExceededError` when its budget is spent.
 
-        Args:
-            run: what belongs to it.
-            at_least: seconds that it has even so.
-
-        Raises:
-            DeadlineExceededError: if it was.
+        A call whose budget ran out in the queue still gets `at_least` seconds.
         """
         budget = self.policy.budget
         if budget is None:
@@ -60,27 +49,22 @@ class CallTime(Timed):
         deadline = max(self._around.now + budget, self.loop.now() + at_least)
         with (limit := TimeLimit(self.loop.scope(deadline, self.grace))):
             return await run()
+        # Reached only if the scope ended the block.
         raise DeadlineExceededError(self.name, self.id, budget, started=self.attempts > 0) from limit.cause
 
     def budget_is_spent(self) -> bool:
-        """Whether all of the call's own time is over; for who sees that as a cancellation."""
+        """Return whether the budget is spent; for code inside, which sees the end of the budget as a cancellation."""
         budget = self.policy.budget
+        # The deadline may fire a fraction of a microsecond early: clocks differ in the last digits.
         return budget is not None and self.loop.now() >= self._around.now + budget - INSTANT
 
     async def within_timeout(self, middleware: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
-        """Run the middleware around a call; at no time may it go on by itself for longer than the timeout.
+        """Run the middleware around a call; raise `CallTimeoutError` if it runs longer than the timeout by itself.
 
-        Attempts and what is waited for on purpose do not count. Where there is a budget, that bounds the middleware.
-
-        Args:
-            middleware: what is around the attempts.
-            at_least: seconds that they have even so.
-
-        Raises:
-            CallTimeoutError: if they did.
+        Attempts and deliberate waits do not count. The first timeout is at least `at_least` seconds.
         """
         timeout = self.policy.timeout
-        if timeout is None or self.policy.budget is not None:
+        if timeout is None or self.policy.budget is not None:  # a budget bounds the middleware already
             return await middleware()
         began, timeout = monotonic(), max(timeout, at_least)
         scope = self._middleware_scope = self.loop.scope(math.inf, self.grace)
@@ -89,14 +73,14 @@ class CallTime(Timed):
                 self._move_deadline(self.loop.now() + timeout)
                 return await middleware()
         finally:
-            self._move_deadline(math.inf)
+            self._move_deadline(math.inf)  # also restores `until`, which `remaining()` reads
             self._middleware_scope = None
         held = self.loop.pulse.held_since(began)
         raise CallTimeoutError(self.name, self.id, timeout, held=held, by_middleware=True) from limit.cause
 
     @contextmanager
     def outside_timeout(self) -> Generator[None]:
-        """Let the middleware wait for as long as it takes, while the block runs."""
+        """Suspend the timeout of the middleware during the block, and restart it afterwards."""
         self._away += 1
         self._move_deadline(math.inf)
         try:
@@ -113,5 +97,5 @@ class CallTime(Timed):
 
 
 def _end(policy: CallPolicy, around: Surroundings) -> float:
-    """When a call ends in any case; its budget runs from its place in the queue on."""
+    """Return the deadline of a call; its budget includes the time in the queue."""
     return around.until if policy.budget is None else min(around.until, around.now + policy.budget)

@@ -1,7 +1,7 @@
-"""Middleware that runs elsewhere: in a worker thread, or on asyncio while the call is on trio.
+"""Middleware outside of the call's event loop: in a worker thread, or on asyncio while the call runs on trio.
 
-What such a middleware calls next has to run back in the call's own event loop. The middleware asks, and the call's own
-nursery answers, with the middleware's context variables: nothing that a middleware starts can outlive its call.
+The rest of the call has to run in the call's own event loop. So the middleware sends a request for it, and a nursery
+of the call runs it with the middleware's context variables. It cannot outlive the call.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 THREADS = 256
-"""Worker threads of one middleware; a middleware that waits for a slow tool keeps its thread."""
+"""Number of worker threads of one middleware; it occupies a thread while it waits for a slow tool."""
 
 
 class _Question(Generic[Q, A]):
-    """A call that the middleware wants made, in the middleware's context."""
+    """Request of a middleware to run the rest of the call."""
 
     def __init__(self, request: Q) -> None:
         self.request = request
-        self.context: Context = copy_context()
+        self.context: Context = copy_context()  # created in the middleware's thread: its variables
         self.answer: Future[A] = Future()
-        self.is_withdrawn = False
+        self.is_withdrawn = False  # set from any thread, read in the event loop
         self._nursery: Nursery | None = None
 
     async def be_answered(self, call_next: Callable[[Q], Awaitable[A]], scope: Scope) -> None:
@@ -49,31 +49,33 @@ class _Question(Generic[Q, A]):
             with scope:
                 async with current_loop().nursery() as self._nursery:
                     self._nursery.start(child, DEFAULT_GRACE)
-                    if self.is_withdrawn:
+                    if self.is_withdrawn:  # before the nursery was open
                         self._nursery.cancel()
         finally:
-            self.answer.cancel()  # without effect where there is an outcome
+            # The middleware waits for the future in another thread, and must never wait for ever. No effect if it is
+            # done already.
+            self.answer.cancel()
 
     def cancel(self) -> None:
-        """End the call, because the middleware does not wait for it any more; in the event loop."""
+        """Cancel the rest of the call after a withdrawal; in the event loop."""
         if self._nursery is None:
-            self.answer.cancel()  # nobody has begun to make it
+            self.answer.cancel()  # it has not begun
         else:
             self._nursery.cancel()
 
 
 class _Inbox(Generic[Q, A]):
-    """Questions from elsewhere to the event loop; `None` is the last."""
+    """Queue of requests from other threads to the event loop; `None` is the last item."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
         self._items: deque[_Question[Q, A] | None] = deque()
         self._wakeup = loop.wakeup()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards all fields: `get` replaces the wakeup, which serves once
         self._closed = False
 
     def ask(self, request: Q) -> "_Question[Q, A]":
-        """Have a call made; from any thread."""
+        """Request a run of the rest of the call; from any thread."""
         question: _Question[Q, A] = _Question(request)
         with self._lock:
             if self._closed:
@@ -83,21 +85,21 @@ class _Inbox(Generic[Q, A]):
         return question
 
     def withdraw(self, question: "_Question[Q, A]") -> None:
-        """Have a call ended; from any thread."""
+        """Request the cancellation of an earlier request; from any thread."""
         with self._lock:
-            question.is_withdrawn = True
+            question.is_withdrawn = True  # queued once more, so that the loop cancels it even if it runs already
             self._items.append(question)
             self._wakeup.set()
 
     def close(self) -> None:
-        """Take no more questions, and leave those unanswered that nobody has begun to answer."""
+        """Refuse further requests, and cancel the queued ones."""
         with self._lock:
             self._closed = True
             left = list(self._items)
             self._items.clear()
             self._items.append(None)
             self._wakeup.set()
-        for question in left:
+        for question in left:  # outside of the lock: cancelling a future runs its callbacks
             if question is not None:
                 question.answer.cancel()
 
@@ -111,17 +113,17 @@ class _Inbox(Generic[Q, A]):
 
 
 async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
-    """Put what comes of an awaitable into a future, a wish to exit included; only a cancellation goes on."""
+    """Store the result or error of an awaitable in a future; raise only requested cancellations."""
     try:
         future.set_result(await awaitable)
     except BaseException as exc:
         call = current_call()
-        error = exc if call is None else call.as_error(exc) or exc  # nobody may have asked for a cancellation
+        error = exc if call is None else call.as_error(exc) or exc  # a cancellation that nothing requested is an error
         if isinstance(error, current_loop().cancelled_class):
             raise
         future.set_exception(error)
     finally:
-        future.cancel()  # without effect where there is an outcome
+        future.cancel()  # no effect if the future is done
 
 
 async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
@@ -148,11 +150,7 @@ async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: 
 
 
 class SyncMiddleware(Generic[Q, A]):
-    """A sync function `(request, call_next) -> answer`, made awaitable.
-
-    Args:
-        fn: called in a worker thread, with the context variables of the call.
-    """
+    """Async wrapper of a sync middleware `(request, call_next) -> answer`, which runs in a worker thread."""
 
     def __init__(self, fn: Callable[[Q, Callable[[Q], A]], A]) -> None:
         self._fn = fn
@@ -163,18 +161,13 @@ class SyncMiddleware(Generic[Q, A]):
 
     async def _in_thread(self, request: Q, inbox: _Inbox[Q, A]) -> A:
         def call(inner: Q) -> A:
-            return inbox.ask(inner).answer.result()
+            return inbox.ask(inner).answer.result()  # without a timeout: the future is always settled or cancelled
 
         return await self._threads.run(partial(self._fn, request, call))
 
 
 class TwoHalves(Generic[Q, A]):
-    """A middleware that has a sync and an async half; by which door its call was entered says which one runs.
-
-    Args:
-        sync: for what was entered from sync code.
-        awaited: for the rest.
-    """
+    """Middleware with a sync and an async version; the sync one serves calls that were entered from sync code."""
 
     def __init__(
         self, sync: "SyncMiddleware[Q, A]", awaited: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]
@@ -188,11 +181,7 @@ class TwoHalves(Generic[Q, A]):
 
 
 class AsyncioMiddleware(Generic[Q, A]):
-    """An async function `(request, call_next) -> answer` that needs asyncio; on trio it crosses the bridge.
-
-    Args:
-        fn: called on asyncio, with the context variables of the call.
-    """
+    """Async middleware `(request, call_next) -> answer` that needs asyncio; on trio it runs on the background loop."""
 
     def __init__(self, fn: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]) -> None:
         self._fn = fn
@@ -207,16 +196,16 @@ class AsyncioMiddleware(Generic[Q, A]):
             question = inbox.ask(inner)
             answer = asyncio.wrap_future(question.answer)
             try:
-                # `wait` leaves the answer alone if this task is cancelled. So does `shield`, but from Python 3.14 on
-                # it also logs the answer's error then.
+                # `wait` does not cancel the answer if this task is cancelled. Neither does `shield`, but from Python
+                # 3.14 on it then logs the answer's error.
                 await asyncio.wait([answer])
             except asyncio.CancelledError:
-                # As on asyncio itself: who cancels a call waits for its end, and for its clean-up.
+                # As on asyncio itself: code that cancels a call waits for its end, clean-up included.
                 inbox.withdraw(question)
                 with CancelScope(shield=True):
                     await asyncio.wait([answer])
                 if not answer.cancelled():
-                    answer.exception()  # or asyncio logs that nobody has looked at it
+                    answer.exception()  # or asyncio logs that the exception was never retrieved
                 raise
             return answer.result()
 

@@ -18,7 +18,7 @@ class Scope(Protocol):
 
 def key_of(call: ToolCallLike, scope: Scope) -> str:
     """Return the key of a call; raise `ValueError` for arguments that JSON cannot express."""
-    # With the arguments: a middleware, or a person who answers an interrupt, may have changed them in between.
+    # The arguments are part of the key, because a middleware may change them between two attempts.
     return digest([scope.name, call["name"], call["args"]])
 
 

@@ -1,4 +1,4 @@
-"""Warning about tasks that a tool has started with `asyncio.create_task` and left behind."""
+"""Warning about asyncio tasks that a tool has created and that outlive its batch."""
 
 import asyncio
 import warnings
@@ -9,12 +9,13 @@ from callboard._loops._left_tasks import LeftTasks
 from callboard.exceptions import AbandonedTaskWarning
 
 _told: set[tuple[str, str]] = set()
-"""Tool and function of the tasks that were named."""
+"""Pairs of tool and coroutine function that were warned about."""
 
 
 def tell_left(left: LeftTasks) -> None:
-    """Warn of each task that is left, once for each function that a tool starts."""
+    """Warn about each left task, once for each pair of tool and coroutine function."""
     for task, context in left.found():
+        # The task has a copy of the context in which it was created, and so the attempt that created it.
         owner = context.get(reporter)
         tool = owner.tool if isinstance(owner, Attempt) else str(getattr(owner, "name", "a middleware"))
         call_id = owner.owner.id if isinstance(owner, Attempt) else getattr(owner, "id", None)

@@ -1,4 +1,4 @@
-"""Who is told what happens to calls and runs. Knows the records, not what anybody does with them."""
+"""Observers of calls, runs and actors: registration, lookup and protection of calls against faulty observers."""
 
 import logging
 from collections.abc import Callable, Generator, Mapping
@@ -18,57 +18,58 @@ E = TypeVar("E", CallEvent, RunEvent, AskEvent | ActorEvent)
 _log = logging.getLogger("callboard")
 
 LOGGER = "callboard.calls"
-"""Where log lines about calls go; quiet until its level, or that of "callboard", is set."""
+"""Logger of lines about calls; silent until its level, or that of "callboard", is set."""
 
 PATIENCE = 0.5
-"""Seconds after which an observer that did not return has held up the event loop too long."""
+"""Seconds that an observer may block the event loop."""
 FIRST_PAUSE = 1.0
-"""Seconds for which an observer is told less after it has held up the event loop; twice as long each time."""
+"""Seconds of the first pause after an observer has blocked the event loop; each further pause is twice as long."""
 LONGEST_PAUSE = 600.0
 _LOOKS = 4
-"""Looks of the watchdog at the least: where the machine or the collector keeps that too, no observer is blamed."""
+"""Minimum watchdog checks during a slow observer; with fewer, the whole process was delayed, not only the loop."""
 
 
 class Observers(NamedTuple):
-    """The observers that somebody has set up together."""
+    """Observers that were registered together."""
 
     calls: tuple[Observer, ...] = ()
     runs: tuple[RunObserver, ...] = ()
     actors: tuple[ActorObserver, ...] = ()
     mark: Callable[[], str | None] | None = None
-    """What to leave where a call or a run may stop, so that who goes on with it knows where it was."""
+    """Returns a mark (such as a trace id) to store where a call or run may stop, for the run that continues it."""
     kinds: frozenset[str] = frozenset()
-    """What they make, where there should be one of it only: "spans", "metrics", "logs"."""
+    """Outputs of which a process should have one source only: "spans", "metrics", "logs"."""
 
 
 _NOBODY = Observers()
 _BOUNDS = ("begun", "ended", "started", "restarted", "died", "stopped")
-"""The phases between which an observer knows of a call, an ask, a run or a life; of some, one is none."""
+"""Phases that may be the first or the last event of a call, an ask, a run or an actor's life."""
 _here: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
 _everywhere: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
 
 numbers = count(1)
-"""Of calls, batches and runs."""
+"""Numbers of calls, batches and runs, unique within the process."""
 
 
 @contextmanager
 def observe(
     observer: Observer, *, runs: RunObserver | None = None, actors: ActorObserver | None = None
 ) -> Generator[None]:
-    """Tell `observer` every `CallEvent` of the calls that are started inside the block.
+    """Call `observer` with every `CallEvent` of the calls that start inside the block.
+
+    An exception of an observer is logged once, without its text, and otherwise ignored. An observer that blocks the
+    event loop for more than 0.5 seconds is logged and paused, longer each time. In a pause it receives only the last
+    events of calls, runs and actors whose first event it has received.
 
     Args:
-        observer: called in the event loop's thread for each event; an exception it raises is logged
-            once, without its text, and otherwise ignored, because watching a call must not change it. One that
-            holds up the loop for longer than half a second is logged, and for a while, longer each time, told only
-            the ends of what it knows.
-        runs: the same for each `RunEvent` of the agents that run inside the block.
-        actors: the same for each `AskEvent` of what is asked inside the block, and each `ActorEvent` of the actors
-            that are made in it.
+        observer: called in the event loop's thread with each event.
+        runs: called with each `RunEvent` of the agents that run inside the block.
+        actors: called with each `AskEvent` of messages sent inside the block, and each `ActorEvent` of actors created
+            in it.
 
     Raises:
-        TypeError: for an observer that cannot be called.
+        TypeError: if an observer is not callable.
     """
     for name, one in (("observer", observer), ("runs", runs), ("actors", actors)):
         if one is not None and not callable(one):
@@ -84,7 +85,7 @@ def careful_observers(
     mark: Callable[[], str | None] | None = None,
     kind: str | None = None,
 ) -> Observers:
-    """Observers that can do no harm."""
+    """Return observers whose errors and delays cannot affect calls."""
     return Observers(
         (CarefulObserver(calls),),
         () if runs is None else (CarefulObserver(runs),),
@@ -96,7 +97,7 @@ def careful_observers(
 
 @contextmanager
 def observed_by(one: Observers) -> Generator[None]:
-    """Tell these observers of what is started inside the block."""
+    """Register observers for everything that starts inside the block."""
     token = _here.set((*_here.get(), one))
     try:
         yield
@@ -105,7 +106,7 @@ def observed_by(one: Observers) -> Generator[None]:
 
 
 def observe_everywhere(one: Observers) -> Callable[[], None]:
-    """Tell these observers of the whole process; returns what ends that."""
+    """Register observers for the whole process; return a function that removes them."""
     _everywhere.append(one)
 
     def end() -> None:
@@ -123,13 +124,10 @@ _unasked: Callable[[frozenset[str]], Observers] = _nobody
 
 
 def observe_unasked(find: Callable[[frozenset[str]], Observers] = _nobody) -> Callable[[frozenset[str]], Observers]:
-    """Register who finds observers where nobody called `observe`; telemetry does, where an application has set it up.
+    """Register a function that provides default observers; return the previous one.
 
-    Args:
-        find: from the kinds that others make already to the observers beside them; by default nobody.
-
-    Returns:
-        What was registered before.
+    Telemetry uses it, so that an application that has set up OpenTelemetry needs no call of `observe`. `find` takes the
+    kinds that other observers produce already.
     """
     global _unasked
     before, _unasked = _unasked, find
@@ -137,7 +135,7 @@ def observe_unasked(find: Callable[[frozenset[str]], Observers] = _nobody) -> Ca
 
 
 def current_observers() -> Observers:
-    """The observers of what is started here; of several of one kind, the innermost."""
+    """Return the observers for code that starts here; of several with the same kind, only the innermost."""
     here = _here.get()
     if not here and not _everywhere:
         return _unasked(_NOBODY.kinds)
@@ -149,7 +147,7 @@ def current_observers() -> Observers:
 
 
 def current_mark() -> str | None:
-    """What to leave where the call or the run that is going on here may stop."""
+    """Return the mark to store where the running call or run may stop."""
     mark = current_observers().mark
     return None if mark is None else mark()
 
@@ -160,7 +158,7 @@ def joined(first: Observers, second: Observers) -> Observers:
     if not second.calls and not second.runs and not second.actors:
         return first
     if "spans" in second.kinds:
-        first, second = second, first  # what others say of a call has its span's ids
+        first, second = second, first  # spans first: log lines of other observers then have the ids of the call's span
     return Observers(
         first.calls + second.calls,
         first.runs + second.runs,
@@ -171,12 +169,12 @@ def joined(first: Observers, second: Observers) -> Observers:
 
 
 class CarefulObserver(Generic[E]):
-    """An observer that can do no harm.
+    """Wrapper of an observer that catches its errors and pauses it after it has blocked the event loop.
 
     Args:
-        observer: what it calls.
-        clock: seconds of real time.
-        looks: how often the watchdog has looked at the event loops so far; `None` if it does not look now.
+        observer: the wrapped observer.
+        clock: real time in seconds.
+        looks: number of watchdog checks so far; `None` while the watchdog is idle.
     """
 
     def __init__(
@@ -189,10 +187,12 @@ class CarefulObserver(Generic[E]):
         self._clock = clock
         self._looks = looks
         self._failed = False
+        # Invariant: the observer receives either the first and the last event of a call, or no event of it at all.
+        # Otherwise a span would stay open for ever, or a gauge of running calls would be wrong after a pause.
         self._known: set[int] = set()
-        """What has begun and not ended. Its end is told in any case, for there may be something to undo."""
+        """Numbers of running calls whose first event was delivered; the last event is delivered in any case."""
         self._missed: set[int] = set()
-        """What has begun in a pause and not ended; nothing of it is told."""
+        """Numbers of running calls that began during a pause; none of their events is delivered."""
         self._pause = 0.0
         self._paused_until: float | None = None
         self._pause_ends = 0.0
@@ -231,17 +231,17 @@ class CarefulObserver(Generic[E]):
         return self._paused_until is not None
 
     def _is_to_blame(self, looks_before: int | None) -> bool:
-        """Return whether other threads had their turns meanwhile: else the whole process stood still."""
+        """Return whether other threads could run meanwhile; if not, the whole process was delayed."""
         looks = self._looks()
         return looks_before is None or looks is None or looks - looks_before >= _LOOKS
 
     def tell(self, event: E) -> None:
-        """Run the observer, whatever comes of it."""
+        """Call the observer and log its first error."""
         try:
             self._observer(event)
         except KeyboardInterrupt:
-            raise  # somebody's, and not the observer's
-        except BaseException as error:
+            raise  # Ctrl-C of the user, not an error of the observer
+        except BaseException as error:  # `SystemExit`, too: an observer must not change the call
             if not self._failed:
                 self._failed = True
                 _report_failure(self.name, error)
@@ -249,7 +249,7 @@ class CarefulObserver(Generic[E]):
     def _take_a_pause(self, seconds: float) -> None:
         now = self._clock()
         if now - self._pause_ends > LONGEST_PAUSE:
-            self._pause = 0.0  # it has behaved for long
+            self._pause = 0.0  # long without a block: start with the shortest pause again
         self._pause = min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
         self._paused_until = self._pause_ends = now + self._pause
         _log.warning(
@@ -275,13 +275,13 @@ def _number(event: CallEvent | RunEvent | AskEvent | ActorEvent) -> int:
 
 
 def _report_failure(observer: str, error: BaseException) -> None:
-    """Where it failed and with what kind of error: in its text there may be what the observer was told."""
+    """Log the error type and the stack, but not the text, which may contain confidential arguments of the call."""
     frames = "".join(format_tb(error.__traceback__)).rstrip()
     _log.error("the observer %s failed with %s; this is reported once\n%s", observer, type(error).__qualname__, frames)
 
 
 def _name(observer: object) -> str:
-    """What to call it; its `repr` may have in it what it was told."""
+    """Return a name for logs; not the `repr`, which may contain confidential data of events."""
     found = getattr(observer, "__qualname__", None)
     return found if isinstance(found, str) else type(observer).__qualname__
 

@@ -1,4 +1,4 @@
-"""Errors of a body that look like those of the engine that ran it: told apart, however they crossed."""
+"""Marking of errors that a body raised, to distinguish them from errors of the engine that ran the body."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from callboard.exceptions import CallError
 
 
 class BodyRaisedError(Exception):
-    """What a body has raised that an engine, or an actor, might have said of it; never seen by users."""
+    """Wrapper of a `CallError` that a body raised itself; removed before users see the error."""
 
     def __init__(self, error: CallError) -> None:
         self.error = error
@@ -16,7 +16,8 @@ class BodyRaisedError(Exception):
 
 @contextmanager
 def marked() -> Generator[None]:
-    """Mark, where a body runs, what it raises: such as that a worker of a pool of its own was killed."""
+    """Wrap a `CallError` that the body raises, for use in the process that runs the body."""
+    # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
     try:
         yield
     except CallError as error:

@@ -1,4 +1,4 @@
-"""What is drained when the process is told to end, by SIGTERM or Ctrl-C."""
+"""Draining of agents, nodes, actors and engines on SIGTERM or Ctrl-C."""
 
 import logging
 import math
@@ -25,24 +25,24 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class CanDrain(Protocol):
-    """What begins nothing new when it is drained, and says what became of what ran."""
+    """Object that can be drained: agent, node, supervisor or engine."""
 
     async def drain(self, timeout: float = ..., /) -> Drained:
-        """Begin nothing new, let what runs finish within so many seconds, and end the rest."""
+        """Refuse new work, wait up to `timeout` seconds for running work, cancel the rest, and report the outcome."""
         ...
 
 
 class Shutdown:
-    """The end of a process, or of an application in it, as `drain_on_signal` brings it about.
+    """Ordered shutdown of a process or application; yielded by `drain_on_signal`.
 
     Args:
-        stages: what is drained: one stage after the other, and what is in one at the same time.
-        timeout: seconds for all of them together.
+        stages: objects to drain: the stages one after the other, the objects of a stage at the same time.
+        timeout: seconds for all stages together.
     """
 
     def __init__(self, stages: Sequence[Sequence[CanDrain]], timeout: float) -> None:
         self.report = Drained()
-        """What became of what ran; complete when the block has been left."""
+        """Outcome of the drained work; complete when the block has been left."""
         self._stages = stages
         self._timeout = timeout
         self._loop = current_loop()
@@ -54,29 +54,30 @@ class Shutdown:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the process was told to end, or the block is being left: nothing new will begin."""
+        """True after a signal, or while the block is being left; new work is refused then."""
         return self._told.is_set()
 
     @property
     def exit_code(self) -> int:
-        """For `sys.exit`, once the block was left: 0, 3 or 4, as `Drained.exit_code` says."""
+        """Exit code for `sys.exit` after the block: 0, 3 or 4, see `Drained.exit_code`."""
         return self.report.exit_code
 
     def begin(self) -> None:
-        """Drain now, instead of waiting for a signal; from within the event loop's thread."""
+        """Start the shutdown now, without a signal; only in the event loop's thread."""
         if not self.has_begun:
+            # Set once, at the start: a stage that takes long leaves less time for the next one.
             self._deadline = self._loop.now() + self._timeout
             self._told.set()
 
     def hear(self) -> None:
-        """Hear a signal: drain; at the second one, end at once what runs."""
+        """Handle a signal: start the shutdown; at the second signal, cancel running work at once."""
         if self.has_begun:
             self._hurry()
         self.begin()
 
     def _hurry(self) -> None:
-        self._deadline = self._loop.now()
-        # A second drain, which waits for nothing, ends what the first one waits for; that one reports it.
+        self._deadline = self._loop.now()  # stages that have not begun get no time either
+        # A second drain with a timeout of 0 cancels the work that the first drain waits for. The first one reports it.
         self._hurries += [self._loop.spawn(partial(self._end, one), DEFAULT_GRACE) for one in self._current]
 
     async def _end(self, one: CanDrain, scope: Scope) -> None:
@@ -84,7 +85,7 @@ class Shutdown:
             await self._drained(one)
 
     async def keep(self, then: Callable[[], object], scope: Scope) -> None:
-        """Wait until it begins, and drain one stage after the other."""
+        """Wait for the start of the shutdown, drain one stage after the other, and call `then`."""
         with scope:
             await self._told.wait()
             for stage in self._stages:
@@ -100,10 +101,10 @@ class Shutdown:
 
     async def _drain(self, one: CanDrain) -> None:
         report = await self._drained(one)
-        self.report += report  # read only now: others add theirs meanwhile
+        self.report += report  # not `self.report += await ...`: that would drop reports of parallel drains
 
     async def _drained(self, one: CanDrain) -> Drained:
-        """Drain one of them; that this fails must not hinder the others."""
+        """Drain one object; an error is stored and must not stop the others."""
         try:
             return await one.drain(max(0.0, self._deadline - self._loop.now()))
         except Exception as error:
@@ -112,18 +113,19 @@ class Shutdown:
             return Drained()
 
     async def finish(self, task: Spawned) -> None:
-        """Wait until all has been drained; who is cancelled meanwhile has it ended at once."""
+        """Wait until all stages are drained; a cancellation of the caller cancels the running work at once."""
         self.begin()
         try:
             await self._over.wait()
         finally:
             if not self._over.is_set():
                 self._hurry()
+            # Shielded without a limit: after `_hurry`, each drain ends within the graces of its work.
             with self._loop.shield(math.inf):
                 await task.wait()
 
     def check(self) -> None:
-        """Raise the first error of what could not be drained."""
+        """Raise the first error of an object that could not be drained."""
         errors, self._errors = self._errors, []
         if errors:
             raise errors[0]
@@ -135,20 +137,20 @@ async def drain_on_signal(
 ) -> AsyncGenerator[Shutdown]:
     """Drain agents, nodes, actors and engines when the process is told to end, by SIGTERM or Ctrl-C.
 
-    They are drained when the signal comes, or when the block is left. Where a server has handlers of its own, as
-    uvicorn has, it is told, too, and leaves the block when its clients have their answers. Where nobody has, the block
-    is cancelled when all has been drained. A second signal ends at once what runs. In another thread than the main one,
-    where no signal can be heard, they are drained when the block is left.
+    Draining starts at the first signal, or when the block is left. A second signal cancels running work at once. If a
+    server such as uvicorn has a SIGTERM handler, that is called, too, and the block goes on until the server leaves it.
+    Without such a handler, the block is cancelled after draining. Signals reach only the main thread: in any other
+    thread, draining starts when the block is left.
 
     Args:
-        things: in the order in which they are drained: what asks before what is asked, such as an agent before the
-            engine of its tools; those in a list at the same time.
-        timeout: seconds for all of them together; what is ended then has its grace besides.
+        things: objects in the order in which they are drained, callers first, such as an agent before the engine of
+            its tools. The objects of a list are drained at the same time.
+        timeout: seconds for all objects together; work that is cancelled then has its grace in addition.
 
     Raises:
-        TypeError: for what cannot be drained.
-        ValueError: for nothing, and for a number out of range.
-        Exception: what a thing raised that could not be drained; at the end of the block.
+        TypeError: if an object cannot be drained.
+        ValueError: if there is no object, or the timeout is out of range.
+        Exception: the error of an object that could not be drained; raised at the end of the block.
     """
     shutdown = Shutdown(_stages(things), timeout)
     check_duration("drain_on_signal(timeout=...)", timeout)
@@ -168,7 +170,7 @@ def _nothing() -> None: ...
 
 
 def _stages(things: Sequence[object]) -> list[list[CanDrain]]:
-    """What is drained, a list for each stage."""
+    """Return one list of objects for each stage."""
     if not things:
         raise ValueError("drain_on_signal() has nothing to drain: give it agents, nodes, supervisors or engines")
     return [_stage(one) for one in things]
@@ -187,19 +189,17 @@ def _stage(given: object) -> list[CanDrain]:
 
 @contextmanager
 def _heard(on_signal: Callable[[], object]) -> Generator[bool]:
-    """Call a function for each signal, and whoever is called now, if that is a server.
-
-    Gives whether there is none, so that it is ours to end what runs.
-    """
+    """Call a function for each signal, then a server's handler; yield whether there is no such handler."""
     if threading.current_thread() is not threading.main_thread():
         _log.info("drain_on_signal: this is not the main thread, which alone hears signals")
         yield False
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    # For Ctrl-C there is somebody always: Python, asyncio, trio.
+    # SIGINT always has a handler (Python's, asyncio's or trio's), so only SIGTERM tells whether a server has one.
     is_ours = not callable(before[signal.SIGTERM])
 
     def hear(number: int, frame: FrameType | None) -> None:
+        # Runs between any two instructions of the main thread: `on_signal` only posts to the event loop.
         on_signal()
         handler = before[signal.Signals(number)]
         if callable(handler) and not is_ours:
@@ -211,5 +211,5 @@ def _heard(on_signal: Callable[[], object]) -> Generator[bool]:
         yield is_ours
     finally:
         for number, handler in before.items():
-            if signal.getsignal(number) is hear:
+            if signal.getsignal(number) is hear:  # a handler that the block has installed stays
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)

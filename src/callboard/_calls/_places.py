@@ -1,4 +1,4 @@
-"""A limit for work that is no tool call, such as the requests of a client: its places are taken by hand."""
+"""Limit for work that is no tool call, such as the requests of a client."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,14 +11,14 @@ from callboard.exceptions import CallRejectedError
 
 
 class Places:
-    """The places at a limit, for who takes them by himself; from any event loop.
+    """Permits at a limit, for code that acquires them explicitly; may be used from any event loop.
 
     Args:
-        limit: how many there are, and for what.
-        name: of what is limited, in all processes alike; errors have it, too.
+        limit: the limit; with `shared`, it holds for all processes.
+        name: name of the limited work, equal in all processes that share the limit; also used in errors.
 
     Raises:
-        ValueError: if the limit cannot be kept where it is to be.
+        ValueError: if the shared store does not support the limit.
     """
 
     def __init__(self, limit: Limit, name: str) -> None:
@@ -27,13 +27,13 @@ class Places:
 
     @asynccontextmanager
     async def place(self, call: ToolCallLike) -> AsyncGenerator[None]:
-        """Have a place for the block; wait for it after all who came before.
+        """Hold a permit during the block; wait for it in FIFO order.
 
         Args:
-            call: what it is for, in the form of a tool call; the limit's key and tenant are asked of it.
+            call: description of the work in the form of a tool call, for the limit's key and tenant functions.
 
         Raises:
-            CallRejectedError: the queue is full.
+            CallRejectedError: if the queue is full.
         """
         loop = current_loop()
         while True:
@@ -47,5 +47,6 @@ class Places:
                 if await count_start([gate], loop):
                     yield
                     return
+                # The shared permit was lost before the block began: acquire another one.
             finally:
                 gate.leave()

@@ -1,4 +1,4 @@
-"""`progress`: what the body of a tool says of its progress, to whom it may concern."""
+"""`progress`: progress reports from the body of a tool."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from callboard._types import ToolCallLike
 
 
 class Progress(NamedTuple):
-    """How far running code says that it is: in words, and in units done of a total, as far as it knows them."""
+    """Progress of a call: a message, and units done of a total, each if known."""
 
     message: str = ""
     done: float | None = None
@@ -17,42 +17,42 @@ class Progress(NamedTuple):
 
     @property
     def facts(self) -> dict[str, object]:
-        """What of it are numbers; a message may have arguments in it."""
+        """Numbers of the report, without the message, which may contain confidential arguments."""
         return {name: value for name, value in (("done", self.done), ("total", self.total)) if value is not None}
 
 
 OnProgress = Callable[[ToolCallLike, Progress], None]
-"""Takes a call, and how far it is."""
+"""Callback that takes a call and its progress."""
 
 
 class Reporter(Protocol):
-    """A call, or one attempt of it: what code works for."""
+    """Call, or attempt of a call, that receives progress reports of the running code."""
 
     def report(self, progress: Progress) -> None:
-        """Take in a sign of life, and tell those who watch; from any thread."""
+        """Count the report as activity and pass it to observers; from any thread."""
         ...
 
 
 reporter: ContextVar[Reporter | None] = ContextVar("callboard_supervised", default=None)
-"""What the code that runs here works for: an attempt, or in a middleware the call."""
+"""Attempt that the running code belongs to; in a middleware, the call."""
 
 
 def progress(message: str = "", *, done: float | None = None, total: float | None = None) -> None:
-    """Say that the running tool is alive, and how far it is.
+    """Report activity and progress of the running tool.
 
-    Never waits, and may be called in async code, in a sync tool's thread, and in whatever runs with the context
-    variables of the tool. It starts the idle timeout of the attempt anew, and those of the calls around it. Observers
-    and the stream writer of the graph hear of it at most every 50 ms: what comes too soon waits, and of that only the
-    newest is told. Outside a call it does nothing, and so it does once the attempt has ended.
+    Never waits. May be called in async code, in the thread of a sync tool, and in any code with the context variables
+    of the tool. It restarts the idle timeout of the attempt, and those of enclosing calls. Observers and the stream
+    writer of the graph receive a report at most every 50 ms; in between, a newer report replaces the waiting one.
+    Outside a call, and after the end of the attempt, it does nothing.
 
     Args:
-        message: for whoever watches; as private as an argument of the tool.
-        done: how much is done, in any unit; may be more than `total`, which may be an estimate.
-        total: how much there is to do.
+        message: text for observers and users; as confidential as the arguments of the tool.
+        done: amount done, in any unit; may exceed `total`, which may be an estimate.
+        total: amount of all work, in the same unit.
 
     Raises:
-        TypeError: for a message that is no text, or an amount that is no number.
-        ValueError: for an amount that is negative, infinite or not a number.
+        TypeError: if the message is no string, or an amount is no number.
+        ValueError: if an amount is negative, infinite or NaN.
     """
     check_progress(message, done, total)
     here = reporter.get()
@@ -61,7 +61,7 @@ def progress(message: str = "", *, done: float | None = None, total: float | Non
 
 
 def check_progress(message: str, done: float | None, total: float | None) -> None:
-    """Refuse what says nothing of progress; raises as `progress` does."""
+    """Check the arguments of `progress()`, and raise as it does."""
     if not isinstance(message, str):
         raise TypeError(f"progress(message) is a text, got {message!r}; an amount is progress(done=...)")
     if done is not None:

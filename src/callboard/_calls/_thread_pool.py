@@ -1,4 +1,4 @@
-"""So many worker threads and no more, for the work of one middleware that would hold the event loop."""
+"""Bounded worker threads of one middleware, for work that would block the event loop."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,11 +12,11 @@ from callboard._types import Limit
 T = TypeVar("T")
 
 THREADS = 40
-"""How many a middleware takes that computes, or asks the disk."""
+"""Number of threads of a middleware that computes or reads from disk."""
 
 
 class _ThreadPlace:
-    """A thread's place at a gate; kept until the thread has really ended."""
+    """Permit of one thread, held until the thread has really ended."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -30,17 +30,15 @@ class _ThreadPlace:
 
 
 class Threads:
-    """So many worker threads and no more; one that outlives its call keeps its place until it ends.
+    """Bounded number of worker threads; `name` is for warnings, `most` the number of threads.
 
-    What runs in one of them may come back here, by way of an agent: each such level has as many of its own.
-
-    Args:
-        name: what they are called in warnings.
-        most: how many.
+    A thread that outlives its call keeps its permit until it ends.
     """
 
     def __init__(self, name: str, most: int) -> None:
         self._name = name
+        # A function in such a thread may run an agent that uses the same middleware. With one gate for all depths,
+        # all permits could be held by threads that wait for a permit.
         self._gates = Levels(lambda: Gate(Limit(concurrency=most), f"the threads of {name}"))
 
     async def run(self, fn: Callable[[], T]) -> T:
@@ -52,5 +50,5 @@ class Threads:
             with self._gates.below():
                 return await run_in_thread(loop, fn, self._name, place)
         finally:
-            if not place.is_abandoned:
+            if not place.is_abandoned:  # otherwise the thread releases the permit at its end
                 place.thread_ended()
