@@ -45,7 +45,7 @@ class Owner(Protocol):
         ...
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
-        """Tell observers of the call."""
+        """Report a decision about the call to its observers."""
         ...
 
 
@@ -79,7 +79,7 @@ _lending = threading.Lock()
 
 
 class Attempt:
-    """One execution of a call's body: its permits, its worker thread and its time limits.
+    """Single execution of a call's body, with its permits, worker thread and time limits.
 
     Args:
         owner: the supervised call.

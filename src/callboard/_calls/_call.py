@@ -53,7 +53,7 @@ class Terms(NamedTuple):
 
 
 class SupervisedCall(CallTime, Generic[T]):
-    """One tool call of a batch, from the queue to its outcome.
+    """Tool call of a batch, from the queue to its outcome.
 
     Args:
         call: the tool call.
@@ -263,7 +263,7 @@ class SupervisedCall(CallTime, Generic[T]):
         return self._around.observers.actors
 
     def note(self, what: str, facts: Mapping[str, object]) -> None:
-        """Tell observers of a decision about the call."""
+        """Report a decision about the call to its observers."""
         self._tell("noted", self.name, what=what, facts=facts)
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
@@ -329,7 +329,7 @@ def current_call() -> SupervisedCall[Any] | None:
 
 
 def note(what: str, **facts: object) -> None:
-    """Tell observers of the running call of a middleware's decision; do nothing outside of a call.
+    """Report a middleware's decision to the observers of the running call; do nothing outside of a call.
 
     Args:
         what: the decision in one word, such as "retry".

@@ -1,6 +1,6 @@
-"""What of a call goes with its body to an engine, and what comes back from there before the result.
+"""Context of a call that goes to an engine with its body, and events that come back before the result.
 
-All of it is data that JSON can carry: a confined worker is not believed, and its words are never unpickled.
+Both are plain JSON data: a worker may be confined and untrusted, so its events are validated and never unpickled.
 """
 
 import logging
@@ -20,24 +20,24 @@ from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, rema
 from callboard._loops._protocol import EventLoop
 
 Carried = dict[str, Any]
-"""Of the context of a call, what has a meaning elsewhere."""
+"""Context of a call in a form that another process can use."""
 Told = dict[str, Any]
-"""A word of a body: `{"progress": [...]}` or `{"log": [...]}`."""
+"""Event of a body: `{"progress": [...]}` or `{"log": [...]}`."""
 Tell = Callable[[Told], None]
-"""Sends a word to whoever waits for the body; from any thread."""
+"""Sends an event to the process that waits for the body; may be called from any thread."""
 
 _LONGEST_TEXT = 16_384
-"""Characters of one message, be it of progress or for a log."""
+"""Maximum length of a progress or log message, in characters."""
 _LONGEST_NAME = 200
-"""Characters of the name of a logger."""
+"""Maximum length of the name of a logger, in characters."""
 _PLAIN = (str, int, float, bool)
 
 
 def carried() -> Carried:
-    """What goes along with a body; to be asked in the task that waits for it.
+    """Return the context of the running call, to be sent with a body; call it in the task that waits for the body.
 
-    Its deadline, its grace, its idempotency key, the trace, and what is bound by `structlog.contextvars`; of the latter
-    only texts and numbers.
+    The context has the seconds until the deadline, the grace, the idempotency key, the OpenTelemetry trace, the levels
+    of loggers, and the variables bound with `structlog.contextvars` (only strings, numbers and booleans).
     """
     if (relay := _relay.get()) is not None:
         return relay.carried()
@@ -45,11 +45,12 @@ def carried() -> Carried:
     found: Carried = {"levels": _levels()}
     if left < math.inf:
         found["left"] = left
-    with suppress(ValueError):  # of arguments that no JSON can say
+    with suppress(ValueError):  # JSON cannot express the arguments: the body has no key, and may not need one
         if (key := current_key()) is not None:
             found["key"] = key
     if timed is not None:
         found["grace"] = timed.grace
+    # Optional packages are looked up in `sys.modules`: if the application has not imported them, they have no context.
     if "opentelemetry.context" in sys.modules and (trace := _trace()):
         found["trace"] = trace
     if (structlog := sys.modules.get("structlog.contextvars")) is not None:
@@ -63,9 +64,10 @@ _known_levels: dict[str, int] = {}
 
 
 def _levels() -> dict[str, int]:
-    """The levels that loggers have of their own, by name; the root's is that of ""."""
+    """Return the explicitly set levels of loggers by name; the root logger is ""."""
     global _known_levels
-    # Whoever sets a level has all loggers forget what they have worked out: this one too, then.
+    # `Logger.setLevel` clears the caches of all loggers. So a mark in the cache of a private logger tells whether any
+    # level has changed since the last call; reading all loggers for each call would take too long.
     worked_out: dict[int, bool] = _probe.__dict__.get("_cache", {})
     if -1 not in worked_out:
         loggers = list(logging.root.manager.loggerDict.items())
@@ -86,18 +88,19 @@ def _trace() -> dict[str, str]:
 
 
 def arrived(given: Carried, tell: Tell, *, logs: bool = True) -> AbstractContextManager[None]:
-    """Run a block, in a worker, as what a body works for: with its deadline, its trace, its progress and its log.
+    """Attach the context of a call during the block, in the worker that runs the body.
 
     Args:
-        given: what went along with the body.
-        tell: sends a word back.
-        logs: whether this process logs for nobody but those who wait for bodies; without it, it keeps its own log.
+        given: the context that `carried()` returned.
+        tell: sends progress and log events back.
+        logs: forward log records of this process, and set the levels of its loggers; `False` if the process has a log
+            of its own.
     """
     return _Arrival(given, tell, logs=logs)
 
 
 class _Arrival:
-    """A body's block; by hand, because generators would take twice as long, in every call."""
+    """Context manager of `arrived()`; a class, because a generator would take twice as long in every call."""
 
     __slots__ = ("_around", "_given", "_logs", "_relay", "_reporter", "_tell", "_timed", "_told")
 
@@ -109,6 +112,7 @@ class _Arrival:
 
     def __enter__(self) -> None:
         given, tell = self._given, self._tell
+        # Seconds are carried, not a time: the clocks of two processes or machines cannot be compared.
         until = time.monotonic() + given.get("left", math.inf)
         if self._logs:
             _forward_logs(given["levels"])
@@ -120,7 +124,7 @@ class _Arrival:
         self._timed = current_timed.set(Timed(_MONOTONIC, until, given.get("grace", DEFAULT_GRACE)))
         self._reporter = reporter.set(_Reports(tell, given.get("key")))
         self._told = _tell.set(tell if self._logs else None)
-        self._relay = _relay.set(None)
+        self._relay = _relay.set(None)  # the body's own engine calls are no relay, even in a relaying process
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -136,14 +140,17 @@ class _Arrival:
 
 
 class NonsenseError(ValueError):
-    """What is no word of a body."""
+    """The data is no valid event of a body."""
 
 
 def deliver(told: Told) -> None:
-    """Do here what a body has said there; to be called in the task that waits for it.
+    """Process an event of a body: report its progress or log its record; call it in the task that waits for the body.
+
+    Args:
+        told: the event, as a worker sent it; it is validated.
 
     Raises:
-        NonsenseError: for what is no such word.
+        NonsenseError: if the data is no valid event.
     """
     try:
         act = _understood(told)
@@ -154,12 +161,13 @@ def deliver(told: Told) -> None:
         return
     token = _delivering.set(True)
     try:
-        act()  # what observers and log handlers raise is theirs
+        act()  # outside of the `try` above: an error of an observer or log handler is no fault of the worker
     finally:
         _delivering.reset(token)
 
 
 def _understood(told: Told) -> Callable[[], None]:
+    # Untrusted input: each wrong shape, type or length has to raise here, before anything is reported or logged.
     ((kind, said),) = told.items()
     if kind == "progress":
         message, done, total = said
@@ -176,7 +184,7 @@ def _nothing() -> None:
 
 
 class _Relay:
-    """What is carried here came from elsewhere, and what is delivered goes there."""
+    """Context and event sender of a caller in another process, for which this process uses an engine."""
 
     def __init__(self, given: Carried, tell: Tell) -> None:
         self._given = given
@@ -186,6 +194,7 @@ class _Relay:
     def carried(self) -> Carried:
         if "left" not in self._given:
             return self._given
+        # The time that this process has used counts.
         return {**self._given, "left": max(0.0, self._given["left"] - (time.monotonic() - self._since))}
 
 
@@ -194,10 +203,13 @@ _relay: ContextVar[_Relay | None] = ContextVar("callboard_relay", default=None)
 
 @contextmanager
 def relayed(given: Carried, tell: Tell) -> Generator[None]:
-    """Run a block as one who passes a body on to an engine.
+    """Forward the context and events of another process during the block, to pass its body on to an engine.
 
-    `carried` gives what came along with the body, with the time that is left of it; what is to be delivered here goes
-    back by `tell`.
+    In the block, `carried()` returns `given` with the remaining seconds, and `deliver()` sends events with `tell`.
+
+    Args:
+        given: the context that came with the body.
+        tell: sends an event to the process that the body came from.
     """
     token = _relay.set(_Relay(given, tell))
     try:
@@ -207,7 +219,7 @@ def relayed(given: Carried, tell: Tell) -> Generator[None]:
 
 
 class _Monotonic:
-    """The clock of a process, where no event loop may be running."""
+    """Clock in the role of an event loop, for workers in which no event loop runs."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -217,7 +229,7 @@ _MONOTONIC: Final = cast("EventLoop", _Monotonic())
 
 
 class _Reports:
-    """What `progress` and `idempotency_key` find in a worker."""
+    """Reporter of a worker: source of the idempotency key, and sender of progress."""
 
     def __init__(self, tell: Tell, key: str | None) -> None:
         self._tell = tell
@@ -256,19 +268,21 @@ def _bound(values: Mapping[str, Any] | None) -> Generator[None]:
 _tell: ContextVar[Tell | None] = ContextVar("callboard_tell", default=None)
 _delivering: ContextVar[bool] = ContextVar("callboard_delivering", default=False)
 _newest: list[Tell] = []
-"""Of the bodies that run here, the newest last: a thread that one has started does not have its variables."""
+"""Event senders of the running bodies, the newest last; for threads that a body started without its variables."""
 
 
 class _Forwarding(logging.Handler):
-    """Sends log records to where the call was made."""
+    """Log handler that sends records to the process that made the call."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # What is delivered here was said elsewhere, and goes on only to whoever waits for this body.
+        # A record that is being delivered comes from another worker. Without a caller of its own it must not be sent to
+        # the caller of an unrelated body.
         tell = _tell.get() or (_newest[-1] if _newest and not _delivering.get() else None)
         if tell is None:
             if logging.lastResort is not None:
-                logging.lastResort.handle(record)  # of a thread that works for no call
+                logging.lastResort.handle(record)  # no call runs: as in a process without logging handlers
             return
+        # Text only: arguments and exceptions of the record are not JSON, and would have to be unpickled.
         try:
             said = record.getMessage()
             if record.exc_info:
@@ -283,7 +297,7 @@ _forwarding = _Forwarding()
 
 
 _applied: dict[str, int] = {}
-"""The levels that loggers have here because they have them where the calls are made."""
+"""Levels of this worker's loggers that were copied from the calling process."""
 
 
 def _forward_logs(levels: Mapping[str, int]) -> None:
@@ -301,11 +315,11 @@ def _forward_logs(levels: Mapping[str, int]) -> None:
 
 
 def _record(said: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
-    """Make a record of a worker into one of ours, for the logger of its name, as if it had been made here."""
+    """Return a worker's log record, rebuilt for the logger of the same name in this process."""
     name, level, message, created, process, place = said
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
-    name = name[:_LONGEST_NAME]  # first: a name of 60,000 dots has as many loggers above it
+    name = name[:_LONGEST_NAME]  # before the lookup: a hostile name with 60,000 dots has as many parent loggers
     logger = _nearest_logger(name)
     pathname, lineno, function = place
     record = logger.makeRecord(
@@ -317,7 +331,7 @@ def _record(said: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
 
 
 def _nearest_logger(name: str) -> logging.Logger:
-    """The logger of a name, or the one that it would ask; none is made, for it would stay for ever."""
+    """Return the logger of a name or its nearest existing parent; create none, because loggers are never removed."""
     known = logging.Logger.manager.loggerDict
     while name and not isinstance(known.get(name), logging.Logger):
         name = name.rpartition(".")[0]

@@ -1,13 +1,12 @@
-"""Places of calls that run within other calls: a call lends its place, and a circle of waiting calls is found.
+"""Permits of nested calls: a call lends its permits to the calls within it, and deadlocks are detected.
 
-A call that runs an agent, or another node, waits for the calls in there and does nothing else. So it lends each of
-its places to the calls within it, one at a time. A limit that counts it holds all the same: of a call and those
-within it, as many innermost bodies run as they have places.
+A call that runs an agent, or another node, only waits for the calls inside. So it lends each of its permits to these
+nested calls, one at a time. The limit still holds: the innermost bodies that run are never more than the permits.
 
-Lending is not enough where calls hold places at several limits. A call is stuck if all places that it waits for are
-held by calls that are stuck themselves, or wait for calls within them that are. Such a circle is closed by a call that
-begins to wait, since a place that is given never makes anybody wait. So every call that somebody may wait for looks
-for a circle once, right before it waits. A call of which nobody waits never looks.
+Lending does not prevent every deadlock, because calls may hold permits at several limits. A call is stuck if all
+permits that it waits for are held by calls that are stuck, or that wait for nested calls that are stuck. Only a call
+that begins to wait can complete such a cycle; a granted permit never makes a call wait. So a nested call, or a call
+that holds a permit, searches for a cycle once, right before it waits. No other call needs a search.
 """
 
 import threading
@@ -20,62 +19,62 @@ from callboard.exceptions import DeadlockError
 
 
 class Turnstile(Protocol):
-    """What an attempt passes right before its body starts."""
+    """Gate for the rate of starts, passed right before a body starts."""
 
     async def pass_through(self, loop: EventLoop) -> None:
-        """Wait until it may start, and count its start."""
+        """Wait until a start is allowed, and count it."""
         ...
 
 
 class LentFrom(Protocol):
-    """A place that can be lent: a gate, a place at a shared limit, or another loan."""
+    """Permit that can be lent: at a gate, at a shared limit, or from another loan."""
 
     @property
     def identity(self) -> Hashable:
-        """Equal for all places of which one will do as well as another."""
+        """Key that is equal for gates with interchangeable permits."""
         ...
 
     @property
     def starts(self) -> Turnstile | None:
-        """Where its start is counted, if there is a rate of starts."""
+        """Gate that counts starts, if there is a rate."""
         ...
 
 
 class Holder(Protocol):
-    """An attempt: it holds places, and may wait for one more."""
+    """Attempt, as deadlock detection sees it: it holds permits, and may wait for one more."""
 
     waits_for: "Wait | None"
-    """The place that it waits for, while it does."""
+    """Current wait for a permit; `None` while the attempt does not wait."""
     stalled: "dict[Holder, None] | None"
-    """The attempts within it that wait for a place."""
+    """Nested attempts that wait for a permit."""
 
     @property
     def title(self) -> str:
-        """The tool and the call, for errors."""
+        """Tool and call, for errors."""
         ...
 
 
 class Crowd(Protocol):
-    """A limit, or one key of it, as far as the search for circles looks at it."""
+    """Limit, or one key of a limit, as deadlock detection sees it."""
 
     @property
     def concurrency(self) -> int | None:
-        """How many places there are; `None` for any number."""
+        """Number of permits; `None` for no limit."""
         ...
 
     @property
     def holders(self) -> Collection[Holder]:
-        """The attempts of this process that hold a place."""
+        """Attempts of this process that hold a permit."""
         ...
 
     @property
     def title(self) -> str:
-        """The name of its queue, for errors."""
+        """Name of the queue, for errors."""
         ...
 
 
 class LoanTurn:
-    """The wait of one attempt for a lent place."""
+    """Wait of one attempt for a lent permit."""
 
     __slots__ = ("borrower", "is_granted", "wake")
 
@@ -83,26 +82,30 @@ class LoanTurn:
         self.borrower = borrower
         self.is_granted = False
         self.wake: Callable[[], object] | None = None
-        """Called once the loan is granted; set by the gate in whose queue the attempt waits, too."""
+        """Called when the loan is granted; set by the gate in whose queue the attempt waits, too."""
 
     def when_granted(self, wake: Callable[[], object]) -> None:
-        """Call `wake` once the loan is granted, or at once if it has been."""
+        """Call `wake` when the loan is granted, or at once if it is granted already."""
+        # No lock is needed: this thread writes `wake` and then reads `is_granted`; `_grant` writes `is_granted` and
+        # then reads `wake`. So at least one of the two calls `wake`; a second call has no effect.
         self.wake = wake
-        if self.is_granted:  # looked at after `wake` was set, and granted before `wake` is read
+        if self.is_granted:
             wake()
 
 
 class Loan:
-    """The place of an attempt, lent to the attempts within it, one at a time.
+    """Permit of an attempt, lent to the attempts nested in it, one at a time.
 
     Args:
-        place: that is lent.
-        give_back: gives the place back for good.
+        place: the lent permit.
+        give_back: releases the permit finally.
     """
 
     __slots__ = ("_give_back", "_lender_has_left", "_lock", "_place", "_waiting", "borrower")
 
     def __init__(self, place: LentFrom, give_back: Callable[[], None]) -> None:
+        # Invariant: `_give_back` is called exactly once, when the lender has left and there is no borrower. `borrower`,
+        # `_waiting` and `_lender_has_left` change only under `_lock`; callbacks run outside of it.
         self.borrower: Holder | None = None
         self._place = place
         self._give_back = give_back
@@ -112,31 +115,31 @@ class Loan:
 
     @property
     def identity(self) -> Hashable:
-        """That of the place."""
+        """Identity of the permit."""
         return self._place.identity
 
     @property
     def starts(self) -> Turnstile | None:
-        """The gate that counts starts: the start of a borrower counts as any other."""
+        """Gate that counts starts; the start of a borrower counts like any other."""
         return self._place.starts
 
     @property
     def token(self) -> int | None:
-        """The fencing token of the place, if it is shared."""
+        """Fencing token of the permit, if it is shared."""
         return getattr(self._place, "token", None)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the place was lost at the store of a shared limit, because this process stood still."""
+        """True if the store of a shared limit may have given the permit to another process."""
         return getattr(self._place, "is_lost", False)
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody can be lent this place any more."""
+        """True if the lender has left, so that the permit is not lent any more."""
         return self._lender_has_left
 
     def try_borrow(self, borrower: Holder) -> bool:
-        """Take the place, if the lender has it and no attempt has borrowed it."""
+        """Borrow the permit if it is available now."""
         with self._lock:
             if self.borrower is not None or self._lender_has_left:
                 return False
@@ -144,9 +147,9 @@ class Loan:
             return True
 
     def wait_for(self, turn: LoanTurn) -> None:
-        """Join the queue of the loan; `turn` is granted at once if the place is free."""
+        """Join the queue of the loan; `turn` is granted at once if the permit is available."""
         with self._lock:
-            if self._lender_has_left:
+            if self._lender_has_left:  # the attempt waits in the queue of the gate, too
                 return
             if self.borrower is not None:
                 self._waiting[turn] = None
@@ -155,7 +158,7 @@ class Loan:
         self._grant(turn)
 
     def withdraw(self, turn: LoanTurn) -> None:
-        """Leave the queue, and give the place back if it was granted."""
+        """Leave the queue of the loan, and return the permit if it was granted."""
         with self._lock:
             self._waiting.pop(turn, None)
             is_mine = self.borrower is turn.borrower
@@ -163,7 +166,7 @@ class Loan:
             self.leave()
 
     def leave(self) -> None:
-        """Give the place to the next borrower, or back to the lender, or back for good if the lender has left."""
+        """Pass the permit to the next borrower or to the lender; release it if the lender has left."""
         with self._lock:
             turn = next(iter(self._waiting), None)
             if turn is not None:
@@ -176,10 +179,10 @@ class Loan:
             self._give_back()
 
     def lender_leaves(self) -> None:
-        """Give the place back for good, once it is not lent; from now on it is lent to nobody."""
+        """Stop lending; release the permit now, or when the last borrower returns it."""
         with self._lock:
             self._lender_has_left = True
-            self._waiting.clear()  # these attempts stand in the queue of the limit, too
+            self._waiting.clear()  # these attempts wait in the queue of the gate, too
             is_over = self.borrower is None
         if is_over:
             self._give_back()
@@ -191,7 +194,7 @@ class Loan:
 
 
 class Wait:
-    """A wait for a place at a limit, or for a lent one at the same limit."""
+    """Wait for a permit of a limit, or for a loan of such a permit."""
 
     __slots__ = ("crowd", "loan")
 
@@ -200,23 +203,15 @@ class Wait:
         self.loan = loan
 
     def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
-        """The attempts that hold the places, and the borrower of the loan, if it is lent."""
+        """Return the holders of the permits and the borrower of the loan; the end of any of them may end the wait."""
         return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
 
 
 @contextmanager
 def waiting(attempt: Holder, wait: Wait, around: Collection[Holder], tool: str, call_id: str | None) -> Generator[None]:
-    """A block in which an attempt waits for a place.
+    """Register the wait of an attempt during the block; raise `DeadlockError` if the wait completes a cycle.
 
-    Args:
-        attempt: that waits.
-        wait: for what.
-        around: the attempts that it runs within; all of them wait for it.
-        tool: the name of its tool, for errors.
-        call_id: of its call.
-
-    Raises:
-        DeadlockError: if it would wait for itself.
+    `around` are the enclosing attempts, which all wait for this one; `tool` and `call_id` are for the error.
     """
     attempt.waits_for = wait
     for one in around:
@@ -224,7 +219,7 @@ def waiting(attempt: Holder, wait: Wait, around: Collection[Holder], tool: str, 
             one.stalled = {}
         one.stalled[attempt] = None
     try:
-        # Registered first: of two attempts in two threads that close a circle at once, at least one finds it.
+        # Registered before the search: if two threads complete a cycle at the same time, at least one of them finds it.
         if (chain := _circle(attempt, frozenset(around))) is not None:
             raise DeadlockError(tool, call_id, tuple(one.title for one in chain), remedy=_remedy(wait.crowd))
         yield
@@ -244,40 +239,44 @@ def _remedy(crowd: Crowd) -> str:
 
 
 def _circle(attempt: Holder, around: Collection[Holder]) -> list[Holder] | None:
-    """The attempts that would wait for each other, the first one again last; `None` if there is no circle."""
-    if not _all_wait(attempt):
+    """Return a cycle of waiting attempts that begins and ends with `attempt`, or `None`."""
+    if not _all_wait(attempt):  # cheap, and false for almost every wait
         return None
     stuck = _stuck(attempt)
     return _chain(attempt, around, stuck) if attempt in stuck else None
 
 
 def _all_wait(attempt: Holder) -> bool:
-    """Return whether everybody waits from whom the attempt could get a place: a quick look, before the search."""
+    """Return whether every attempt from which this one could get a permit waits, too: a necessary condition."""
     return attempt.waits_for is not None and _is_stuck(
         attempt.waits_for, lambda one: bool(one.stalled) or one.waits_for is not None
     )
 
 
 def _is_stuck(wait: Wait, is_stuck: Callable[[Holder], bool]) -> bool:
-    """Return whether a wait has no end, given which attempts have none."""
+    """Return whether a wait never ends, given a predicate for stuck attempts."""
     holders, borrower = wait.may_end_by()
     concurrency, loan = wait.crowd.concurrency, wait.loan
+    # A holder that is not listed counts as one that will end. So a deadlock across processes is not found, and a permit
+    # of unknown work never causes a `DeadlockError`.
     if concurrency is None or len(holders) < concurrency:
-        return False  # a place is free, or is held by an attempt of another process or by other work
+        return False  # a permit is free, or is held by another process or by work that is no attempt
     if loan is not None and not loan.is_closed and (borrower is None or not is_stuck(borrower)):
         return False
     return all(is_stuck(one) for one in holders)
 
 
 def _waits_of(one: Holder) -> Iterator[Holder]:
-    """The attempts that have to get their places before this one ends."""
+    """Yield the waiting attempts that must get their permits before this attempt can end: nested ones, and itself."""
     yield from [] if one.stalled is None else list(one.stalled)
     if one.waits_for is not None:
         yield one
 
 
 def _stuck(attempt: Holder) -> set[Holder]:
-    """The waiting attempts, of those that this one depends on, that never get a place."""
+    """Return the waiting attempts, among those that this one depends on, that never get a permit."""
+    # First all that this attempt depends on, then remove those whose wait can end, until no more can be removed. What
+    # remains is the largest set of attempts that wait only for each other.
     stuck: set[Holder] = set()
     todo = [attempt]
     while todo:
@@ -298,7 +297,7 @@ def _stuck(attempt: Holder) -> set[Holder]:
 
 
 def _chain(attempt: Holder, around: Collection[Holder], stuck: Collection[Holder]) -> list[Holder]:
-    """Follow the waits from an attempt back to itself."""
+    """Return the attempts on a path of waits from an attempt back to itself, for the error."""
     chain, here = [attempt], attempt
     while here.waits_for is not None:
         holders, _ = here.waits_for.may_end_by()

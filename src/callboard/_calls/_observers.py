@@ -187,8 +187,8 @@ class CarefulObserver(Generic[E]):
         self._clock = clock
         self._looks = looks
         self._failed = False
-        # Invariant: the observer receives either the first and the last event of a call, or no event of it at all.
-        # Otherwise a span would stay open for ever, or a gauge of running calls would be wrong after a pause.
+        # Invariant for each call that begins while this observer is registered: it receives the first and the last
+        # event, or no event of the call. Otherwise a pause would leave a span open or a gauge of running calls wrong.
         self._known: set[int] = set()
         """Numbers of running calls whose first event was delivered; the last event is delivered in any case."""
         self._missed: set[int] = set()

@@ -1,6 +1,6 @@
-"""Places at limits that many processes share: what an attempt sees of them. Where they are kept is another's business.
+"""Permits at limits that many processes share, as an attempt sees them; a `SharedLimits` store keeps the limits.
 
-What is kept elsewhere of keys and tenants are digests, for they may be made of what a model wrote.
+The store receives only digests of keys and tenants, which may contain confidential arguments of calls.
 """
 
 import threading
@@ -14,21 +14,15 @@ from callboard._types import CallContext, KeyFunction, Limit, SharedLimits, Stay
 
 
 def limiter_of(limit: Limit, name: str, title: str) -> "Limiter | SharedLimiter":
-    """A limit and its gates: in this process, or where it says that it is shared.
+    """Return the limiter of a limit: of this process, or of the store that `limit.shared` names.
 
-    Args:
-        limit: its numbers.
-        name: of what is limited, in all processes alike.
-        title: whose queue it is, for rejections.
-
-    Raises:
-        ValueError: if it cannot be kept where it is to be.
+    `name` must be equal in all processes that share the limit; `title` names the queue in rejections.
     """
     return Limiter(limit, title) if limit.shared is None else SharedLimiter(limit, limit.shared, name, title)
 
 
 class SharedLimiter:
-    """A limit that is kept elsewhere, and its places."""
+    """Limit in a shared store."""
 
     __slots__ = ("_key", "_limit", "_name", "_shared", "_tenant", "_title")
 
@@ -43,21 +37,22 @@ class SharedLimiter:
 
     @property
     def takes_context(self) -> bool:
-        """Whether its key or its tenant looks at more than the call."""
+        """True if the key or tenant function takes a context in addition to the call."""
         return any(one is not None and one.takes_context for one in (self._key, self._tenant))
 
     def seeing(self, context: Callable[[], CallContext]) -> Gates:
-        """The gates for calls of which the key sees a context besides, if it looks at one."""
+        """Return a view of the limiter that passes a context to its functions, if one of them takes it."""
         return Seeing(self, context) if self.takes_context else self
 
     def gate(
         self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext
     ) -> "SharedPlace":
-        """The place of this call; `context` makes what keys may look at besides the call.
+        """Return the gate for a call; `context` creates the context for the key and tenant functions.
 
         Raises:
-            NoKeyError: if a key function fails, or returns what cannot be a key.
+            NoKeyError: if a key function fails, or returns an invalid key.
         """
+        # A new object for each attempt: it holds the attempt's own request at the store.
         key, tenant = (_text_of(one, call, context, self._title) for one in (self._key, self._tenant))
         title = f"{self._title} for calls like this one" if key else self._title
         wanted = Wanted(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
@@ -75,12 +70,12 @@ def _text_of(function: KeyFunction | None, call: ToolCallLike, context: Callable
 
 
 _holders: dict[Hashable, set[Holder]] = {}
-"""The attempts of this process that have a place at a shared limit, by the identity of the place."""
-_lock = threading.Lock()
+"""Attempts of this process that hold a permit at a shared limit, by the identity of the permit."""
+_lock = threading.Lock()  # guards changes of `_holders`: an empty set is removed, and another thread may add to it
 
 
 class SharedPlace:
-    """The place of one attempt, which waits for it, has it, and gives it back."""
+    """Permit of one attempt at a shared limit, from the request to the release."""
 
     __slots__ = ("_shared", "_stay", "_wanted")
 
@@ -91,31 +86,32 @@ class SharedPlace:
 
     @property
     def identity(self) -> Hashable:
-        """The store, the name that the limit has there, and the key."""
+        """Store, name of the limit in the store, and key."""
+        # Without the tenant, which affects only the order of the queue: permits are interchangeable between tenants.
         return (id(self._shared), getattr(self._shared, "name", None) or self._wanted.name, self._wanted.key)
 
     @property
     def concurrency(self) -> int | None:
-        """How many places all processes have together; `None` for any number."""
+        """Number of permits of all processes together; `None` for no limit."""
         return self._wanted.limit.concurrency
 
     @property
     def is_lendable(self) -> bool:
-        """Whether a call may lend the place to a call within it: the store would not count the start of that call."""
+        """True if a call may lend the permit to a nested call; false with a rate: the store counts no nested starts."""
         return self.concurrency is not None and self._wanted.limit.rate is None
 
     @property
     def holders(self) -> set[Holder]:
-        """The attempts of this process that have such a place, in a copy."""
+        """Copy of the set of this process's attempts that hold such a permit."""
         return set(_holders.get(self.identity, ()))
 
     @property
     def title(self) -> str:
-        """The name of the queue, for errors."""
+        """Name of the queue, for errors."""
         return self._wanted.title
 
     def note_holder(self, holder: Holder, *, has: bool) -> None:
-        """Note that an attempt has such a place, or no longer has it."""
+        """Register or unregister an attempt as holder of such a permit."""
         identity = self.identity
         with _lock:
             holders = _holders.setdefault(identity, set())
@@ -125,32 +121,33 @@ class SharedPlace:
 
     @property
     def starts(self) -> None:
-        """Nothing to wait for: the place is given with room for a start, which `begin` counts."""
+        """No gate for starts: the store grants a permit together with a start, which `begin` counts."""
         return
 
     @property
     def token(self) -> int | None:
-        """The fencing token of the place, while there is one."""
+        """Fencing token of the permit, while it is held."""
         return None if self._stay is None else self._stay.token
 
     def try_enter(self, loop: EventLoop) -> bool:
-        """Never: whether there is a place is known elsewhere."""
+        """Return `False`: only the store knows whether a permit is free."""
         return False
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Take a place, after everybody who came before; return False without one if `turn` is granted first.
+        """Request a permit and wait for it; return `False` without one if `turn` is granted first.
 
         Raises:
-            NoPlaceError: if there is none, and no room to wait.
-            StorageError: if where it is kept cannot be used.
+            NoPlaceError: if no permit is free and the queue is full.
+            StorageError: if the store cannot be used.
         """
+        # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
         wakeup = loop.wakeup()
         stay = self._stay = self._shared.ask(self._wanted, wakeup.set)
         if turn is not None:
             turn.when_granted(wakeup.set)
         try:
             await wakeup.wait()
-        except BaseException:
+        except BaseException:  # cancelled, perhaps after the store has granted the permit: release it
             self.leave()
             raise
         if turn is not None and turn.is_granted:
@@ -164,34 +161,32 @@ class SharedPlace:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process may have the place by now."""
+        """True if the store may have given the permit to another process."""
         return self._stay is not None and self._stay.is_lost
 
     def begin(self) -> None:
-        """Note that the body begins; not before, for the rate of starts counts from here."""
+        """Count the start of the body at the store; its rate counts from this moment."""
         if self._stay is not None:
             self._stay.begin()
 
     def leave(self) -> None:
-        """Give the place back, or leave the queue; from any thread."""
-        stay, self._stay = self._stay, None
+        """Release the permit, or withdraw the request; from any thread."""
+        stay, self._stay = self._stay, None  # so that a second call does nothing
         if stay is not None:
             stay.leave()
 
 
 async def count_start(places: Sequence[Place | Loan], loop: EventLoop) -> bool:
-    """Count a start at all of the places that a call has; wait until their rates allow it.
-
-    Returns:
-        False if one of the places was lost, because the process stood still: all of them have to be taken anew, in
-        their order, as a call that holds a later one and waits for an earlier one could wait for ever.
-    """
+    """Wait until all rates allow a start, and count it; return `False` if a shared permit was lost meanwhile."""
+    # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
+    # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
     for place in places:
         if place.starts is not None:
             await place.starts.pass_through(loop)
     if any(place.is_lost for place in places if isinstance(place, (SharedPlace, Loan))):
         return False
-    for place in places:  # last, so that nothing comes between the start that others count and the body
+    # Last, and without an `await`: between the start that other processes count and the body, nothing may wait.
+    for place in places:
         if isinstance(place, SharedPlace):
             place.begin()
     return True

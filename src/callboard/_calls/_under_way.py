@@ -1,4 +1,4 @@
-"""What is under way in an object that can be drained: then nothing new begins, and what runs finishes or is ended."""
+"""Draining: an object refuses new work, waits for its running operations, and cancels those that take too long."""
 
 import logging
 import math
@@ -25,41 +25,38 @@ T = TypeVar("T")
 _log = logging.getLogger("callboard")
 
 PATIENCE = 30.0
-"""Seconds that what runs has to finish, where nobody says otherwise."""
+"""Default seconds that a drain waits for running operations."""
 
 
 class HasCalls(Protocol):
-    """A batch, as a drain sees it: calls that run together, of which it tells whose outcome is unknown."""
+    """Batch, as a drain sees it."""
 
     calls: Sequence[SupervisedCall[Any]]
 
 
 class Undertaking:
-    """One thing that is under way: a block in one task, which a drain may end.
+    """Operation in progress: a block in one task, which a drain may cancel. Raises `DrainingError` on entering.
 
     Args:
-        whole: to which it belongs.
-        grace: seconds of clean-up, if it is ended.
-        thread_id: of the conversation that it is for.
-
-    Raises:
-        DrainingError: on entering, if nothing new may begin.
+        whole: operations of the object to which this one belongs.
+        grace: seconds of clean-up after a cancellation by a drain.
+        thread_id: id of the conversation that the operation belongs to.
     """
 
     def __init__(self, whole: "UnderWay", *, grace: float = DEFAULT_GRACE, thread_id: str | None = None) -> None:
         self.loop = current_loop()
         self.batches: set[HasCalls] = set()
-        """Those that run within it."""
+        """Batches that run within the operation."""
         self.whole = whole
         self.has_entered = self.is_over = False
-        """Whether it was let in; whether it has ended."""
+        """True once the object has admitted the operation; true once it has ended."""
         self._thread_id = thread_id
         self._body: UnknownCall | None = None
-        self._at_stake: list[SupervisedCall[Any]] = []
+        self._at_stake: list[SupervisedCall[Any]] = []  # calls that ran when a drain cancelled the operation
         self._scope = self.loop.scope(math.inf, grace)
 
     def __enter__(self) -> Self:
-        self.whole.admit(self)
+        self.whole.admit(self)  # may raise: before any state that `__exit__` would have to undo
         self.has_entered = True
         self._token = _around.set((*_around.get(), self))
         self._scope.__enter__()
@@ -70,37 +67,40 @@ class Undertaking:
     ) -> bool:
         was_ended = False
         try:
-            was_ended = self._scope.__exit__(kind, error, traceback) and error is not None  # trio says so of any end
+            # trio's scope also returns True for a block that ended normally after a cancellation.
+            was_ended = self._scope.__exit__(kind, error, traceback) and error is not None
         finally:
             _around.reset(self._token)
             self.whole.left(self, was_ended=was_ended)
         return was_ended
 
     def begin(self, tool: str, call_id: str | None) -> None:
-        """Note that its body begins: if it is ended from now on, nobody knows what came of it."""
+        """Record that the body begins: if the operation is cancelled from now on, the outcome is unknown."""
         self._body = UnknownCall(tool=tool, call_id=call_id, thread_id=self._thread_id)
 
     @property
     def has_begun(self) -> bool:
-        """Whether its body has begun, which may have effects from then on."""
+        """True once the body has begun, and may have had effects."""
         return self._body is not None
 
     def end(self) -> None:
-        """End it with its grace; in its loop's thread."""
+        """Cancel the operation, with its grace for clean-up; in its loop's thread."""
         if not self.is_over:
+            # Collected before the cancellation: afterwards the batches no longer list their calls. An idempotent call
+            # is not at stake, because it can be repeated.
             live = [call for batch in self.batches for call in batch.calls]
             self._at_stake = [call for call in live if call.running and not call.policy.idempotent]
             self._scope.cancel()
 
     def unknown(self) -> list[UnknownCall]:
-        """The calls of which nobody knows what came of them, once it was ended."""
+        """Return the calls whose outcome is unknown after a cancellation of the operation."""
         lost = [call for call in self._at_stake if not call.ended]
         known = [UnknownCall(tool=call.name, call_id=call.id, thread_id=self._thread_id) for call in lost]
         return known if self._body is None else [*known, self._body]
 
 
 class _Round:
-    """One drain: what it waits for, and what became of that. Changed under the lock of the whole."""
+    """State of one drain: operations that it still waits for, and its report. The lock of `UnderWay` guards it."""
 
     def __init__(self, left: set[Undertaking]) -> None:
         self.left = left
@@ -108,7 +108,7 @@ class _Round:
         self.report = Drained()
 
     def account_for(self, one: Undertaking, *, was_ended: bool) -> None:
-        if one not in self.left:
+        if one not in self.left:  # nested in another operation, or the caller's own, or already counted
             return
         self.left.remove(one)
         ended = Drained(ended=1, unknown=tuple(one.unknown())) if was_ended else Drained(finished=1)
@@ -118,34 +118,33 @@ class _Round:
 
 
 class UnderWay:
-    """All that is under way in an object, in any event loop; any thread may ask.
+    """Operations in progress of one object, in any event loop; all methods may be called from any thread.
 
-    What begins within something that is under way belongs to it, and may begin as long as that goes on.
+    An operation that begins within a running operation of the same object belongs to that one. It is admitted during a
+    drain, too: otherwise the outer operation could not finish.
 
     Args:
-        what: the object, in words: "the node 'tools'".
+        what: the object in words, such as "the node 'tools'".
     """
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.is_draining = False
+        # Guards the fields below and each `_Round`: operations of several loops begin and end while one of them drains.
         self._lock = threading.Lock()
         self._all: set[Undertaking] = set()
         self._rounds: list[_Round] = []
 
     def __deepcopy__(self, memo: object) -> "UnderWay":
-        return UnderWay(self.what)  # of the copy, nothing is under way
+        return UnderWay(self.what)  # the copy has no operations in progress
 
     def __reduce__(self) -> tuple[object, ...]:
         return UnderWay, (self.what,)
 
     def admit(self, one: Undertaking) -> None:
-        """Count something as under way, so that a drain waits for it, or refuse it.
-
-        Raises:
-            DrainingError: if nothing new may.
-        """
+        """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
         inside = any(outer.whole is self and not outer.is_over for outer in _around.get())
+        # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
         with self._lock:
             if self.is_draining and not inside:
                 raise DrainingError(self.what)
@@ -153,7 +152,7 @@ class UnderWay:
                 self._all.add(one)
 
     def left(self, one: Undertaking, *, was_ended: bool) -> None:
-        """Note that something is over, so that no drain waits for it."""
+        """Unregister an operation, and count it in every running drain."""
         with self._lock:
             one.is_over = True
             self._all.discard(one)
@@ -163,33 +162,21 @@ class UnderWay:
     async def run(
         self, work: Callable[[], Awaitable[T]], *, grace: float = DEFAULT_GRACE, thread_id: str | None = None
     ) -> T:
-        """Run something that a drain may end.
-
-        Args:
-            work: what to run.
-            grace: seconds of clean-up, if it is ended.
-            thread_id: of the conversation that it is for.
-
-        Raises:
-            DrainingError: if nothing new may begin, or this was ended.
-            BaseException: what the work raises.
-        """
+        """Run `work` as an operation; raise `DrainingError` if a drain refuses or cancels it."""
         with Undertaking(self, grace=grace, thread_id=thread_id):
             return await work()
+        # Reached only if a drain cancelled the operation.
         raise DrainingError(self.what, begun=True)
 
     async def drain(self, timeout: float) -> Drained:
-        """Let nothing new begin until `reopen`, wait for what runs, and end what has not finished in time.
+        """Refuse new operations until `reopen()`, wait up to `timeout` seconds for running ones, and cancel the rest.
 
-        Whoever asks from within something that is under way does not wait for that. If the caller is cancelled, what
-        runs is ended at once.
-
-        Args:
-            timeout: seconds; what is ended then has its grace besides.
+        Cancelled operations have their grace in addition. If the caller is cancelled, running operations are cancelled
+        at once. The operations that the caller itself runs in are not waited for.
 
         Raises:
-            ValueError: for a number out of range.
-            RuntimeError: if something could not end, because its event loop waits for the sync code that asks.
+            ValueError: if the timeout is out of range.
+            RuntimeError: if an event loop with a running operation is blocked by the sync code that drains.
         """
         check_duration("drain(timeout=...)", timeout)
         loop = current_loop()
@@ -199,8 +186,10 @@ class UnderWay:
             with loop.scope(loop.now() + timeout, 0.0):
                 await self._until_over(drain)
         finally:
+            # Reached at the timeout, at a cancellation of the caller, and after a normal end with nothing left.
             if drain.left:
                 self._end(drain)
+                # Shielded without a limit: each operation ends within its grace.
                 with loop.shield(math.inf):
                     await self._until_over(drain)
             with self._lock:
@@ -209,12 +198,12 @@ class UnderWay:
         return drain.report
 
     def reopen(self) -> None:
-        """End the refusal of what is new, which a drain has brought."""
+        """Accept new operations again after a drain."""
         self.is_draining = False
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """A block in which this may be drained, and after which it is as it was."""
+        """Restore the state after the block, in which the object may be drained."""
         was_draining = self.is_draining
         try:
             yield
@@ -223,7 +212,8 @@ class UnderWay:
 
     def _begun(self) -> _Round:
         with self._lock:
-            left = self._all.difference(_around.get())
+            left = self._all.difference(_around.get())  # without the caller's own operations: they cannot end first
+            # Such a loop could neither finish nor cancel its operations: refuse before anything has changed.
             if any(stands_still(one.loop) for one in left):
                 raise RuntimeError(
                     f"{self.what} has something under way in the event loop that waits for this: await it there, or "
@@ -234,6 +224,7 @@ class UnderWay:
         return drain
 
     async def _until_over(self, drain: _Round) -> None:
+        # Check and wakeup under one lock, or the last operation could end in between and wake nothing.
         with self._lock:
             if not drain.left:
                 return
@@ -243,11 +234,11 @@ class UnderWay:
     def _end(self, drain: _Round) -> None:
         for one in list(drain.left):
             if not run_there(one.loop, one.end):
-                self.left(one, was_ended=True)  # its event loop has ended, and it with that
+                self.left(one, was_ended=True)  # its event loop has ended, so it will never report its end
 
 
 def tell_of_drain(what: str, report: Drained) -> None:
-    """Have it in the log what became of what ran, if anything did."""
+    """Log the report of a drain, unless it is empty."""
     if report != Drained():
         _log.log(logging.WARNING if report.ended else logging.INFO, "%s was drained: %s", what, report)
 
@@ -256,5 +247,5 @@ _around: ContextVar[tuple[Undertaking, ...]] = ContextVar("callboard_under_way",
 
 
 def undertakings() -> tuple[Undertaking, ...]:
-    """What the code that runs here is part of, the outermost first."""
+    """Return the operations that the running code belongs to, the outermost first."""
     return _around.get()

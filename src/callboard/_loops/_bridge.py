@@ -70,7 +70,7 @@ def _background() -> _BackgroundLoop:
 
 
 class _Crossing(Generic[T]):
-    """One call on a background loop; cancelled once and then given a grace, like every task of callboard."""
+    """Function call on a background loop; cancelled once and then given a grace, like every task of callboard."""
 
     # Until `on_end`, only the thread of the background loop writes the fields. Afterwards the caller reads the result.
 

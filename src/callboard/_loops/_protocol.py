@@ -68,7 +68,7 @@ class Nursery(Protocol):
 
 
 class Wakeup(Protocol):
-    """One-shot event for one waiting task; `set()` may be called from any thread."""
+    """Single-use event for a waiting task; `set()` may be called from any thread."""
 
     def set(self) -> None: ...
 
