@@ -1,12 +1,12 @@
-"""Everything callboard knows of LangGraph's private names, and nowhere else.
+"""Adapter to LangGraph; only this package uses LangGraph's private names.
 
-`_outer_task`: the graph that runs us. `_call_scope`: what runs within a call of ours. `_outer_handlers`: what the graph
-that runs us hears of that. `_node_scope`: what LangGraph would say of a node of our agent's. `_tools_node`: LangGraph's
-own tools node. `_savers`: the one way to await a checkpointer. `_serializers`, `_packed`, `_remembered`,
-`_conversations`: values as LangGraph stores them. `_reads`: a checkpointer that shows what it does not know as dicts.
-`_postgres`: what its savers on PostgreSQL do not offer.
+`_outer_task`: the graph task that runs callboard. `_call_scope`: the config of code inside a call. `_outer_handlers`:
+streams and callbacks of the outer graph. `_node_scope`: the config of a node of callboard's agent. `_tools_node`:
+LangGraph's own `ToolNode`. `_savers`: awaiting a checkpointer. `_serializers`, `_packed`, `_remembered`,
+`_conversations`: values in LangGraph's storage format. `_reads`: checkpointers that return dicts instead of objects.
+`_postgres`: operations that LangGraph's PostgreSQL savers lack.
 
-Names and meanings were read from langgraph 1.2; `tests/test_langgraph_keys.py` notices when they move.
+Names and meanings are those of langgraph 1.2; `tests/test_langgraph_keys.py` fails when they change.
 """
 
 from callboard._langgraph._call_scope import PLACEHOLDER_ID as PLACEHOLDER_ID

@@ -1,4 +1,4 @@
-"""What runs within a call of ours: the keys by which it interrupts, resumes and runs graphs of its own."""
+"""LangGraph config of code inside a call, for interrupts, resuming and nested graphs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -22,31 +22,31 @@ from langgraph.types import Interrupt, _interrupt_id
 from callboard._langgraph._outer_task import Send, Writes
 
 PLACEHOLDER_ID = Interrupt(value=None).id
-"""The id of an interrupt that nobody has given one."""
+"""Id of an `Interrupt` that was created without an id."""
 
 
 def call_namespace(conf: Mapping[str, Any], key: str) -> str:
-    """The checkpoint namespace of one call; its interrupts are named after it."""
+    """Return the checkpoint namespace of a call; the ids of its interrupts are derived from it."""
     around = conf.get(CONFIG_KEY_CHECKPOINT_NS)
     return f"{around}{NS_SEP}call:{key}" if around else f"call:{key}"
 
 
 _RUN_NAME: Final = "callboard_run"
-"""Name of a batch in `configurable`, of a caller that makes the same calls again in another thread: `mcp_service`."""
+"""Key in `configurable` for a run name, for callers such as `mcp_service` that repeat a batch in another thread."""
 
 
 def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
-    """Return a name for what runs a batch, which makes the namespaces of its calls unique among all runs.
+    """Return a prefix that makes the namespaces of a batch's calls unique among all runs.
 
     Args:
-        conf: what is around the calls. A namespace in it says which task of which checkpoint they belong to, except
-            within a call that has none such around it.
-        is_named: whether the namespaces of the calls have been given, and so name them already.
+        conf: the `configurable` around the calls.
+        is_named: true if the namespaces of the calls are unique already.
     """
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad):
         return around.run
     thread = conf.get("thread_id")
+    # A namespace identifies the task and the checkpoint, so together with the thread it is unique.
     if is_named or conf.get(CONFIG_KEY_CHECKPOINT_NS):
         return "" if thread is None else str(thread)
     given = conf.get(_RUN_NAME)
@@ -54,23 +54,20 @@ def name_of_run(conf: Mapping[str, Any], *, is_named: bool) -> str:
 
 
 def question_id(namespace: str, answered: int) -> str:
-    """The id that `interrupt()` gives to the next question in a namespace."""
+    """Return the id that `interrupt()` gives to the next question in a namespace."""
     return _interrupt_id(namespace, answered)
 
 
 def is_interrupt_id(key: str) -> bool:
-    """Whether a key looks like the id of an interrupt: an xxh3 digest of 128 bits, in lower case."""
+    """Return whether a key looks like an interrupt id: 128 bits of xxh3 in lower-case hex."""
     return len(key) == 32 and set(key) <= set("0123456789abcdef")
 
 
 class GraphNames:
-    """The graphs that the calls of one task run, and what LangGraph would call them.
+    """Mapping from the namespaces of graphs inside calls to the namespaces that LangGraph would use.
 
-    LangGraph knows no calls, only the task: the first graph that it runs has the task's namespace, and the others
-    have numbers. Ours have namespaces below those of their calls, by which they are stored.
-
-    Args:
-        task: the namespace of the task.
+    LangGraph knows only the task, not its calls: the first graph in a task has the task's namespace, further graphs
+    have numbers. callboard stores graphs in namespaces below those of their calls. `task` is the task's namespace.
     """
 
     def __init__(self, task: str) -> None:
@@ -79,20 +76,15 @@ class GraphNames:
         self._names: dict[str, str] = {}
 
     def started(self, call: str, number: int) -> None:
-        """A call runs a graph.
-
-        Args:
-            call: the namespace of the call.
-            number: how many graphs it has run before.
-        """
+        """Register a graph that a call starts; `number` is the count of the call's earlier graphs."""
         if (graph := _numbered(call, number)) not in self._names:
             self._names[graph] = name = _numbered(self._task, next(self._started))
-            # One with a conversation for all visits has no ids in its namespace, so calls share it.
+            # A graph that continues one conversation has no task ids in its namespace, so several calls share the name.
             lasting = _numbered(without_ids(call), number)
             self._names.setdefault(lasting, without_ids(self._task) + name.removeprefix(self._task))
 
     def of(self, namespace: str) -> str:
-        """What LangGraph would call a graph that a call runs, or anything in one."""
+        """Return LangGraph's namespace for a graph inside a call, or for a part of one."""
         graph = namespace
         while graph:
             if graph in self._names:
@@ -106,32 +98,33 @@ def _numbered(namespace: str, number: int) -> str:
 
 
 def without_ids(namespace: str) -> str:
-    """The namespace of a graph that goes on with one conversation, whichever task runs it."""
+    """Return a namespace without task ids, as used by graphs that continue one conversation in every task."""
     return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
 class AnswerKeeper(Protocol):
-    """Keeps the answers that calls have accepted, so that they get them again when they start anew."""
+    """Store of the answers that calls have accepted, so that restarted calls receive them again."""
 
     def accepted(self, key: str, answers: list[Any]) -> None: ...
 
 
 class CallScratchpad(PregelScratchpad):
-    """What `interrupt()` and graphs below a call count and look up; made for every call, so made cheaply.
+    """Scratchpad of a call: counters and answers for `interrupt()` and for nested graphs.
 
-    A real `PregelScratchpad`, because Pregel asks; but its counters are methods, and begin at 0 here.
+    A subclass of `PregelScratchpad`, because Pregel checks the type. Its counters are methods and start at 0 for each
+    call. One is created for every call, so creation must be cheap.
 
     Args:
-        around: the one of the task around the call.
+        around: scratchpad of the task around the call.
         resume: answers to the call's own questions, in order.
-        keeper: told all of them, for `key`, each time one has been accepted.
-        key: the call's name in its batch.
-        forward: takes the other writes.
-        digests: what the answers are good for, where their questions said so.
-        question: what the last of the answers is for, where that is known.
-        namespace: the call's own.
-        graphs: told of those that the call runs.
-        run: a name of what runs the call's batch.
+        keeper: receives all accepted answers of the call, under `key`, after each further one.
+        key: name of the call in its batch.
+        forward: receives all other writes of the call.
+        digests: per answer, the digest of the only question that it may answer, or `None`.
+        question: question of the last answer, if known.
+        namespace: namespace of the call.
+        graphs: registry of the graphs that the call runs.
+        run: unique name of the run of the call's batch.
     """
 
     __slots__ = (
@@ -175,11 +168,11 @@ class CallScratchpad(PregelScratchpad):
         self._forward = forward
         self._asked = self._subgraphs = 0
 
-    __setattr__ = object.__setattr__  # the parent is frozen; the counters below are not
+    __setattr__ = object.__setattr__  # the parent is a frozen dataclass, but the counters below change
 
     @property
     def name(self) -> object:
-        """A name that no other call has, in any run, and that this one has again when it is begun anew."""
+        """Name that is unique over all calls of all runs, and the same when the call is started again."""
         return [self.run, self._namespace]
 
     @property
@@ -211,32 +204,32 @@ class CallScratchpad(PregelScratchpad):
         return number
 
     def get_null_resume(self, consume: bool = False) -> None:
-        # Plain answers are turned into answers by id before a call sees them.
+        # Answers without an id were assigned to interrupt ids before the call started.
         return None
 
     def last_answer_is_for(self, digest: str) -> bool:
-        """Whether the answer that `interrupt()` returned last was given to a question with this digest."""
+        """Return whether the latest answer that `interrupt()` returned belongs to a question with this digest."""
         position = self._asked - 1
         return position < len(self._digests) and self._digests[position] == digest
 
     def next_answer_is_bound(self) -> bool:
-        """Whether the next `interrupt()` would return an answer that is good for one digest only."""
+        """Return whether the next `interrupt()` would return an answer that is bound to one digest."""
         return self._asked < min(len(self._digests), len(self.resume)) and self._digests[self._asked] is not None
 
     def next_is_asked(self) -> bool:
-        """Whether the next `interrupt()` has no answer yet."""
+        """Return whether the next `interrupt()` has no answer yet, and so will ask."""
         return self._asked >= len(self.resume)
 
     def answers_left(self) -> int:
-        """How many answers the call has not taken yet."""
+        """Return the number of answers that the call has not taken yet."""
         return max(0, len(self.resume) - self._asked)
 
     def answered_question(self) -> object:
-        """What the last answer is for, as long as the call has not taken it; `None` if nobody knows."""
+        """Return the question of the last answer while the call has not taken it; `None` if unknown."""
         return self._question if self.answers_left() else None
 
     def __call__(self, writes: Writes) -> None:
-        """Take what the call writes: accepted answers for the keeper, all else for the task around it."""
+        """Receive the call's writes: accepted answers go to the keeper, all others to the outer task."""
         for channel, value in writes:
             if channel == RESUME:
                 self._keeper.accepted(self._key, list(value))
@@ -245,42 +238,40 @@ class CallScratchpad(PregelScratchpad):
 
 
 def scope_of(config: RunnableConfig) -> CallScratchpad | None:
-    """What a call of ours runs in, by its config; `None` where somebody has taken it out."""
+    """Return the scratchpad of a call from its config; `None` if a tool has removed or replaced it."""
     found = config.get(CONF, {}).get(CONFIG_KEY_SCRATCHPAD)
     return found if isinstance(found, CallScratchpad) else None
 
 
 class TaskScope(NamedTuple):
-    """What a call runs in that somebody else runs, in a task of LangGraph's."""
+    """Source of the unique name of a call that LangGraph's own node runs."""
 
     name: object
-    """That of no other call, in any run; the same when the task is begun anew."""
+    """Name that is unique over all calls of all runs, and the same when the task is started again."""
 
 
 def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | None:
-    """What a call runs in, by the config of its task; `None` outside of a graph."""
+    """Return the scope of a call from the config of its LangGraph task; `None` outside of a graph."""
     conf = config.get(CONF, {})
     namespace = conf.get(CONFIG_KEY_CHECKPOINT_NS)
     return TaskScope([conf.get("thread_id"), namespace, call_id]) if namespace else None
 
 
 def answer_is_for(digest: str, config: RunnableConfig) -> bool:
-    """Whether the answer that `interrupt()` returned last was given to a question with this digest.
-
-    Only a `ToolNode` of ours knows what had been asked; elsewhere the engine's word has to do.
-    """
+    """Return whether the latest answer that `interrupt()` returned belongs to a question with this digest."""
     scope = scope_of(config)
+    # Only callboard's `ToolNode` records questions. In another node, LangGraph's assignment of answers is trusted.
     return scope is None or scope.last_answer_is_for(digest)
 
 
 def bound_answer_waits(config: RunnableConfig) -> bool:
-    """Whether the call has an answer, not looked at yet, that is good for one digest only."""
+    """Return whether the next answer of the call is bound to one digest."""
     scope = scope_of(config)
     return scope is not None and scope.next_answer_is_bound()
 
 
 def next_is_asked(config: RunnableConfig) -> bool:
-    """Whether the next `interrupt()` is known to ask; outside of a `ToolNode` of ours nobody knows."""
+    """Return whether the next `interrupt()` will ask; always `False` outside of callboard's `ToolNode`."""
     scope = scope_of(config)
     return scope is not None and scope.next_is_asked()
 
@@ -288,14 +279,7 @@ def next_is_asked(config: RunnableConfig) -> bool:
 def call_configurable(
     conf: Mapping[str, Any], namespace: str, scratchpad: CallScratchpad, resume_map: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The `configurable` of one call.
-
-    Args:
-        conf: the one around the call.
-        namespace: the call's own.
-        scratchpad: the call's own.
-        resume_map: all answers by id, for graphs that the tool runs.
-    """
+    """Return the `configurable` of one call; `resume_map` has all answers by id, for graphs that the tool runs."""
     keys: dict[str, Any] = {
         **conf,
         CONFIG_KEY_SCRATCHPAD: scratchpad,

@@ -1,6 +1,7 @@
-"""Conversations as they were last stored: a turn adds to the end, and what was there is not packed again, nor made.
+"""Cache of stored conversations, so that a turn packs and parses only the messages that it adds.
 
-Somebody may have changed a message in place, so all are compared with what was stored; that is done in one go.
+Users' code may have changed a message in place. So the fields of all old messages are packed together and compared
+with the stored ones, which takes much less time than packing the messages.
 """
 
 import threading
@@ -26,51 +27,51 @@ from callboard._langgraph._packed import (
 from callboard._langgraph._remembered import MessageMemory, Remembered
 
 ROOM = 32 * 1024 * 1024
-"""How many bytes the conversations of one checkpointer take at most."""
+"""Maximum size of the cached conversations of one checkpointer, in bytes."""
 
 SHORTEST = 8
-"""Messages of a conversation for which it is worth it."""
+"""Minimum number of messages of a cached conversation; for shorter ones the cache costs more than it saves."""
 
 _BRANCHES = 4
-"""How many conversations of one place are kept: a state may have several, and a thread may have branches."""
+"""Maximum number of cached conversations per thread, which may have several message lists and branches."""
 
 _CHANNELS = "channel_values"
 
 _NIL = b"\xc0"
 
 _HOLE = ormsgpack.Ext(127, token_bytes(16))
-"""Stands for the conversation where the rest of a value is packed; no value of anybody's can have it in it."""
+"""Placeholder for the conversation in the packed rest of a value; 16 random bytes, so no user's value contains it."""
 
 _MARK = ormsgpack.packb(_HOLE)
 
 Loads = Callable[[bytes], Any]
-"""Reads a value."""
+"""Function that parses packed bytes into a value."""
 
 
 class _Known(NamedTuple):
-    """The first messages of a conversation, as far as they were read."""
+    """First messages of a conversation, as far as they were parsed."""
 
     messages: tuple[Remembered, ...] = ()
     end: int = 0
-    """How many of its bytes they are."""
+    """Length of these messages in the packed conversation, in bytes."""
     size: int = 0
-    """What they take."""
+    """Memory that these messages take, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A value with a conversation in it, as it was last stored."""
+    """Value with a conversation, as it was last stored; immutable, because several threads share it."""
 
     data: bytes
     channel: str | None
-    """Which channel of a checkpoint the conversation is; `None` if it is the value itself."""
+    """Channel of the checkpoint that is the conversation; `None` if the value itself is the conversation."""
     span: range
-    """Where in the data it is, without what says how many messages there are."""
+    """Position of the messages in `data`, without the array header that has their number."""
     first: Any
-    """The id of its first message."""
+    """Id of the first message."""
     kinds: list[type]
     fields: bytes
-    """Those of all its messages, packed in one go."""
+    """Fields of all messages, packed together."""
     known: _Known
 
     @property
@@ -79,20 +80,21 @@ class _Stored:
 
     @property
     def messages(self) -> bytes:
-        """The bytes of its messages."""
+        """Packed messages."""
         return self.data[self.span.start : self.span.stop]
 
     def begins(self, messages: list[Any]) -> bool:
-        """Whether messages begin with those of the conversation, and none of these was changed."""
+        """Return whether a list begins with the messages of the conversation, all of them unchanged."""
+        # Types as well as fields: two kinds of messages may have equal fields.
         old = messages[: len(self.kinds)]
         return [*map(type, old)] == self.kinds and fields_of_all(old) == self.fields
 
     def behind(self, old: "_Stored") -> "_Stored":
-        """Returns these kinds and fields, behind those of another conversation."""
+        """Return a copy with the kinds and fields of an older, shorter conversation put in front."""
         return replace(self, kinds=old.kinds + self.kinds, fields=old.fields + self.fields, known=old.known)
 
     def value(self, messages: list[Any], loads: Loads) -> Any:
-        """The value, with these messages in it."""
+        """Return the value with `messages` as its conversation; only the rest of the value is parsed."""
         if self.channel is None:
             return messages
         head = self.span.start - len(array_header(len(self.kinds)))
@@ -102,34 +104,30 @@ class _Stored:
 
 
 class StoredConversations:
-    """The conversations that were stored with a checkpointer; several threads may use it.
-
-    Args:
-        memory: of the messages in them.
-        room: how many bytes they take at most; those that were not used for longest make room for others.
-    """
+    """LRU cache of the conversations of one checkpointer, at most `room` bytes; thread-safe."""
 
     def __init__(self, memory: MessageMemory, room: int = ROOM) -> None:
         self.memory = memory
         self._room = room
+        # `_taken` is the sum of the sizes in `_places`; both change only under the lock.
         self._taken = 0
         self._places: OrderedDict[Hashable, dict[Any, _Stored]] = OrderedDict()
         self._lock = threading.Lock()
 
     def at(self, place: Hashable) -> "StoredConversation":
-        """What is stored at a place, such as a thread."""
+        """Return the view of one place, such as a thread."""
         return StoredConversation(self, place)
 
     def stored(self, place: Hashable) -> dict[Any, _Stored]:
-        """What was last stored there, by the id of the first message."""
+        """Return the conversations last stored at a place, by the id of the first message."""
         with self._lock:
             if place not in self._places:
                 return {}
             self._places.move_to_end(place)
-            return self._places[place].copy()
+            return self._places[place].copy()  # a copy: the caller iterates while other threads store
 
     def keep(self, place: Hashable, new: _Stored) -> None:
-        """Keep what is stored there, in place of what was."""
+        """Store a conversation, and replace the previous one with the same first message."""
         with self._lock:
             branches = self._places.setdefault(place, {})
             if (old := branches.pop(new.first, None)) is not None:
@@ -144,26 +142,16 @@ class StoredConversations:
 
 
 class StoredConversation:
-    """Packs and reads values of one place.
-
-    Args:
-        kept: what was stored with the same checkpointer.
-        place: which.
-    """
+    """Packing and parsing of the values of one place, with the cache of its checkpointer."""
 
     def __init__(self, kept: StoredConversations, place: Hashable) -> None:
         self._kept = kept
         self._place = place
 
     def packed(self, value: Any, check: Callable[[bytes], object] = lambda _data: None) -> bytes:
-        """A value as LangGraph packs it.
+        """Return a value in LangGraph's format, byte for byte as LangGraph packs it.
 
-        Args:
-            value: any.
-            check: looks at what was not stored before, a part at a time.
-
-        Raises:
-            ormsgpack.MsgpackEncodeError: if it cannot be packed.
+        `check` validates the bytes that were not stored before; raises `ormsgpack.MsgpackEncodeError` like `packed`.
         """
         channel, messages = _conversation_in(value)
         if not messages:
@@ -172,6 +160,7 @@ class StoredConversation:
             return data
         old = self._unchanged(messages)
         new = messages if old is None else messages[len(old.kinds) :]
+        # The old messages are taken from the stored bytes; the rest of the value and the new messages are packed.
         head, _, tail = packed(_with_hole(value, channel)).partition(_MARK)
         added = packed(new)
         check(head + _NIL + tail)
@@ -185,26 +174,22 @@ class StoredConversation:
         return data
 
     def _unchanged(self, messages: list[Any]) -> _Stored | None:
-        """The conversation that is stored, if messages begin with those in it as they were."""
+        """Return the stored conversation if the list begins with its messages, unchanged."""
         stored = self._kept.stored(self._place).get(messages[0].id)
         return stored if stored is not None and stored.begins(messages) else None
 
     def read(self, data: bytes, loads: Loads) -> Any:
-        """A value that was packed.
-
-        Args:
-            data: as it is stored.
-            loads: reads any value, with the memory of the messages.
-        """
+        """Return the value of stored bytes; `loads` parses the parts that are not cached."""
         stored = self._found(data)
         return loads(data) if stored is None else stored.value(self._messages(stored, loads), loads)
 
     def outlined(self, data: bytes, loads: Loads) -> Any:
-        """A value in which each message is `None`."""
+        """Return the value of stored bytes with `None` in place of each message."""
         stored = self._found(data)
         return loads(data) if stored is None else stored.value([None] * len(stored.kinds), loads)
 
     def _found(self, data: bytes) -> _Stored | None:
+        # The whole bytes are compared: another process may have stored something else since.
         return next((one for one in self._kept.stored(self._place).values() if one.data == data), None)
 
     def _messages(self, stored: _Stored, loads: Loads) -> list[Any]:
@@ -216,7 +201,7 @@ class StoredConversation:
         return messages
 
     def _further(self, known: _Known, unread: bytes) -> _Known:
-        """What is known when more messages were read, up to one that is not remembered."""
+        """Return the known messages extended by parsed ones, up to the first that the memory does not have."""
         messages, end, size = [*known.messages], known.end, known.size
         for content in contents_in(unread):
             if content is None or (one := self._kept.memory.remembered(content)) is None:
@@ -228,20 +213,18 @@ class StoredConversation:
 
 
 def _conversation_in(value: Any) -> tuple[str | None, list[Any]]:
-    """The messages of the longest conversation in a value, and which channel it is; none if there is none."""
+    """Return the channel and the messages of the longest conversation in a value; an empty list if there is none."""
     channels = value.get(_CHANNELS) if type(value) is dict else None
     lists = channels.items() if type(channels) is dict else [(None, value)]
     long = [(name, found) for name, found in lists if type(found) is list and len(found) >= SHORTEST]
     known = [(name, found) for name, found in long if type(found[0]) in KINDS.values()]
     name, found = max(known, key=lambda pair: len(pair[1]), default=(None, []))
-    return name, [*found]  # somebody may add to the list meanwhile
+    return name, [*found]  # a copy: users' code in another thread may append to the list meanwhile
 
 
 def _plain(messages: list[Any], packed_so: bytes) -> tuple[list[type], bytes] | None:
-    """The kinds of messages and all their fields, as they were packed; `None` if one has more, or is none.
-
-    They are read from the bytes: in another thread somebody may change a message meanwhile.
-    """
+    """Return the types of messages and their packed fields; `None` if a message is not plain or not of a known type."""
+    # Read from the packed bytes, not from the messages: users' code in another thread may change a message meanwhile.
     found = [None if content is None else kind_and_fields(content) for content in contents_in(packed_so)]
     plain = [one for one in found if one is not None]
     if len(plain) < len(messages) or not all(map(has_fields_only, messages)):

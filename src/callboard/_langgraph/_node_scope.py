@@ -1,4 +1,4 @@
-"""What LangGraph would say of a node of our agent's: its config, its task id, its place in streams."""
+"""Nodes of callboard's agent as LangGraph would present them: config, task id, position in streams."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,25 +44,19 @@ from callboard._langgraph._call_scope import without_ids
 
 
 def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any, Any]:
-    """A function as a node of a graph is one: config, store, writer and runtime are handed to those who ask.
-
-    Args:
-        fn: the function.
-        name: of the Runnable.
-        traced: whether callback handlers see it as a run of its own.
-    """
+    """Return a function as a LangGraph node, which injects config, store, writer and runtime; `traced` adds a run."""
     return coerce_to_runnable(fn, name=name, trace=traced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
-    """One node in one step of a run of ours, as LangGraph would describe it to what runs inside."""
+    """One node in one step of an agent's run, as LangGraph would describe it."""
 
     node: str
     step: int
     task_id: str
     graph_ns: str
-    """The namespace of the agent; empty at the root."""
+    """Namespace of the agent; empty at the root."""
     checkpoint_id: str
     path: tuple[object, ...]
     triggers: tuple[str, ...]
@@ -75,11 +69,11 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """The task of a graph that runs our agent as a part of it; LangGraph's, or a call of ours."""
+    """Outer task that runs the agent: a task of a LangGraph graph, or a call of a callboard node."""
 
     conf: Mapping[str, Any]
     namespace: str
-    """Of the agent within that graph."""
+    """Namespace of the agent within the outer graph."""
 
     @property
     def checkpointer(self) -> Any:
@@ -87,22 +81,22 @@ class Outer:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the graph goes on from a stop, and the agent with it."""
+        """True if the outer graph resumes after an interrupt."""
         return bool(self.conf.get(CONFIG_KEY_RESUMING))
 
     @property
     def stream(self) -> Any:
-        """Where chunks of inner graphs go, if they are wanted: has `modes`, and is called with chunks."""
+        """Consumer of chunks of inner graphs, or `None`; it has `modes` and is called with chunks."""
         return self.conf.get(CONFIG_KEY_STREAM)
 
     @property
     def task_ns(self) -> str:
-        """The namespace of the task itself, to which commands for the graph around us are addressed."""
+        """Namespace of the outer task, the address of commands for the outer graph."""
         return str(self.conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Where chunks of the agent come from."""
+        """Namespace of the agent's chunks, as a path."""
         return tuple(self.namespace.split(NS_SEP))
 
     @property
@@ -111,13 +105,14 @@ class Outer:
 
     @property
     def for_all_visits(self) -> "Outer":
-        """The same, for an agent that goes on with one conversation whenever the graph comes to it."""
+        """Copy for an agent that continues one conversation in every task of the outer graph."""
         return replace(self, namespace=without_ids(self.namespace))
 
     def answers(self, pending: Sequence[str]) -> dict[str, Any]:
-        """The answers to our own questions, by id."""
+        """Return the answers to the agent's pending questions, by id."""
         given: Mapping[str, Any] = self.conf.get(CONFIG_KEY_RESUME_MAP) or {}
         found = {name: given[name] for name in pending if name in given}
+        # An answer without an id is unambiguous only if exactly one question is pending.
         if found or given or len(pending) != 1:
             return found
         plain = self.conf[CONFIG_KEY_SCRATCHPAD].get_null_resume(True) if CONFIG_KEY_SCRATCHPAD in self.conf else None
@@ -125,36 +120,36 @@ class Outer:
 
 
 def with_stream(config: RunnableConfig, put: Callable[[Any], None], modes: frozenset[str]) -> RunnableConfig:
-    """A config whose graphs inside hand their chunks to `put`."""
+    """Return a config in which inner graphs send their chunks to `put`."""
     stream = StreamProtocol(put, cast("Any", set(modes)))
     return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_STREAM: stream}})
 
 
 def checkpointer_in(config: RunnableConfig) -> Any:
-    """The checkpointer that the graph around us hands along when it asks for our state."""
+    """Return the checkpointer that an outer graph passes when it asks for the agent's state."""
     return config.get(CONF, {}).get(CONFIG_KEY_CHECKPOINTER)
 
 
 def for_all_visits(config: RunnableConfig) -> RunnableConfig:
-    """A config for the state of an agent that keeps one conversation; see `Outer.for_all_visits`."""
+    """Return a config for the state of an agent that continues one conversation; see `Outer.for_all_visits`."""
     conf = config.get(CONF, {})
     namespace = without_ids(str(conf.get(CONFIG_KEY_CHECKPOINT_NS, "")))
     return cast("RunnableConfig", {**config, CONF: {**conf, CONFIG_KEY_CHECKPOINT_NS: namespace}})
 
 
 def is_nested(config: RunnableConfig) -> bool:
-    """Whether something runs us as a part of itself; may be asked any number of times."""
+    """Return whether an outer graph runs the agent; unlike `outer_of`, has no side effect."""
     return CONFIG_KEY_TASK_ID in config.get(CONF, {})
 
 
 def outer_of(config: RunnableConfig) -> Outer | None:
-    """What runs us as a part of itself; `None` at the root. To be asked once for a run: it counts."""
+    """Return the outer task, or `None` at the root; call it once per run, because it increments a counter."""
     conf = config.get(CONF, {})
     if not is_nested(config):
         return None
     namespace = str(conf.get(CONFIG_KEY_CHECKPOINT_NS, ""))
     scratchpad = conf.get(CONFIG_KEY_SCRATCHPAD)
-    # The second graph that one task runs has a namespace of its own.
+    # The second graph that one task runs gets a numbered namespace, as in LangGraph.
     number = 0 if scratchpad is None else scratchpad.subgraph_counter()
     return Outer(conf, f"{namespace}{NS_SEP}{number}" if number else namespace)
 
@@ -162,15 +157,15 @@ def outer_of(config: RunnableConfig) -> Outer | None:
 def config_at(
     place: NodePlace, config: RunnableConfig, *, runtime: Runtime[Any], channels: Any, checkpointer: Any, resuming: bool
 ) -> RunnableConfig:
-    """The config of what a node of ours runs: what LangGraph would hand to it, but for its scratchpad.
+    """Return the config for code in a node of the agent, as LangGraph would build it, but without a scratchpad.
 
     Args:
-        place: which node, and when.
-        config: the run's, with the callbacks of the node.
-        runtime: the run's.
-        channels: the state, for those who read it through the config.
-        checkpointer: for graphs that run inside.
-        resuming: whether they are to go on from where they stopped.
+        place: the node and the step.
+        config: config of the run, with the callbacks of the node.
+        runtime: runtime of the run.
+        channels: state, for code that reads it through the config.
+        checkpointer: checkpointer for inner graphs.
+        resuming: true if inner graphs resume after an interrupt.
     """
     conf = config.get(CONF, {})
     info = ExecutionInfo(
@@ -203,25 +198,22 @@ def config_at(
     return cast("RunnableConfig", {**own, "metadata": metadata, CONF: inner})
 
 
+# Keys that belong to the outer task. Inherited by a node, they would count and send its interrupts in the outer task.
 _OF_THE_TASK_AROUND = (CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, CONFIG_KEY_RESUME_MAP)
 
 
 def _read_channels(_: object, channels: Any, select: Any, _fresh: bool = False) -> Any:
-    """What LangGraph's `local_read` does; its arguments stand where `read_state` looks for them."""
+    """Read channels like LangGraph's `local_read`, with the argument positions that `read_state` expects."""
     if isinstance(select, str):
         return channels[select].get()
     return {name: channels[name].get() for name in select if name in channels and channels[name].is_available()}
 
 
 def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: str) -> str:
-    """The id that LangGraph would give to a task.
+    """Return the task id that LangGraph would compute.
 
-    Args:
-        checkpoint_id: of the checkpoint that the step starts from.
-        graph_ns: the agent's namespace.
-        step: its number.
-        node: its name.
-        path: `PULL` and the triggers, or `PUSH` and the number of the send.
+    `checkpoint_id` is that of the checkpoint before the step; `path` is `PULL` with the triggers, or `PUSH` with the
+    number of the send.
     """
     namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
     return _xxhash_str(_id_bytes(checkpoint_id), namespace, str(step), node, *path)
@@ -232,18 +224,18 @@ def _id_bytes(checkpoint_id: str) -> bytes:
 
 
 def to_parent(command: "Command[Any]", outer: Outer | None) -> ParentCommand:
-    """What to raise for a command that is not for the agent, but for the graph around it."""
+    """Return the exception that passes a command to the outer graph."""
     if outer is not None and command.graph == Command.PARENT:
         command = replace(command, graph=outer.task_ns)
     return ParentCommand(command)
 
 
 def write_nothing(_: Any) -> None:
-    """The stream writer of a run inside of one whose readers want to hear of that one only."""
+    """Discard a chunk: stream writer of inner runs whose chunks the reader of the stream does not want."""
 
 
 def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> StreamWriter:
-    """The stream writer of a run of ours: chunks carry the namespace of whoever writes."""
+    """Return the stream writer of an agent's run; each chunk has the namespace of the graph that writes it."""
 
     def write(chunk: Any) -> None:
         config = var_child_runnable_config.get() or {}
@@ -254,5 +246,5 @@ def writer_of_run(put: Callable[[tuple[tuple[str, ...], str, Any]], None]) -> St
 
 
 def command_writes(command: Command[Any]) -> Sequence[tuple[str, Any]]:
-    """What the update of a command writes, by channel, in whichever form it has been given."""
+    """Return the writes of a command's update as pairs of channel and value."""
     return command._update_as_tuples()

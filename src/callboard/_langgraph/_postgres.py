@@ -1,7 +1,7 @@
-"""What LangGraph's savers on PostgreSQL do not offer: to forget the values that a checkpoint is stored again without.
+"""Deletion of single channel values, which LangGraph's PostgreSQL savers lack.
 
-They keep a value for as long as its thread, by its version. The messages of a thin checkpoint would stay, and a
-thread would take space by the square of its turns.
+These savers keep each version of a value as long as its thread. If a checkpoint is stored again without its messages,
+the old messages remain. The size of a thread would grow with the square of its turns.
 """
 
 import sys
@@ -22,41 +22,42 @@ _CLASSES = (
 )
 
 Value = tuple[str, str, str, str]
-"""Where a value is: its thread, namespace, channel and version."""
+"""Key of a stored value: thread, namespace, channel and version."""
 
 
 def keeps_values(saver: object) -> bool:
-    """Whether it is such a saver; whoever has one has loaded its module."""
+    """Return whether a saver is one of LangGraph's PostgreSQL savers."""
+    # Looked up in `sys.modules`, not imported: the packages are optional, and an existing saver has loaded its module.
     loaded = [getattr(sys.modules[module], name) for module, name in _CLASSES if module in sys.modules]
     return isinstance(saver, tuple(loaded))
 
 
 def gone_values(thread_id: str, namespace: str, checkpoint: Checkpoint, versions: ChannelVersions) -> list[Value]:
-    """The values that were to be stored, and that the checkpoint does not have."""
+    """Return the keys of the values with a new version that the checkpoint does not contain."""
     gone = [name for name in versions if name not in checkpoint["channel_values"]]
     return [(thread_id, namespace, name, str(checkpoint["channel_versions"][name])) for name in gone]
 
 
 def forget(saver: Any, values: Sequence[Value]) -> None:
-    """Have a sync saver forget values."""
+    """Delete values with a sync saver."""
     with saver._cursor() as cursor:
         cursor.executemany(_FORGET, values)
 
 
 async def aforget(saver: Any, values: Sequence[Value]) -> None:
-    """Have an async saver forget values."""
+    """Delete values with an async saver."""
     async with saver._cursor() as cursor:
         await cursor.executemany(_FORGET, values)
 
 
 def clock(saver: Any) -> float:
-    """Read the clock of the server of a sync saver, in seconds since 1970."""
+    """Return the server's time in seconds since 1970, with a sync saver."""
     with saver._cursor() as cursor:
         return float(cursor.execute(_CLOCK).fetchone()["now"])
 
 
 async def aclock(saver: Any) -> float:
-    """Read the clock of the server of an async saver, in seconds since 1970."""
+    """Return the server's time in seconds since 1970, with an async saver."""
     async with saver._cursor() as cursor:
         await cursor.execute(_CLOCK)
         return float((await cursor.fetchone())["now"])

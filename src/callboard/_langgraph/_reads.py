@@ -1,4 +1,4 @@
-"""How a checkpointer reads what is stored."""
+"""Checkpointers that parse stored values into objects."""
 
 import copy
 from typing import Any
@@ -10,10 +10,10 @@ _MESSAGE = AIMessage("")
 
 
 def reading_objects(saver: Any) -> Any:
-    """A checkpointer that makes of what is stored the objects that it was.
+    """Return a checkpointer that parses stored values into objects instead of dicts.
 
-    LangGraph's server looks at threads through one that makes dicts of them, for it only shows them. An agent has
-    to know a message when it sees one, or it cannot say which calls are open.
+    LangGraph's server uses one that returns dicts, because it only displays threads. An agent needs message objects, to
+    tell which calls are open.
     """
     serde = getattr(saver, "serde", None)
     if not isinstance(serde, JsonPlusSerializer) or not serde._custom_unpack_ext_hook:

@@ -1,4 +1,4 @@
-"""Messages that were read before: to make them again from bytes takes most of the time that a long thread takes."""
+"""Cache of parsed messages by their bytes; parsing takes most of the time of loading a long thread."""
 
 import sys
 import threading
@@ -15,15 +15,16 @@ from pydantic import BaseModel
 from callboard._langgraph._packed import KINDS
 
 ROOM = 32 * 1024 * 1024
-"""How many bytes the messages of one checkpointer take at most."""
+"""Maximum size of the cached messages of one checkpointer, in bytes."""
 
 _DEEPEST = 64
-"""Levels of what a message has in it; what is deeper is not remembered."""
+"""Maximum nesting depth of a cached message's content."""
 
-_CONSTANT = frozenset((str, int, float, bool, bytes, type(None)))
+_CONSTANT = frozenset((str, int, float, bool, bytes, type(None)))  # exact types: a subclass may be mutable
 
 _new = object.__new__
 
+# The slots of pydantic's BaseModel, set directly: a copy needs no validation, which takes most of the time.
 _set_fields, _set_extra, _set_names, _set_private = (
     vars(BaseModel)[slot].__set__
     for slot in ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
@@ -31,19 +32,19 @@ _set_fields, _set_extra, _set_names, _set_private = (
 
 
 class _Pattern(NamedTuple):
-    """A plain dict or list, to make others like it."""
+    """Template of a plain dict or list, from which deep copies are made quickly."""
 
     whole: Any
-    """Without what could be changed in it."""
+    """Dict or list with `None` in place of mutable values."""
     shallow: Sequence[tuple[Any, Any]]
-    """By key: the dicts and lists in it that have none in them."""
+    """Keys and values of the dicts and lists that contain only constants."""
     deep: Sequence[tuple[Any, "_Pattern"]]
-    """By key: the others."""
+    """Keys and templates of all other dicts and lists."""
     size: int
-    """Bytes that it takes."""
+    """Memory in bytes."""
 
     def copied(self) -> Any:
-        """Returns a copy; a change of one does not change the other."""
+        """Return a deep copy."""
         made = self.whole.copy()
         for key, part in self.shallow:
             made[key] = part.copy()
@@ -54,7 +55,7 @@ class _Pattern(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a message consists of; nobody else ever has its dicts and lists."""
+    """Template of a message; its dicts and lists are never given to other code."""
 
     kind: type[BaseMessage]
     fields: _Pattern
@@ -62,7 +63,7 @@ class Remembered:
     size: int
 
     def message(self) -> BaseMessage:
-        """The message, as if it had been read from its bytes."""
+        """Return a new message, equal to one that is parsed from the bytes."""
         made = _new(self.kind)
         _set_fields(made, self.fields.copied())
         _set_extra(made, {})
@@ -72,30 +73,21 @@ class Remembered:
 
 
 class MessageMemory:
-    """The messages that were read lately, by their bytes; each who reads one has a copy of their own.
+    """LRU cache of parsed messages by their bytes, at most `room` bytes; each reader gets a copy. Thread-safe.
 
-    A message is remembered if its bytes alone decide what it is: if it is of one of LangChain's kinds, and all that
-    is in it is plain. What cannot be read is not remembered, so it is the same error each time. May be used by
-    several threads.
-
-    Args:
-        room: how many bytes they take at most; those that were not read for longest make room for others.
+    A message is cached only if its bytes alone determine it: it has one of LangChain's types and plain content. Errors
+    are not cached, so that damaged bytes raise the same error each time.
     """
 
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
+        # `_taken` is the sum of the sizes in `_found`; both change only under the lock.
         self._taken = 0
         self._found: OrderedDict[bytes, Remembered] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, code: int, data: bytes, make: Callable[[int, bytes], Any]) -> Any:
-        """What some bytes stand for.
-
-        Args:
-            code: of an extension of msgpack, as LangGraph uses them.
-            data: its content.
-            make: what makes it, if it is not remembered.
-        """
+        """Return the object of a msgpack extension with this code and content; `make` parses it if it is not cached."""
         if code != EXT_PYDANTIC_V2:
             return make(code, data)
         with self._lock:
@@ -111,17 +103,17 @@ class MessageMemory:
         return made
 
     def knows(self, code: int, data: bytes) -> bool:
-        """Whether some bytes are a message that was read, which anybody may read."""
+        """Return whether the bytes are a cached message; its type is allowed for every reader."""
         return code == EXT_PYDANTIC_V2 and data in self._found
 
     def remembered(self, data: bytes) -> Remembered | None:
-        """What is remembered of the message that some bytes are."""
+        """Return the template of the message with these bytes, if it is cached."""
         return self._found.get(data)
 
     def _keep(self, data: bytes, new: Remembered) -> None:
         with self._lock:
             if data in self._found:
-                return  # another thread has read the same
+                return  # another thread has parsed the same message meanwhile
             self._found[data] = new
             self._taken += new.size
             while self._taken > self._room:
@@ -129,32 +121,29 @@ class MessageMemory:
 
 
 def _remembered(made: Any, data: bytes) -> Remembered | None:
-    """What to remember of a message that was just made; `None` if its bytes alone do not decide what it is."""
+    """Return the template of a parsed message; `None` if its bytes alone do not determine it."""
     if type(made) is not _kind(data) or made.__pydantic_extra__ != {} or made.__pydantic_private__ is not None:
         return None
     fields = _pattern(vars(made), set(), 0)
     if fields is None:
         return None
     fields_set = set(made.__pydantic_fields_set__)
-    whole = fields.size + sys.getsizeof(fields_set) + 2 * sys.getsizeof(data)  # the bytes, and as much for the entry
+    whole = fields.size + sys.getsizeof(fields_set) + 2 * sys.getsizeof(data)  # the key, and as much for the entry
     return Remembered(type(made), fields, fields_set, whole)
 
 
 def _kind(data: bytes) -> type[BaseMessage] | None:
-    """The kind of message that bytes name, if there is no other object in them."""
+    """Return the message type that the bytes name; `None` if they contain any other object."""
     try:
-        content = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)  # without a hook, an object is an error
+        content = ormsgpack.unpackb(data, option=ormsgpack.OPT_NON_STR_KEYS)  # without a hook, any object is an error
         return KINDS.get((content[0], content[1]))
-    except Exception:  # an object, or no message: it is read as any other value is
+    except Exception:  # contains an object, or is no message: parsed like any other value
         return None
 
 
 def _pattern(value: Any, seen: set[int], depth: int) -> _Pattern | None:
-    """A dict or list as a pattern, which has nothing of it that could be changed.
-
-    Returns:
-        `None` if it is not plain, or has a dict or list twice.
-    """
+    """Return the template of a dict or list; `None` if it is not plain, or contains the same dict or list twice."""
+    # The same object twice (or a cycle) would become two objects in a copy, which could then be changed separately.
     kind = type(value)
     if kind not in (dict, list) or id(value) in seen or depth > _DEEPEST:
         return None

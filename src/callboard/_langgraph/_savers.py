@@ -1,4 +1,4 @@
-"""Somebody else's checkpointer, awaited on asyncio and on trio. Nobody else awaits one."""
+"""Access to a LangGraph checkpointer from asyncio and trio; all of callboard uses checkpointers only through it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,32 +18,23 @@ T = TypeVar("T")
 
 
 class AwaitedSaver:
-    """A checkpointer whose methods are awaited, whichever of them its author has written.
+    """Checkpointer with async access, whether its class implements the sync methods, the async methods, or both.
 
-    LangGraph's own in memory is called where we are. Where a class has the sync method from itself and the async
-    one only from a base, the sync one is meant, and works in a thread. So it does for what was entered from sync
-    code, unless the saver keeps an event loop, for which its sync methods could wait while it stands still. Else
-    the async one is awaited: on the saver's own event loop if it keeps one, or on asyncio, here or over the bridge.
-    A saver that lacks the half which is asked for says so, and the other one is used from then on.
-
-    Args:
-        saver: any.
+    - `InMemorySaver` is called directly.
+    - The sync method runs in a thread if the class implements it and inherits the async one. It also does in runs that
+      sync code started, unless the saver belongs to an event loop: its sync methods might wait for the blocked loop.
+    - Otherwise the async method is awaited, on the saver's event loop if it belongs to one, else on asyncio.
+    - After a `NotImplementedError` of one version, the other is used from then on.
     """
 
     def __init__(self, saver: Any) -> None:
         self._saver = saver
         self._lacks_async = self._lacks_sync = False
-        # By now: whoever made it was entered by that door, and may go on after the block that says so.
+        # Read once, here: the saver may be used after the block that sets the entry mode.
         self._from_sync = from_sync() and getattr(saver, "loop", None) is None
 
     async def call(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
-        """Have the saver do something.
-
-        Args:
-            name: of its sync method; the async one has an `a` before it.
-            work: uses the sync method.
-            awork: uses the async one.
-        """
+        """Call a method of the saver: `name` is the sync method, `work` calls it, `awork` awaits the async one."""
         saver = self._saver
         if type(saver) is InMemorySaver:
             return work(saver)
@@ -63,15 +54,10 @@ class AwaitedSaver:
         return await to_thread.run_sync(work, saver)
 
     async def store(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
-        """Have the saver store something, also while the caller is being cancelled, for what is true has to be stored.
+        """Call a storing method of the saver, shielded from cancellation; arguments as for `call`.
 
-        Args:
-            name: of its sync method; the async one has an `a` before it.
-            work: uses the sync method.
-            awork: uses the async one.
-
-        Raises:
-            StorageError: if the caller was cancelled, and the saver had not stored it when the grace was over.
+        A result of a call that has happened must be stored even if the run is cancelled. Raises `StorageError` if the
+        saver has not finished when the caller's grace is over.
         """
         saver = self._saver
         if type(saver) is InMemorySaver:
@@ -90,12 +76,12 @@ class AwaitedSaver:
 
 
 def _is_sync(kind: type, name: str) -> bool:
-    """Whether a class wrote a method, or overrode it, and left the async one to its bases."""
+    """Return whether a class implements the sync method nearer in its MRO than the async method."""
     return _depth(kind, name) < _depth(kind, f"a{name}")
 
 
 def _depth(kind: type, name: str) -> int:
-    """How many classes have to be asked for a name."""
+    """Return the position in the MRO of the class that defines a name."""
     return next((depth for depth, base in enumerate(kind.__mro__) if name in vars(base)), 0)
 
 
@@ -103,7 +89,7 @@ async def _awaited(saver: Any, awork: Callable[[Any], Awaitable[T]]) -> T:
     home = getattr(saver, "loop", None)
     if home is None or (current_loop().name == "asyncio" and home is asyncio.get_running_loop()):
         return await run_on_asyncio(partial(awork, saver))
-    if stands_still(home):
+    if stands_still(home):  # waiting for that loop would be a deadlock
         raise asyncio.InvalidStateError(
             f"{type(saver).__name__} belongs to the event loop that waits for this sync call, and cannot work "
             "meanwhile. Await the agent's async method instead, such as `await agent.ainvoke(...)` or "
@@ -113,7 +99,7 @@ async def _awaited(saver: Any, awork: Callable[[Any], Awaitable[T]]) -> T:
 
 
 def _on_loop(home: asyncio.AbstractEventLoop, awork: Callable[[Any], Awaitable[T]], saver: Any) -> T:
-    """Have a saver do something on the event loop that it belongs to; in a worker thread."""
+    """Await a saver's method on the event loop that it belongs to; called in a worker thread."""
     return asyncio.run_coroutine_threadsafe(_coroutine(awork, saver), home).result()
 
 
