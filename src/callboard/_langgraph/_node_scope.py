@@ -50,7 +50,7 @@ def graph_runnable(fn: Any, name: str, *, traced: bool = False) -> Runnable[Any,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
-    """One node in one step of an agent's run, as LangGraph would describe it."""
+    """Node in one step of an agent's run, as LangGraph would describe it."""
 
     node: str
     step: int

@@ -1,4 +1,7 @@
-"""What a graph around us hears of our calls: under LangGraph's names, which know the task and not the call."""
+"""Streams and callbacks of the outer graph: chunks of calls get the namespaces that LangGraph would use.
+
+LangGraph's namespaces name the task only, callboard's also the call.
+"""
 
 import copy
 from collections.abc import Callable
@@ -24,16 +27,13 @@ from callboard._langgraph._call_scope import CallScratchpad, GraphNames
 from callboard._langgraph._outer_task import graph_task, runtime_in
 
 Put = Callable[[Any], None]
-"""Takes a chunk: a namespace, a stream mode and a payload."""
+"""Consumer of chunks; a chunk has a namespace, a stream mode and a payload."""
 
 
 def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames | None]:
-    """The config of a node whose calls are heard in the node's name.
+    """Return a config in which the outer graph's stream, writer and callback handlers receive LangGraph's namespaces.
 
-    Each of the ways to be heard is in it: the stream of the graph around us, its writer, its callback handlers.
-
-    Returns:
-        That, and the names of the graphs that calls run, which have to be told of them.
+    Also returns the mapping of namespaces, in which each graph that a call starts must be registered.
     """
     graphs, is_ours = _graphs_of(config)
     if graphs is not None and is_ours:
@@ -42,7 +42,7 @@ def config_for_calls(config: RunnableConfig) -> tuple[RunnableConfig, GraphNames
 
 
 def _graphs_of(config: RunnableConfig) -> tuple[GraphNames | None, bool]:
-    """The names of the graphs that run in the task around us, and whether nobody has asked for them before."""
+    """Return the namespace mapping of the outer task, and whether it was created by this call."""
     conf = config.get(CONF, {})
     around = conf.get(CONFIG_KEY_SCRATCHPAD)
     if isinstance(around, CallScratchpad) and around.graphs is not None:
@@ -82,17 +82,17 @@ def _is_heard(handler: object) -> bool:
 
 
 def _named_handler(handler: Any, graphs: GraphNames) -> Any:
-    """A handler that knows what its original knows, and tells it by LangGraph's names."""
+    """Return a copy of a stream handler that uses LangGraph's namespaces; return other handlers unchanged."""
     if not _is_heard(handler):
         return handler
-    # What they remember of runs and messages is the same object in both.
+    # A shallow copy: both share the records of runs and messages, so that no message is streamed twice.
     named = copy.copy(handler)
     named.stream = _named(handler.stream, graphs)
     return named
 
 
 def _named(put: Put, graphs: GraphNames) -> Put:
-    """What takes chunks, and hands them on under the names that LangGraph has for their graphs."""
+    """Return a consumer that passes chunks on with LangGraph's namespaces."""
 
     def put_named(chunk: tuple[tuple[str, ...], str, Any]) -> None:
         path, mode, payload = chunk
@@ -115,7 +115,9 @@ _NAMESPACES = ("langgraph_checkpoint_ns", CONFIG_KEY_CHECKPOINT_NS)
 
 
 def _with_writer(config: RunnableConfig, graphs: GraphNames | None) -> RunnableConfig:
-    """LangGraph's writer tells a graph by all segments of its namespace but the last, and a call has one more."""
+    """Return a config whose stream writer names the graphs of calls as LangGraph would."""
+    # LangGraph's writer drops the last segment of the namespace to get the graph. Within a call there is one segment
+    # more, so the writer would name the task as the graph.
     runtime = runtime_in(config.get(CONF, {}))
     if runtime is None:
         return config

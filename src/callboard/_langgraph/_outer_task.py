@@ -1,4 +1,4 @@
-"""The LangGraph graph that runs us: its runtime, its state, its task."""
+"""Outer LangGraph graph that runs callboard: its runtime, state and task."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,32 +32,29 @@ Writes = Sequence[tuple[str, Any]]
 Send = Callable[[Writes], None]
 
 NO_RUNTIME: Runtime[Any] = Runtime()
-"""What `runtime_of` finds where no graph runs us."""
+"""Empty runtime, used outside of a graph."""
 _READ = ("context", "store", "stream_writer", "execution_info", "server_info")
-"""What LangGraph's own node reads of a runtime."""
+"""Attributes of a runtime that LangGraph's own tools node reads."""
 
 
 def run_config(*configs: RunnableConfig | None) -> RunnableConfig:
-    """A complete config for a run, the later ones first, with the defaults that a graph's run has."""
+    """Return a complete config for a run with LangGraph's defaults; later configs take precedence."""
     return _graph_config(*configs)
 
 
 def merged_configs(*configs: RunnableConfig | None) -> RunnableConfig:
-    """Several configs in one; LangChain's own function would take a limit of 25 for none."""
+    """Return several configs merged into one."""
+    # LangChain's own function would ignore a recursion limit of 25, which is its default value.
     return _merge_graph_configs(*configs)
 
 
 def runtime_of(config: RunnableConfig) -> Runtime[Any]:
-    """The runtime of the graph that runs us, or one with nothing in it."""
+    """Return the runtime of the outer graph, or an empty one."""
     return runtime_in(config.get(CONF, {})) or NO_RUNTIME
 
 
 def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
-    """The runtime in a config; one of another class, as tests have it, is read by its attributes.
-
-    Raises:
-        TypeError: if it has none of them.
-    """
+    """Return the runtime in a config; an object of another class, as in tests, is converted by its attributes."""
     runtime = conf.get(CONFIG_KEY_RUNTIME)
     if runtime is None or isinstance(runtime, Runtime):
         return runtime
@@ -68,23 +65,23 @@ def runtime_in(conf: Mapping[str, Any]) -> Runtime[Any] | None:
 
 
 def with_runtime(config: RunnableConfig, runtime: object) -> RunnableConfig:
-    """A config with a runtime, as a graph would give it to its nodes; that of a tool has the same attributes."""
+    """Return a config with a runtime (of a graph or of a tool), as a graph gives it to its nodes."""
     return cast("RunnableConfig", {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_RUNTIME: runtime}})
 
 
 def read_state(config: RunnableConfig) -> dict[str, Any]:
-    """The channels of the graph that runs us; empty where none does."""
+    """Return the channel values of the outer graph; empty outside of a graph."""
     read = config.get(CONF, {}).get(CONFIG_KEY_READ)
     if read is None:
         return {}
-    # Pregel installs partial(local_read, scratchpad, channels, managed, task): channels only, because
-    # managed values have doors of their own.
+    # Pregel installs partial(local_read, scratchpad, channels, managed, task). Only channels are read, because tools
+    # get managed values in other ways.
     return cast("dict[str, Any]", read(list(read.args[1]), True))
 
 
 @dataclass(frozen=True, slots=True)
 class GraphTask:
-    """The LangGraph task (or the call of an outer node) that runs us, as far as interrupts are concerned."""
+    """Outer LangGraph task, or call of an outer node, with the parts of its config that interrupts need."""
 
     conf: Mapping[str, Any]
 
@@ -98,30 +95,30 @@ class GraphTask:
 
     @property
     def resume_map(self) -> Mapping[str, Any] | None:
-        """Answers by interrupt id that this run was resumed with."""
+        """Answers that this run was resumed with, by interrupt id."""
         return cast("Mapping[str, Any] | None", self.conf.get(CONFIG_KEY_RESUME_MAP))
 
     @property
     def attempt(self) -> int:
-        """Which attempt of its retry policy the task is in, from 1."""
+        """Number of the task's attempt under its retry policy, from 1."""
         info = getattr(self.conf.get(CONFIG_KEY_RUNTIME), "execution_info", None)
         return 1 if info is None else int(info.node_attempt)
 
     def take_plain_answer(self) -> Any:
-        """The answer given without an id, once; `None` if there is none."""
+        """Return the answer that was given without an id, only once; `None` if there is none."""
         if self.resume_map is not None:
-            # What is stored then is left over from an earlier resume.
+            # A stored plain answer is then left over from an earlier resume.
             return None
         return self.scratchpad.get_null_resume(True)
 
     @property
     def _namespace(self) -> str:
-        """The namespace of the graph; the task's own is one segment longer."""
+        """Namespace of the graph; that of the task is one segment longer."""
         return str(self.conf.get(CONFIG_KEY_CHECKPOINT_NS, "")).rpartition(NS_SEP)[0]
 
     @property
     def durable(self) -> bool:
-        """Whether `save` has somewhere to write to, and is wanted."""
+        """True if `save` can write to a checkpointer, and the durability mode allows writes during the run."""
         conf = self.conf
         return (
             hasattr(conf.get(CONFIG_KEY_CHECKPOINTER), "put_writes")
@@ -131,11 +128,9 @@ class GraphTask:
         )
 
     async def save(self, resume: list[Any]) -> None:
-        """Write the task's resume slot at once, so that it outlives a killed process.
-
-        LangGraph writes a task when it ends. The slot has a fixed place, so this replaces what was there.
-        Does nothing unless `durable`.
-        """
+        """Write the task's RESUME slot at once, so that it survives a killed process; do nothing unless `durable`."""
+        # LangGraph itself writes the slot only when the task ends. The slot has a fixed index among the task's writes,
+        # so this write replaces the previous one.
         if not self.durable:
             return
         saver, task_id = self.conf[CONFIG_KEY_CHECKPOINTER], self.conf[CONFIG_KEY_TASK_ID]
@@ -157,7 +152,7 @@ class GraphTask:
 
 
 def graph_task(config: RunnableConfig) -> GraphTask | None:
-    """The task that runs us, or `None` outside a graph."""
+    """Return the outer task, or `None` outside of a graph."""
     conf = config.get(CONF, {})
     if CONFIG_KEY_SCRATCHPAD in conf and CONFIG_KEY_SEND in conf:
         return GraphTask(conf)
@@ -165,9 +160,7 @@ def graph_task(config: RunnableConfig) -> GraphTask | None:
 
 
 def is_graph_node(config: RunnableConfig, name: str) -> bool:
-    """Whether a graph runs the node of this name itself, and not a function that uses it.
-
-    LangGraph does not say; what it says is the name under which the graph knows what runs. A node that was
-    added under another name than its own is taken for a function, which costs some bytes and no promise.
-    """
+    """Return whether the outer graph runs the node with this name directly, and not a function that calls the node."""
+    # LangGraph tells only the name under which the running node was added. A node that was added under another name is
+    # taken for a function. This costs a few bytes of storage, and changes no behaviour.
     return (config.get("metadata") or {}).get("langgraph_node") == name

@@ -1,4 +1,4 @@
-"""Values as LangGraph stores them; a message of plain data is packed as it is, where pydantic would copy it first."""
+"""Packing of values in LangGraph's format, with a fast path for messages that contain only plain data."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -15,10 +15,10 @@ KINDS: dict[tuple[str, str], type[BaseMessage]] = {
     for kind in (HumanMessage, AIMessage, SystemMessage, ToolMessage)
     if (name := (kind.__module__, kind.__name__)) in SAFE_MSGPACK_TYPES
 }
-"""The messages that are known: everybody may read these, and to make them runs nobody else's code."""
+"""Message types of the fast path, by stored name: allowed for every reader, and created without users' code."""
 
 _KNOWN = {kind: (name, frozenset(kind.model_fields)) for name, kind in KINDS.items()}
-"""By kind: its name, and those of its fields."""
+"""Stored name and field names of each message type."""
 
 Dumps = Callable[[Any], tuple[str, bytes]]
 
@@ -30,44 +30,38 @@ _AROUND = {
     for kind, (name, _fields) in _KNOWN.items()
     for end in [ormsgpack.packb(_METHOD)]
 }
-"""By kind: the bytes before the fields of a message, and those behind."""
+"""Packed bytes before and after the fields of a message, by type."""
 
 _fields_of = vars(BaseModel)["__dict__"].__get__
-"""The fields of a message: what `vars` gives, in a quarter of the time."""
+"""Return the fields of a message like `vars()`, in a quarter of the time."""
 
 _extra_of = attrgetter("__pydantic_extra__")
 
 
 def dumped(value: Any, theirs: Dumps, pack: Callable[[Any], bytes] | None = None) -> tuple[str, bytes]:
-    """What LangGraph's serializer makes of a value.
+    """Return a value as LangGraph's serializer stores it; `theirs` handles values that cannot be packed.
 
-    Args:
-        value: whatever it is.
-        theirs: the serializer, for what is not packed, and for what cannot be.
-        pack: packs it; see `packed`.
+    `pack` replaces the function `packed`, if given.
     """
     if value is None or isinstance(value, (bytes, bytearray)):
         return theirs(value)
     try:
         return "msgpack", (pack or packed)(value)
     except ormsgpack.MsgpackEncodeError:
-        return theirs(value)  # it may have another way, or an error to tell
+        return theirs(value)  # it may have a fallback, or raises a better error
 
 
 def packed(value: Any) -> bytes:
-    """A value as LangGraph packs it.
-
-    Raises:
-        ormsgpack.MsgpackEncodeError: if it cannot be packed.
-    """
+    """Return a value packed as LangGraph packs it; raise `ormsgpack.MsgpackEncodeError` if that is impossible."""
     return ormsgpack.packb(value, default=_default, option=_option)
 
 
 def _default(value: Any) -> Any:
     if not has_fields_only(value):
         return _msgpack_default(value)
+    # pydantic's `model_dump`, which LangGraph uses, would copy the content first.
     name, _ = _KNOWN[type(value)]
-    try:  # without a default, anything that is not plain is an error
+    try:  # without a `default` function, any content that is not plain raises
         content = ormsgpack.packb((*name, _fields_of(value), _METHOD), option=_option)
     except ormsgpack.MsgpackEncodeError:
         return _msgpack_default(value)
@@ -75,13 +69,13 @@ def _default(value: Any) -> Any:
 
 
 def has_fields_only(value: Any) -> bool:
-    """Whether a value is a message of a known kind that has nothing but its fields: they say how it is packed."""
+    """Return whether a value is a message of a known type without extra fields: its fields determine its bytes."""
     known = _KNOWN.get(type(value))
     return known is not None and not value.__pydantic_extra__ and _fields_of(value).keys() <= known[1]
 
 
 def fields_of_all(messages: Sequence[Any]) -> bytes | None:
-    """The fields of messages, packed in one go; `None` if one of them is not of a known kind, or not plain."""
+    """Return the packed fields of all messages; `None` if one of them has an unknown type or is not plain."""
     if not _KNOWN.keys() >= {*map(type, messages)} or any(map(_extra_of, messages)):
         return None
     fields = [*map(_fields_of, messages)]
@@ -92,7 +86,7 @@ def fields_of_all(messages: Sequence[Any]) -> bytes | None:
 
 
 def kind_and_fields(content: bytes) -> tuple[type[BaseMessage], bytes] | None:
-    """The kind of a message that is packed, and its fields as `fields_of_all` packs them; `None` of an unknown one."""
+    """Return the type of a packed message, and its fields as `fields_of_all` packs them; `None` for an unknown type."""
     for kind, (before, behind) in _AROUND.items():
         if content.startswith(before) and content.endswith(behind):
             return kind, content[len(before) : -len(behind)]
@@ -100,18 +94,18 @@ def kind_and_fields(content: bytes) -> tuple[type[BaseMessage], bytes] | None:
 
 
 def contents_in(array: bytes) -> list[bytes | None]:
-    """What the models in an array consist of, packed; `None` in place of all else."""
+    """Return the packed content of each model in an array, and `None` for every other item."""
     items = ormsgpack.unpackb(array, ext_hook=lambda *ext: ext, option=ormsgpack.OPT_NON_STR_KEYS)
     return [item[1] if type(item) is tuple and item[0] == EXT_PYDANTIC_V2 else None for item in items]
 
 
 def items_of(array: bytes, count: int) -> bytes:
-    """What is in an array of so many, packed."""
+    """Return the packed items of an array of this length, without its header."""
     return array[len(array_header(count)) :]
 
 
 def array_header(count: int) -> bytes:
-    """How an array of so many begins."""
+    """Return the msgpack header of an array of this length."""
     if count < 16:
         return bytes((0x90 | count,))
     return b"\xdc" + count.to_bytes(2) if count < 2**16 else b"\xdd" + count.to_bytes(4)

@@ -1,4 +1,4 @@
-"""What is stored is data: values are made again of types that are allowed, and nothing else is imported or called."""
+"""Serializers for untrusted databases: only values of allowed types are created, and no other code is called."""
 
 import copy
 import importlib
@@ -32,27 +32,27 @@ from callboard._langgraph._remembered import MessageMemory
 from callboard.exceptions import StorageError
 
 Name = tuple[str, ...]
-"""The module of a type, and what it is called there."""
+"""Module and name of a type."""
 
 Unknown = Callable[[Name, Any], Any]
-"""What to read in place of a value of a type that is not allowed, given its type and what it consists of."""
+"""Function from the name and the content of a value of a forbidden type to its replacement."""
 
 _KINDS = frozenset(("null", "bytes", "bytearray", "json", "msgpack"))
 
 _TRIED_AGAIN = {EXT_PYDANTIC_V1: "construct", EXT_PYDANTIC_V2: "model_construct"}
-"""By kind: how a model is made of what its checks do not take any more, as LangGraph makes it."""
+"""Constructors, by msgpack extension, for stored models that no longer pass validation; the same as LangGraph's."""
 
 
 class StrictSerializer(JsonPlusSerializer):
-    """LangGraph's serializer, with its format, for databases that somebody else may have written.
+    """LangGraph's serializer and format, for databases that other programs may have written.
 
-    LangGraph's own imports and calls whatever the stored bytes name, or reads in silence what it is not allowed to
-    make as something else. This one refuses, when it reads and, as it could not read it again, when it writes.
+    LangGraph's own serializer imports and calls whatever the stored bytes name, or silently returns something else for
+    a forbidden type. This one raises an error when it reads a forbidden type, and already when it writes one.
 
     Args:
         where: the database, for errors.
-        types: those that are allowed beside LangGraph's and LangChain's own.
-        unknown: what to read in place of others; by default they are an error.
+        types: allowed types in addition to LangGraph's and LangChain's own.
+        unknown: makes a replacement for a value of a forbidden type; `None` for an error.
     """
 
     def __init__(self, where: str, types: Iterable[type] = (), *, unknown: Unknown | None = None) -> None:
@@ -64,13 +64,13 @@ class StrictSerializer(JsonPlusSerializer):
         self.conversation: StoredConversation | None = None
 
     def with_types(self, types: Iterable[type]) -> "StrictSerializer":
-        """A copy of the serializer that allows more types."""
+        """Return a copy of the serializer that allows more types."""
         other = copy.copy(self)
         other._types = {**self._types, **_by_name(types)}
         return other
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Name | type]) -> "StrictSerializer":
-        """LangGraph's name for it; takes names of types, too."""
+        """Return a copy that allows more types or names of types; LangGraph calls this method."""
         given = [one if isinstance(one, type) else _imported(tuple(one)) for one in extra_allowlist]
         return self.with_types(one for one in given if isinstance(one, type))
 
@@ -86,6 +86,7 @@ class StrictSerializer(JsonPlusSerializer):
         return kind, data
 
     def _check(self, data: bytes) -> None:
+        # On the packed bytes, not on the value: exactly what is written is checked, whatever packed it.
         self._read(_Check(self), data)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
@@ -113,6 +114,7 @@ class StrictSerializer(JsonPlusSerializer):
             return reading.unpacked(data)
         except Exception as error:
             problem = reading.problem or error
+            # Ctrl-C inside of a hook arrives as an error of the library: raise it again.
             if not isinstance(problem, Exception):
                 raise problem from None
             raise self._damaged(problem) from problem
@@ -123,15 +125,12 @@ class StrictSerializer(JsonPlusSerializer):
         return StorageError(self._where, f"holds a value that cannot be read: {described(error)}. {MEND}")
 
     def allowed(self, name: Name) -> Any:
-        """The type of that name, or `None` if it is not allowed."""
+        """Return the type with this name, or `None` if it is not allowed."""
+        # Only names in LangGraph's fixed list are imported. Other types must exist already: a stored name imports none.
         return _imported(name) if name in SAFE_MSGPACK_TYPES else self._types.get(name)
 
     def refuse(self, name: Name, content: Any = None, *, writes: bool = False) -> Any:
-        """What is read in place of a value of a type that is not allowed.
-
-        Raises:
-            StorageError: if that is an error.
-        """
+        """Return the replacement for a value of a forbidden type; raise `StorageError` if there is none."""
         if self._unknown is not None:
             return self._unknown(name, content)
         why = (
@@ -147,7 +146,7 @@ class StrictSerializer(JsonPlusSerializer):
         )
 
     def _revived(self, value: dict[str, Any]) -> Any:
-        """An object in the form that LangGraph and LangChain stored before there was msgpack."""
+        """Return an object from the JSON format that LangGraph and LangChain used before msgpack."""
         if value.get("type") != "constructor" or value.get("lc") not in (1, 2) or not value.get("id"):
             return _messages_only()(value)
         *module, last = map(str, value["id"])
@@ -163,14 +162,11 @@ class StrictSerializer(JsonPlusSerializer):
 
 
 class _Reading:
-    """One value that is being read.
-
-    The library that reads it hides what a hook has raised, so that is kept here.
-    """
+    """Pass over the packed bytes of one value."""
 
     def __init__(self, owner: StrictSerializer) -> None:
         self.owner = owner
-        self.problem: BaseException | None = None
+        self.problem: BaseException | None = None  # first error of a hook, which ormsgpack replaces by its own
 
     def unpacked(self, data: bytes) -> Any:
         return ormsgpack.unpackb(data, ext_hook=self._hook, option=ormsgpack.OPT_NON_STR_KEYS)
@@ -186,16 +182,16 @@ class _Reading:
             raise
 
     def of_library(self, code: int, content: Any) -> Any:
-        """A value of a kind of its own."""
+        """Return the value of an extension with a fixed type."""
         raise NotImplementedError
 
     def of_type(self, code: int, name: Name, content: Any, more: list[Any]) -> Any:
-        """A value of a type that is named."""
+        """Return the value of an extension that names its type."""
         raise NotImplementedError
 
 
 class _Check(_Reading):
-    """Looks only at the types that are named."""
+    """Pass that only checks the names of types, and creates no objects."""
 
     def _hook(self, code: int, data: bytes) -> Any:
         memory = self.owner.memory
@@ -211,7 +207,7 @@ class _Check(_Reading):
 
 
 class _Remake(_Reading):
-    """Reads bytes a second time, now that all their types are known to be allowed, and makes the values."""
+    """Pass that creates the values, of allowed types only."""
 
     def _hook(self, code: int, data: bytes) -> Any:
         memory = self.owner.memory
@@ -236,15 +232,15 @@ class _Remake(_Reading):
             raise ValueError(f"{code} is no kind of value that is known")
         try:
             return make(**content)
-        except Exception:  # as LangGraph does: a class that takes no such arguments has a constructor that does
+        except Exception:  # as in LangGraph: the content no longer passes validation, so create the model without it
             return getattr(make, _TRIED_AGAIN[code])(**content)
 
 
 class OutlineSerializer(JsonPlusSerializer):
-    """Reads what is plain, and `None` for every object, of whatever type.
+    """Serializer that reads plain data only, with `None` in place of every object.
 
     Args:
-        conversation: what was stored at the place that is read.
+        conversation: cached conversations of the place that is read.
     """
 
     def __init__(self, conversation: StoredConversation | None = None) -> None:
@@ -261,26 +257,25 @@ class OutlineSerializer(JsonPlusSerializer):
 
 
 def can_be_outlined(serde: object) -> bool:
-    """Whether what a serializer has written can be read in part."""
-    # a pickle cannot be read in part
+    """Return whether values of a serializer can be read by `OutlineSerializer`."""
+    # A pickle cannot be read in part.
     return isinstance(serde, StrictSerializer) or (_reads_like_langgraph(serde) and not serde.pickle_fallback)
 
 
 def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
-    """A serializer that reads and writes the same, and does not do again what was done before.
-
-    One of a user's own is handed back as it is.
+    """Return an equivalent serializer that uses the caches; a user's own serializer is returned unchanged.
 
     Args:
-        serde: a saver's.
-        memory: of the messages that were read.
-        conversation: what was stored at the place that is read or written.
+        serde: serializer of a saver.
+        memory: cache of parsed messages.
+        conversation: cached conversations of the place that is read or written.
     """
     if isinstance(serde, StrictSerializer):
         other = copy.copy(serde)
         other.memory, other.conversation = memory, conversation
         return other
     hook = getattr(serde, "_unpack_ext_hook", None)
+    # Exact type and default hook only: of a subclass it is unknown how it reads a message.
     if type(serde) is not JsonPlusSerializer or serde._custom_unpack_ext_hook or hook is None:
         return serde
     theirs = copy.copy(serde)
@@ -295,7 +290,7 @@ def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversat
 
 
 def _loaded(read: Callable[[bytes, Loads], Any], serde: JsonPlusSerializer, data: tuple[str, bytes]) -> Any:
-    """A value that LangGraph's serializer reads, but for what is known of it."""
+    """Read a value with LangGraph's serializer, except for its cached part."""
     if data[0] != "msgpack":
         return serde.loads_typed(data)
     return read(data[1], lambda part: serde.loads_typed(("msgpack", part)))
@@ -306,17 +301,17 @@ def _reads_like_langgraph(serde: object) -> TypeGuard[JsonPlusSerializer]:
 
 
 MEND = "Bring back a copy, or go on in another thread"
-"""What helps where something is damaged."""
+"""Remedy for damaged data, for error texts."""
 
 
 def described(error: BaseException) -> str:
-    """An error in one line."""
+    """Return the type and text of an error in one line."""
     told = " ".join(str(error).split()).rstrip(".")[:200]
     return f"{type(error).__name__}: {told}" if told else type(error).__name__
 
 
 def _by_name(types: Iterable[type]) -> dict[Name, type]:
-    """Types by the name under which they are stored; two of one name are allowed only if one is importable by it."""
+    """Return types by their stored names; of several with one name, only the importable one, if there is one."""
     found: dict[Name, set[type]] = {}
     for one in types:
         found.setdefault((one.__module__, one.__name__), set()).add(one)
@@ -333,7 +328,7 @@ def _imported(name: Name) -> Any:
 
 
 def _is_time(made: Any, more: list[Any]) -> bool:
-    """Whether a method is the one by which points in time are read again."""
+    """Return whether a stored method call is `datetime.fromisoformat`, the only allowed one."""
     return more == ["fromisoformat"] and isinstance(made, type) and issubclass(made, datetime)
 
 
@@ -348,5 +343,5 @@ def _array(dtype: str, shape: Any, order: Any, data: bytes) -> Any:
 
 @cache
 def _messages_only() -> Reviver:
-    """Reads what LangChain stored as JSON: messages and documents, and nothing that can be told what to do."""
+    """Return a reader of LangChain's JSON format that creates messages and documents only, no runnable objects."""
     return Reviver(allowed_objects=[_imported(name) for name in SAFE_MSGPACK_TYPES if name[0].startswith("langchain")])

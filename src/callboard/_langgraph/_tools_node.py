@@ -1,4 +1,4 @@
-"""LangGraph's own tools node, read: what it was built with, and what it knows of its tools."""
+"""Arguments and tool data of LangGraph's own `ToolNode`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +9,9 @@ from langgraph.prebuilt.tool_node import _default_handle_tool_errors, _get_all_i
 
 
 def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
-    """The arguments that LangGraph's node was built with.
+    """Return the constructor arguments of a LangGraph `ToolNode`; raise `TypeError` for a subclass with overrides.
 
-    Args:
-        node: the node.
-        default_errors: stands for LangGraph's default of `handle_tool_errors`.
-
-    Raises:
-        TypeError: if it is of a subclass, whose methods nobody but LangGraph would call.
+    `default_errors` replaces LangGraph's default value of `handle_tool_errors`.
     """
     kind = type(node)
     known = set(dir(ToolNode))
@@ -39,5 +34,5 @@ def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
 
 
 def injected_args_by_name(tools: Mapping[str, BaseTool]) -> dict[str, Any]:
-    """What LangGraph's own node knows of its tools' injected arguments, for code that reads it there."""
+    """Return LangGraph's record of the injected arguments of each tool, for code that reads it from a node."""
     return {name: _get_all_injected_args(tool) for name, tool in tools.items()}
