@@ -268,7 +268,7 @@ class SupervisedCall(CallTime, Generic[T]):
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
         """Report progress of an attempt, by default of the latest one; from any thread."""
-        if self.ended:  # the thread of an abandoned attempt may still report
+        if self.ended:  # a thread or task that a middleware has left behind may still report
             return
         alive()
         if self._observers or self._around.on_progress is not None:

@@ -127,7 +127,7 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
 
 
 async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
-    """Run a middleware that is elsewhere and answer what it asks, until it has a result."""
+    """Run a middleware outside of this event loop, and the rest of the call here at each of its requests."""
     loop = current_loop()
     inbox: _Inbox[Q, A] = _Inbox(loop)
     outcome: Future[A] = Future()
@@ -137,7 +137,7 @@ async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: 
             with scope:
                 await _settle(outcome, run(inbox))
         finally:
-            inbox.close()
+            inbox.close()  # ends the loop below, also if the middleware failed or was cancelled
 
     async with loop.nursery() as nursery:
         nursery.start(child, DEFAULT_GRACE)
@@ -145,6 +145,7 @@ async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: 
             if question.is_withdrawn:
                 question.cancel()
                 continue
+            # Started in the middleware's context: the rest of the call sees the variables that the middleware has set.
             question.context.run(nursery.start, partial(question.be_answered, call_next), DEFAULT_GRACE)
     return outcome.result()
 

@@ -181,7 +181,7 @@ class Gate:
 
     def _leave_queue(self, waiter: _Waiter) -> None:
         with self._lock:
-            if waiter in self._queue:  # not if `_take` succeeded just before
+            if waiter in self._queue:
                 del self._queue[waiter]
                 self._wake_head()
 

@@ -97,7 +97,7 @@ class AsyncioNursery:
             return await self._wait_until_empty()
         except asyncio.CancelledError:
             await self._cancel_and_drain()
-            raise
+            raise  # only now: no child may be alive when the owner goes on
 
     async def _cancel_and_drain(self) -> None:
         self.cancel()

@@ -71,7 +71,7 @@ def _a_worker() -> _Worker:
 async def run_in_worker(fn: Callable[[], T], scope: CancelScope) -> T:
     """Run `fn` in a daemon thread, as `EventLoop.run_in_daemon` describes; asyncio only."""
     await checkpoint()  # a cancelled caller starts no function
-    # Unmarked: an idle thread must not keep the mark of a block alive, which would look like a task left behind.
+    # Unmarked: a thread that runs on after its call must not look like a task that the call has left behind.
     token, context = current_token(), unmarked(copy_context())
     context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
     loop = cast("AbstractEventLoop", token.native_token)
