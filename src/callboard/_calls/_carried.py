@@ -36,8 +36,8 @@ _PLAIN = (str, int, float, bool)
 def carried() -> Carried:
     """Return the context of the running call, to be sent with a body; call it in the task that waits for the body.
 
-    The context has the seconds until the deadline, the grace, the idempotency key, the OpenTelemetry trace, the levels
-    of loggers, and the variables bound with `structlog.contextvars` (only strings, numbers and booleans).
+    The context has the seconds until the deadline, the grace, the idempotency key, the OpenTelemetry trace and the
+    levels of loggers. It also has the strings, numbers and booleans that are bound with `structlog.contextvars`.
     """
     if (relay := _relay.get()) is not None:
         return relay.carried()

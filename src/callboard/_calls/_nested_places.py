@@ -3,8 +3,8 @@
 A call that runs an agent, or another node, only waits for the calls inside. So it lends each of its permits to these
 nested calls, one at a time. The limit still holds: the innermost bodies that run are never more than the permits.
 
-Lending does not prevent every deadlock, because calls may hold permits at several limits. A call is stuck if all
-permits that it waits for are held by calls that are stuck, or that wait for nested calls that are stuck. Only a call
+Lending does not prevent every deadlock, because calls may hold permits at several limits. A call is stuck if each
+permit that it waits for is held by a stuck call. A call that waits for a stuck nested call is stuck, too. Only a call
 that begins to wait can complete such a cycle; a granted permit never makes a call wait. So a nested call, or a call
 that holds a permit, searches for a cycle once, right before it waits. No other call needs a search.
 """

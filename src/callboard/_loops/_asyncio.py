@@ -44,7 +44,7 @@ class AsyncioNursery:
         # One context and one bound method for the callbacks of all children: a batch may have thousands.
         self._context = copy_context()
         self._on_end = self._ended
-        # The scope cancels its task once it was entered; before that, only `task.cancel()` can.
+        # A scope can cancel its task only after the child has entered the scope, see `cancel`.
         self._children: dict[asyncio.Task[None], AsyncioScope] = {}
         self._empty: asyncio.Future[None] | None = None
         self.cancel_called = False

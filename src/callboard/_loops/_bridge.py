@@ -1,7 +1,7 @@
 """Bridges to a background asyncio loop: from sync code to async code, and from trio to asyncio.
 
-The process shares one loop in a daemon thread, started on first use, because a pooled client or a database
-connection of a tool belongs to one loop. A cancelled or interrupted caller waits for the end of its call on that loop.
+The process shares one loop in a daemon thread, started on first use: a tool's pooled client or database connection
+belongs to one loop. A cancelled or interrupted caller waits for the end of its call on that loop.
 """
 
 import asyncio

@@ -139,8 +139,8 @@ def is_cleaning_up() -> bool:
 def remaining() -> float:
     """Return the seconds until the nearest deadline of the running call; `math.inf` without one, never below 0.
 
-    Deadlines are the attempt's timeout and idle timeout, the call's budget, the same limits of enclosing calls and,
-    in async code, the cancel scopes of the event loop. May also be called in the worker thread of a sync tool.
+    Deadlines are the attempt's timeout and idle timeout, the call's budget, and the same limits of enclosing calls.
+    In async code, the cancel scopes of the event loop count, too. May also be called in the thread of a sync tool.
     """
     timed = current_timed.get()
     left = until_idle() if timed is None else min(until_idle(), timed.until - timed.loop.now())

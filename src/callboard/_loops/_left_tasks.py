@@ -22,7 +22,7 @@ _QUICK = 0.001
 class _Mark:
     """Mark of one block, in the context of every task that was created within it."""
 
-    __slots__ = ("__weakref__",)  # contexts hold the only strong references
+    __slots__ = ("__weakref__",)  # after the block, only contexts hold strong references to the mark
 
 
 _mark: ContextVar[_Mark | None] = ContextVar("callboard_block", default=None)

@@ -181,8 +181,8 @@ def _frames_without_collection() -> dict[int, FrameType]:
             gc.enable()
 
 
-# CPython 3.11 before 3.11.9 holds a lock in this function that each new thread needs, and may start a garbage
-# collection while it holds the lock. If another thread runs then, the process deadlocks (python/cpython#106883).
+# In this function, CPython 3.11 before 3.11.9 holds a lock that each new thread needs. It may start a garbage
+# collection meanwhile. If another thread runs then, the process deadlocks (python/cpython#106883).
 _current_frames = _frames_without_collection if sys.version_info[:3] < (3, 11, 9) else sys._current_frames
 
 
