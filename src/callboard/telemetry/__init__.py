@@ -1,10 +1,10 @@
-"""What happened to every call: OpenTelemetry spans and metrics, log lines, recordings.
+"""Telemetry of calls, runs and actors: OpenTelemetry spans and metrics, log lines, recordings.
 
-Tracing, Metrics, Logs    observers; they observe by themselves where the application has an SDK, or a log level
-setup                     one call where it has none
-Recorder, read_recording  a file with all that happened, and back
-CallTracker               where each call is, and how it ends, for observers of your own
-carrier, continued        a trace that goes on in another process
+Tracing, Metrics, Logs    observers; active without any code once the application has an SDK, or sets a log level
+setup                     sets up an OpenTelemetry SDK and log lines for an application without them
+Recorder, read_recording  write all events to a file, and read the file back
+CallTracker               base class of your own observers: follows the state of each call
+carrier, continued        inject the trace context into another process, and extract it again
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics of actors: their mailboxes, and how often they are restarted and evicted."""
+"""OpenTelemetry metrics of actors: mailbox length and wait, duration of asks, restarts and evictions."""
 
 from opentelemetry.metrics import Meter
 
@@ -9,19 +9,16 @@ from callboard.telemetry._outcome import error_type, has_failed, outcome_of
 
 
 class ActorMetrics:
-    """Measures them, by the name of the child: keys would make any number of time series.
-
-    Args:
-        meter: makes the instruments.
-    """
+    """Observer that measures actors. Attributes name the child, never the key: keys are unbounded in number."""
 
     def __init__(self, meter: Meter) -> None:
         self._began: dict[int, float] = {}
-        """When asks began that have not ended, by number."""
+        """Start times of unfinished asks, by ask number."""
         self._waiting: set[int] = set()
-        """Those of them that are in a mailbox."""
+        """Numbers of the asks that are still in a mailbox."""
         self._lives: set[int] = set()
-        """Those whose beginning was told here."""
+        """Numbers of the live actors that this observer saw start."""
+        # An actor may be older than this observer. Its end must not be counted: the counter would drop below zero.
         self._length = meter.create_up_down_counter(names.MAILBOXES, "{ask}", "Asks in mailboxes.")
         self._alive = meter.create_up_down_counter(names.ACTORS_ALIVE, "{actor}", "Actors that live.")
         self._restarts = meter.create_counter(names.RESTARTS, "{restart}", "Actors that were started again.")
@@ -32,7 +29,7 @@ class ActorMetrics:
         )
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Take in what happened to an actor."""
+        """Record one event of an ask or of an actor."""
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":

@@ -1,4 +1,4 @@
-"""Spans over asks of actors, with what became of the actor meanwhile."""
+"""Spans of asks to actors, with span events for restarts and other changes of the actor."""
 
 from contextvars import Token
 from typing import Any
@@ -17,13 +17,10 @@ Attributes = dict[str, Any]
 
 
 class ActorSpans:
-    """Makes them from events, where somebody asks: the span is current there, and in the handler.
+    """Observer that makes one span per ask. The span is current in the asking task and in the handler.
 
-    Lives have no spans of their own, for they may last for days: those asks are told of one which wait for it.
-
-    Args:
-        tracer: makes the spans.
-        capture: decides whether the keys of actors are on them.
+    The lifetime of an actor has no span, because it may last for days. Instead, a change of the actor is added as
+    a span event to each open ask that the change affects.
     """
 
     def __init__(self, tracer: Tracer, capture: Capture) -> None:
@@ -32,7 +29,7 @@ class ActorSpans:
         self._open: dict[int, tuple[Span, Token[Context]]] = {}
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Take in what happened to an actor."""
+        """Begin, annotate or end the span that an event is about."""
         if isinstance(event, ActorEvent):
             self._lived(event)
         elif event.phase == "begun":
@@ -49,6 +46,7 @@ class ActorSpans:
         if self._capture.wanted and event.key is not None:
             attributes[names.ACTOR_KEY] = self._capture.text(event.key)
         span = self._tracer.start_span(f"{names.ASK} {event.actor}.{event.handler}", attributes=attributes)
+        # The event "ended" arrives in the same task; the token can be detached only in the context that made it.
         self._open[event.number] = span, context.attach(trace.set_span_in_context(span))
 
     def _ended(self, event: AskEvent) -> None:
@@ -64,6 +62,6 @@ class ActorSpans:
         facts: Attributes = {names.ACTOR: event.actor}
         if event.error is not None:
             facts[names.ERROR_TYPE] = error_type(event.error)
-        for number in event.asks:
+        for number in event.asks:  # an ask may have begun before this observer
             if (found := self._open.get(number)) is not None:
                 found[0].add_event(f"{names.ACTOR}.{event.phase}", facts)

@@ -1,4 +1,4 @@
-"""Observers that nobody has asked for: spans and metrics where the application has an SDK, logs where it wants them."""
+"""Default observers: spans and metrics if the application has an OpenTelemetry SDK, logs if it set a log level."""
 
 import logging
 from functools import cache
@@ -11,14 +11,17 @@ from callboard.telemetry._identity import Same
 
 _NOBODY = Observers()
 _over: set[Same] = set()
+"""Providers that `end()` has shut down. OpenTelemetry's API cannot replace them, so they are still the global ones."""
 _calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
 
 
 def ambient_observers(kinds: frozenset[str]) -> Observers:
-    """The observers of what is started now, without those whose kind is there already.
+    """Return the default observers of a batch or run that starts now.
 
-    Asked for each batch, and mostly for nothing: hence without a word too many.
+    Args:
+        kinds: kinds of observers that are active already ("spans", "metrics", "logs"); they are left out.
     """
+    # Runs once per batch, and usually finds nothing: only cheap checks here, and imports only on a hit.
     found = _NOBODY
     if is_set_up(tracers := trace.get_tracer_provider()) and "spans" not in kinds:
         found = _tracing(Same(tracers))
@@ -30,12 +33,12 @@ def ambient_observers(kinds: frozenset[str]) -> Observers:
 
 
 def is_set_up(provider: Any) -> bool:
-    """Whether what a provider makes goes anywhere."""
+    """Return whether a provider is a real SDK provider that was not shut down."""
     return not is_stand_in(provider) and (not _over or Same(provider) not in _over)
 
 
 def is_stand_in(provider: Any) -> bool:
-    """Whether a provider is nobody's, but the API's own, which makes nothing."""
+    """Return whether a provider is the no-op default of the OpenTelemetry API."""
     return _is_of_api(type(provider).__module__)
 
 
@@ -45,12 +48,12 @@ def _is_of_api(module: str) -> bool:
 
 
 def end(provider: Any) -> None:
-    """Shut a provider down; it stays the process's, because the API takes one only."""
+    """Shut down a provider. It remains the global one, because OpenTelemetry's API accepts only one per process."""
     _over.add(Same(provider))
     provider.shutdown()
 
 
-# There is one provider a process; two, where tests replace theirs.
+# Unbounded, yet small: a process has one provider. Only tests replace it.
 @cache
 def _tracing(provider: Same) -> Observers:
     from callboard.telemetry._tracing import Tracing
@@ -58,7 +61,7 @@ def _tracing(provider: Same) -> Observers:
     try:
         return Tracing(provider.one).observers
     except ImportError as error:
-        # An environment variable has asked for it: whoever makes a call has not, and it must not fail.
+        # An environment variable asked for capture. The caller of a tool did not, so the call must not fail.
         _all.warning("arguments and results are not captured: %s", error)
         return Tracing(provider.one, capture=False).observers
 
@@ -72,6 +75,6 @@ def _metrics(provider: Same) -> Observers:
 
 @cache
 def _logs() -> Observers:
-    from callboard.telemetry._logs import Logs  # with structlog, which takes a tenth of a second
+    from callboard.telemetry._logs import Logs  # imports structlog, which takes 0.1 s
 
     return Logs().observers

@@ -1,4 +1,4 @@
-"""Spans over calls: one over each call, and below it one over each attempt."""
+"""Spans of calls: one span for each call, with a child span for each attempt."""
 
 from contextvars import Token
 from typing import Any
@@ -19,11 +19,11 @@ from callboard.telemetry._tracker import CallTracker, Outcome, TrackedCall
 Attributes = dict[str, Any]
 
 _WITHOUT_ARGUMENTS = (CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError)
-"""Errors whose text is ours and has no word of the model's: that of a rejection has the key of a limit in it."""
+"""Errors whose text never contains arguments. A rejection is not among them: its text contains the key of a limit."""
 
 
 class _Call(TrackedCall):
-    """A call, and the spans over it and over those of its attempts that run."""
+    """Tracked call with its span and the spans of its running attempts."""
 
     __slots__ = ("attempt_spans", "span", "token")
 
@@ -35,12 +35,7 @@ class _Call(TrackedCall):
 
 
 class CallSpans(CallTracker[_Call, CallEvent]):
-    """Makes them from events, in the tasks that the events are told in: so the spans are current there.
-
-    Args:
-        tracer: makes the spans.
-        capture: decides what of arguments and results is on them.
-    """
+    """Observer that makes the spans. Events arrive in the task of the call, so the spans are current in that task."""
 
     def __init__(self, tracer: Tracer, capture: Capture) -> None:
         super().__init__()
@@ -48,7 +43,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         self._capture = capture
 
     def begun(self, event: CallEvent) -> _Call:
-        tool = sendable(event.tool)  # a model may call what there is not, in characters that there are not
+        tool = sendable(event.tool)  # invented by the model: may have lone surrogates
         attributes: Attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL_NAME: tool,
@@ -71,6 +66,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             attributes=attributes,
             links=link_to_call(event.resumes),
         )
+        # CALL finds the span of the call also where the span of an attempt is the current one; see `_links.mark`.
         token = context.attach(context.set_value(CALL, span, trace.set_span_in_context(span)))
         return _Call(event, span, token)
 
@@ -102,7 +98,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         facts: Attributes = {names.PREFIX + key: _fact(value) for key, value in event.facts.items()}
         if event.message and self._capture.wanted:
             facts[names.MESSAGE] = self._capture.text(event.message)
-        # A span keeps so many events and no more: much progress must not drive what was decided out of the call's.
+        # SDKs bound the events of a span. Frequent progress goes to the attempt, so that it cannot displace decisions.
         is_progress = event.what == "progress" and event.attempt in call.attempt_spans
         span = call.attempt_spans[event.attempt][0] if is_progress else call.span
         span.add_event(names.PREFIX + event.what, facts)
@@ -130,7 +126,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
             span.add_event(names.INTERRUPTED)
         elif outcome == "cancelled":
             span.add_event(names.CANCELLED)
-        # An error of the tool's that became a message was handled; a call that never came to its end was not.
+        # An error that became a ToolMessage was handled, and does not mark the span as failed.
         if outcome == "error" and event.result is not None:
             attributes[names.HANDLED] = error_type(error)
         elif has_failed(outcome):
@@ -138,7 +134,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
 
 
 def of_run(agent: str, thread_id: str | None, run_id: str) -> Attributes:
-    """Attributes that name the run which made a call: its agent, its conversation, its id."""
+    """Return the attributes of the run that made a call: agent, conversation id, run id."""
     found: Attributes = {}
     if agent:
         found[names.AGENT_NAME] = agent
@@ -150,7 +146,7 @@ def of_run(agent: str, thread_id: str | None, run_id: str) -> Attributes:
 
 
 def failed(span: Span, error: BaseException, capture: Capture) -> None:
-    """Mark a span as failed; the error's text may have arguments in it, and leaves with them only."""
+    """Mark a span as failed. The error's text may contain arguments, so it is exported only if arguments are."""
     kind = error_type(error)
     facts: Attributes = {names.EXCEPTION_TYPE: kind}
     attributes: Attributes = {names.ERROR_TYPE: kind}
@@ -167,7 +163,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
 
 
 def _fact(value: object) -> Any:
-    """A fact of a note as a value that attributes of spans may have."""
+    """Return a fact of a note as a valid value of a span attribute."""
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):

@@ -1,4 +1,4 @@
-"""Whether arguments and results leave the process, and in which shape: redacted, as JSON, of bounded length."""
+"""Capture of arguments and results for export: opt-in, redacted, as JSON, with bounded length."""
 
 import json
 import os
@@ -12,26 +12,26 @@ from pydantic_core import to_jsonable_python
 from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
 
 Redactor = Callable[[Any], Any]
-"""Takes a value of plain JSON types and returns it without what must not leave."""
+"""Function from a value of plain JSON types to the same value without its secrets."""
 
 MAX_LENGTH = 8192
-"""Characters of one attribute."""
+"""Default limit of one captured value, in characters."""
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 
 
 class Capture:
-    """What becomes of arguments and results on their way out.
+    """Filter between arguments and results on one side, and exporters and files on the other.
 
     Args:
-        wanted: whether they go out at all; `None` to ask the environment variable of the OpenTelemetry conventions.
-            Its values SPAN_ONLY and SPAN_AND_EVENT mean yes, and so does "true", as older instrumentations have it.
-        redact: takes secrets out, of values of plain JSON types; `True` for what `Redact()` finds, `False` for nothing.
-        max_length: characters of one value; what is longer is cut, and says so.
+        wanted: export arguments and results; `None` reads the environment variable of the OpenTelemetry conventions.
+            Its values SPAN_ONLY and SPAN_AND_EVENT mean yes, and so does the "true" of older instrumentations.
+        redact: function that removes secrets from values of plain JSON types; `True` for `Redact()`, `False` for none.
+        max_length: limit of one value in characters; a longer value is cut, and its full length is appended.
 
     Raises:
-        ValueError: for a `max_length` out of range.
-        ImportError: if `Redact()` is wanted, and what it needs is not installed.
+        ValueError: if `max_length` is less than 1.
+        ImportError: if `Redact()` is wanted, and a package that it needs is not installed.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Capture:
         self._max_length = max_length
 
     def value(self, value: object) -> Any:
-        """A value as it may leave: of plain JSON types, redacted; not cut."""
+        """Return a value as plain JSON types, redacted, at full length."""
         try:
             plain = to_jsonable_python(_plain(value), fallback=_named)
-            return to_jsonable_python(self._redactor(plain), fallback=_named)
-        except Exception as error:  # nothing unredacted leaves because something failed
+            return to_jsonable_python(self._redactor(plain), fallback=_named)  # the redactor may return any type
+        except Exception as error:  # fail closed: a bug in a redactor must not export the raw value
             return _not_captured(error)
 
     def short(self, value: object) -> Any:
-        """The same, of bounded length: what is longer becomes a text, and is cut."""
+        """Return a value as `value()` does; if it is too long, return its JSON text, cut."""
         found = self.value(value)
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
         return found if len(text) <= self._max_length else self._cut(text)
 
     def text(self, value: object) -> str:
-        """What may leave of a value, as one text: a string as it is, anything else as JSON; cut."""
+        """Return a value redacted, as one text of bounded length: a string unchanged, any other type as JSON."""
         found = self.value(value)
         return self._cut(sendable(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)))
 
@@ -70,7 +70,7 @@ class Capture:
         return f"{text[: self._max_length]}… ({len(text)} characters)"
 
     def words_of(self, error: BaseException) -> str:
-        """What an error says, redacted and cut; it may be one of somebody's own, that cannot say anything."""
+        """Return the text of an error, redacted and cut. The `__str__` of a user-defined error may raise."""
         try:
             said = str(error)
         except Exception as another:
@@ -92,7 +92,7 @@ def _redactor(redact: Redactor | bool) -> Redactor:
 
 
 def sendable(text: str) -> str:
-    """A text that UTF-8 has bytes for; one that has not takes all that is exported with it along."""
+    """Return a text without lone surrogates: one of them makes an exporter drop the whole export batch."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -113,7 +113,7 @@ def _named(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """What is in LangChain's and LangGraph's types, for those who read traces."""
+    """Return the content of LangChain and LangGraph objects as dicts, lists and texts, readable in a trace."""
     if isinstance(value, ToolMessage):
         return value.content
     if isinstance(value, Command):
@@ -128,14 +128,14 @@ def _plain(value: object) -> object:
 
 
 def result_of(output: object) -> object:
-    """What a call came to: the content of its message, also where a list has only that."""
+    """Return the output of a call; of a list with one element, that element."""
     if isinstance(output, list) and len(output) == 1:
         return output[0]
     return output
 
 
 def messages_of(value: object) -> Sequence[BaseMessage]:
-    """The conversation in a state, in a run's input, or in what a model is asked."""
+    """Return the messages in a state, in a run's input or in a model request."""
     found: Any = value
     if isinstance(value, dict):
         found = value.get("llm_input_messages") or value.get("messages")
@@ -146,20 +146,20 @@ def messages_of(value: object) -> Sequence[BaseMessage]:
 
 
 def _is_pair(value: tuple[object, ...]) -> bool:
-    """Whether it is one message, as a role and a text."""
+    """Return whether a tuple is one message in the form (role, text)."""
     return len(value) == 2 and all(isinstance(one, str) for one in value)
 
 
 def _read(value: Any) -> BaseMessage | None:
-    """A message in any of the forms that LangChain reads."""
+    """Return a message given in any form that LangChain accepts; `None` for anything else."""
     try:
         return convert_to_messages([value])[0]
-    except Exception:  # a state may have anything there
+    except Exception:  # the state belongs to the application: any type may stand under "messages"
         return None
 
 
 def _message(message: BaseMessage) -> dict[str, object]:
-    """A message in the form of the conventions: a role and its parts."""
+    """Return a message in the form of the OpenTelemetry conventions: a role and its parts."""
     parts: list[dict[str, object]] = []
     if isinstance(message, ToolMessage):
         parts.append({"type": "tool_call_response", "id": message.tool_call_id, "response": message.content})
@@ -178,5 +178,5 @@ def _message(message: BaseMessage) -> dict[str, object]:
 
 
 def conversation(value: object) -> list[dict[str, object]]:
-    """The messages in a value, in the form of the conventions."""
+    """Return the messages in a value, in the form of the OpenTelemetry conventions."""
     return [_message(message) for message in messages_of(value)]

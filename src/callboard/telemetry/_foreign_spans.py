@@ -1,4 +1,4 @@
-"""Whether somebody else has made a span for a model request; only an SDK's span processor sees that."""
+"""Detection of model-request spans made by other instrumentation, by a span processor of the SDK."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from callboard.telemetry._identity import Same
 
 _REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
 _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
-"""How instrumentations from before the conventions say so."""
+"""Attributes by which older instrumentations, from before the conventions, mark the span of a model request."""
 
 
 class Foreign:
-    """One model request, whose spans are looked for."""
+    """Flag of one model request: whether another instrumentation made a span for it."""
 
     __slots__ = ("was_seen",)
 
@@ -23,20 +23,20 @@ class Foreign:
 
 
 class Spotter:
-    """The span processor that notices, of one provider: a span that goes elsewhere is none of ours."""
+    """Span processor of one provider that notices model-request spans made by other instrumentation."""
 
     def __init__(self) -> None:
         self._key = context.create_key("callboard-model-request")
 
     def following(self, request: Foreign) -> Context:
-        """The current context, in which spans of others are noticed."""
+        """Return the current context with the request attached; spans begun in it are inspected."""
         return context.set_value(self._key, request)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         self._notice(span, parent_context)
 
     def on_end(self, span: Any) -> None:
-        self._notice(span, None)  # some say only at the end what they are
+        self._notice(span, None)  # some instrumentations set the attributes only before the end
 
     def _notice(self, span: Any, around: Context | None) -> None:
         request = context.get_value(self._key, around)
@@ -52,10 +52,11 @@ class Spotter:
 
 
 _known: dict[Same, Spotter] = {}
+"""Processors by provider: the SDK cannot remove a processor, so each provider gets one at most."""
 
 
 def spotter_of(provider: object) -> Spotter:
-    """The one of a provider; it notices something if the provider is an SDK's."""
+    """Return the span processor of a provider, and add it at first use. A provider without an SDK takes none."""
     found = _known.get(Same(provider))
     if found is None:
         found = _known[Same(provider)] = Spotter()

@@ -1,4 +1,4 @@
-"""Objects as keys of a dict, where each counts as equal to itself only."""
+"""Identity of objects as dict keys."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Same:
-    """One object, whatever it compares equal to: Logfire's providers are dataclasses, and have no hash."""
+    """Dict key that compares an object by identity. Logfire's providers are dataclasses without a hash."""
 
     one: Any
 

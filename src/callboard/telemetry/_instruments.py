@@ -1,4 +1,4 @@
-"""Instruments of a meter, as all metrics here are made."""
+"""Creation of metric instruments."""
 
 from collections.abc import Iterable
 
@@ -7,5 +7,5 @@ from opentelemetry.metrics import Meter
 
 
 def histogram(meter: Meter, name: str, unit: str, buckets: Iterable[float], text: str) -> metrics.Histogram:
-    """A histogram with the advised buckets; a view of the application's may have others."""
+    """Return a histogram with advisory buckets; a view in the application's SDK may override them."""
     return meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=list(buckets))

@@ -1,4 +1,4 @@
-"""From a span to one that it goes on with, and from one process to another: spans as text."""
+"""Span contexts as text: links from a resumed call to the interrupted one, and propagation between processes."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from opentelemetry.trace import Link, Span, SpanContext, TraceFlags
 
 CALL = context.create_key("callboard-call")
 RUN = context.create_key("callboard-run")
-"""Under these the current context has the span of the call, and of the run, that it is in."""
+"""Context keys of the span of the current call and of the current run."""
 
 
 def mark() -> str | None:
-    """The spans of the call and of the run that is going on here, as text: what resumes them links to them."""
+    """Return the spans of the current call and run as text. A resumed call or run links to them."""
     found = [context.get_value(key) for key in (CALL, RUN)]
     if not any(isinstance(span, Span) for span in found):
         return None
@@ -20,15 +20,13 @@ def mark() -> str | None:
 
 
 def link_to_call(left: str | None) -> list[Link]:
-    """Return a link to the call that left a mark, or to its run.
-
-    A call that is stored as begun together with its reply has no span yet.
-    """
+    """Return a link to the call that left a mark, or to its run if the call had no span."""
+    # A call may be stored as begun together with the model's reply, before it has a span. Its mark has only the run.
     return _links(left, 0) or _links(left, 1)
 
 
 def link_to_run(left: str | None) -> list[Link]:
-    """A link to the run that left a mark."""
+    """Return a link to the run that left a mark."""
     return _links(left, 1)
 
 
@@ -40,7 +38,7 @@ def _as_text(span: object) -> str:
 
 
 def _links(left: str | None, position: int) -> list[Link]:
-    """Links from a mark, which may come from a database and be anything."""
+    """Return the link in one part of a mark, or none: a mark read from a database may be damaged."""
     parts = (left or "").split(" ")
     if len(parts) != 2:
         return []
@@ -53,10 +51,11 @@ def _links(left: str | None, position: int) -> list[Link]:
 
 
 def carrier() -> dict[str, str]:
-    """The current span and baggage as text, by the propagators that are set: W3C `traceparent` by default.
+    """Return the current trace context and baggage as text, by the configured propagators.
 
-    For whatever crosses a border that a context does not: the environment of a worker process, the `_meta` of
-    a request to an MCP server, the headers of a message. `continued` is the other end.
+    The default propagator writes a W3C `traceparent`. Send the dict where a context variable cannot go: in the
+    environment of a worker process, the `_meta` of a request to an MCP server, the headers of a message. The receiver
+    passes it to `continued`.
     """
     found: dict[str, str] = {}
     propagate.inject(found)
@@ -65,10 +64,10 @@ def carrier() -> dict[str, str]:
 
 @contextmanager
 def continued(carried: Mapping[str, object] | None) -> Generator[None]:
-    """Let what is done inside the block be part of the trace that `carrier` was called in.
+    """Attach the trace context that `carrier` returned: spans begun inside the block continue its trace.
 
     Args:
-        carried: what came over the border, other entries included; `None` or anything unreadable is no trace.
+        carried: the received entries; unknown ones are ignored. `None` and unreadable entries mean no trace.
     """
     text = {key: value for key, value in (carried or {}).items() if isinstance(value, str)}
     token = context.attach(propagate.extract(text))
@@ -79,7 +78,7 @@ def continued(carried: Mapping[str, object] | None) -> Generator[None]:
 
 
 def ids() -> dict[str, str]:
-    """The ids of the current span, for log lines."""
+    """Return the trace id and span id of the current span, for log lines; empty without a span."""
     found = trace.get_current_span().get_span_context()
     if not found.is_valid:
         return {}

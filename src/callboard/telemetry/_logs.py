@@ -1,4 +1,4 @@
-"""Log lines: one for each decision worth knowing, by structlog, into the standard library's logging."""
+"""Log lines of calls, runs and actors: structlog events in the standard library's logging."""
 
 import logging
 import sys
@@ -57,14 +57,14 @@ _LIVES: Mapping[ActorPhase, tuple[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _OpenRun:
-    """A run that has not ended, and what every line about it has."""
+    """Open run with its start time and its bound logger."""
 
     since: float
     log: Any
 
 
 class _Call(TrackedCall):
-    """A call, and what every line about it has."""
+    """Tracked call with its bound logger."""
 
     __slots__ = ("log",)
 
@@ -76,12 +76,12 @@ class _Call(TrackedCall):
 class Logs:
     """Log lines of calls, runs and actors, on the logger "callboard.calls".
 
-    Lines have an event and fields, and go through structlog to the standard library's logging, as the message and
-    the `extra` of a record: whoever has handlers there has them. They are there by themselves once a level is
-    set: `logging.getLogger("callboard").setLevel("INFO")`. No field has an argument, a result or an error's text.
+    Each line has an event name and fields. structlog passes them to the standard library's logging as the message and
+    the `extra` of a record, so any handler of the application receives them. No code is needed beyond a level:
+    `logging.getLogger("callboard").setLevel("INFO")`. No field contains an argument, a result or an error's text.
 
     Args:
-        logger: another logger than "callboard.calls".
+        logger: logger to use instead of "callboard.calls".
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
@@ -95,13 +95,13 @@ class Logs:
 
     @contextmanager
     def on(self) -> Generator[None]:
-        """Log what is started inside the block, and nothing else."""
+        """Log only the calls, runs and asks that are started inside the block."""
         with observed_by(self.observers):
             yield
 
 
 class _Calls(CallTracker[_Call, CallEvent]):
-    """Writes the lines about calls."""
+    """Observer that writes the lines about calls."""
 
     def __init__(self, log: Any) -> None:
         super().__init__()
@@ -121,6 +121,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
         call.log.debug("attempt started", attempt=event.attempt, queue_wait=_rounded(event.queue_wait))
 
     def noted(self, call: _Call, event: CallEvent) -> None:
+        # Middleware of the application may note decisions of any name.
         level, text = _NOTES.get(event.what, (logging.DEBUG, event.what.replace("_", " ")))
         call.log.log(level, text, attempt=event.attempt, facts=dict(event.facts))
 
@@ -137,7 +138,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
 
 
 class _Runs:
-    """Writes the lines about runs."""
+    """Observer that writes the lines about runs."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
@@ -161,7 +162,7 @@ class _Runs:
 
 
 class _Actors:
-    """Writes the lines about actors."""
+    """Observer that writes the lines about actors."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
@@ -183,7 +184,7 @@ def _of_run(run: RunInfo | None) -> dict[str, Any]:
 
 
 def _ids() -> dict[str, str]:
-    """The current span's ids, where anybody makes spans."""
+    """Return the ids of the current span; empty if OpenTelemetry was never imported, so that no span can exist."""
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from callboard.telemetry._links import ids

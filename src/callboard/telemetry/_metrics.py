@@ -21,24 +21,24 @@ from callboard.telemetry._outcome import error_type, has_failed, outcome_of
 from callboard.telemetry._tracker import CallTracker, TrackedCall
 
 _UNKNOWN = "_OTHER"
-"""The conventions' word for what would make too many time series."""
+"""Value that the conventions use for attribute values of unbounded number."""
 
 
 class _Call(TrackedCall):
-    """A call, and what its tool is called in attributes."""
+    """Tracked call with the attributes of its tool."""
 
     __slots__ = ("about", "name")
 
     def __init__(self, begun: CallEvent) -> None:
         super().__init__(begun)
-        # A model may make up any number of names.
+        # A call without a description has no tool: a model can invent any number of names, and each is a time series.
         self.name = _UNKNOWN if begun.description is None else sendable(begun.tool)
         self.about = {names.TOOL_NAME: self.name}
 
 
 @dataclass(slots=True)
 class _OpenRun:
-    """A run that has not ended."""
+    """Open run with its counts so far."""
 
     since: float
     asked: float = 0.0
@@ -48,12 +48,13 @@ class _OpenRun:
 
 
 class Metrics:
-    """The metrics of the conventions for generative AI, and those of queues and limits.
+    """OpenTelemetry metrics: those of the conventions for generative AI, and metrics of queues and limits.
 
-    There is one by itself as soon as the application has set up a meter provider.
+    Without any code, metrics are recorded once the application has set up a meter provider. Make an instance only
+    for another provider.
 
     Args:
-        provider: makes the meter; by default the process's.
+        provider: source of the meter; by default the global meter provider.
     """
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
@@ -63,13 +64,13 @@ class Metrics:
 
     @contextmanager
     def on(self) -> Generator[None]:
-        """Measure what is started inside the block, and nothing else."""
+        """Measure only the calls, runs and asks that are started inside the block."""
         with observed_by(self.observers):
             yield
 
 
 class _Calls(CallTracker[_Call, CallEvent]):
-    """Measures calls and their waits in queues."""
+    """Observer that measures calls and their waits in queues."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
             self._notes[event.what].add(1, call.about)
 
     def ended(self, call: _Call, event: CallEvent) -> None:
-        if call.waiting:
+        if call.waiting:  # attempts still queued end with their call, without an event of their own
             self._waiting[call.name] -= len(call.waiting)
         attributes = {**call.about, names.TOOL_TYPE: "function"}
         if event.run is not None and event.run.agent:
@@ -136,7 +137,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
             outcome = outcome_of(event.error)
             if outcome in self._ends:
                 self._ends[outcome].add(1, call.about)
-            # As on the span: an error of the tool's that became a message was handled.
+            # As on the span: a tool's error that became a ToolMessage was handled.
             handled = outcome == "error" and event.result is not None
             if has_failed(outcome) and not handled:
                 attributes[names.ERROR_TYPE] = error_type(event.error)
@@ -144,7 +145,7 @@ class _Calls(CallTracker[_Call, CallEvent]):
 
 
 class _Runs:
-    """Measures runs of agents, and what they ask their models."""
+    """Observer that measures runs of agents and their model requests."""
 
     def __init__(self, meter: Meter) -> None:
         self._open: dict[int, _OpenRun] = {}
@@ -157,7 +158,7 @@ class _Runs:
         self._tokens = histogram(meter, names.TOKEN_USAGE, "{token}", names.TOKEN_BUCKETS, "Tokens of a model request.")
 
     def __call__(self, event: RunEvent) -> None:
-        """Take in what happened to a run."""
+        """Record one event of a run."""
         if event.phase == "begun":
             self._open[event.run.number] = _OpenRun(event.time)
             return
@@ -194,7 +195,7 @@ class _Runs:
 
 
 def with_error(attributes: Mapping[str, Any], error: BaseException | None) -> Mapping[str, Any]:
-    """Attributes, and what kind of failure it was, if it was one."""
+    """Return attributes with the error type added, if the error counts as a failure."""
     if error is None or not has_failed(outcome_of(error)):
         return attributes
     return {**attributes, names.ERROR_TYPE: error_type(error)}
@@ -202,7 +203,7 @@ def with_error(attributes: Mapping[str, Any], error: BaseException | None) -> Ma
 
 def _observing(counts: Counter[str]) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
-        # From the exporter's thread: a copy, because the loop goes on counting.
+        # Called in the exporter's thread. It iterates over a copy, because event loops change the counts meanwhile.
         return [Observation(number, {names.TOOL_NAME: tool}) for tool, number in dict(counts).items()]
 
     return observe

@@ -1,4 +1,4 @@
-"""What the conventions want to know of a model and its reply, from LangChain's objects."""
+"""Attributes of a model and of its reply, read from LangChain's objects."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,11 +10,11 @@ import callboard.telemetry._names as names
 
 
 def about_model(model: object) -> dict[str, Any]:
-    """The attributes of a model: its provider, its name and its parameters, as LangSmith gets them."""
+    """Return the attributes of a model (provider, name, parameters) from the description that LangSmith uses."""
     describe: Callable[[], Mapping[str, Any]] = getattr(_bare(model), "_get_ls_params", dict)
     try:
         found = dict(describe())
-    except Exception:  # a model of somebody's own, whose description does not work
+    except Exception:  # a user-defined model may describe itself wrongly; telemetry must not fail its run
         found = {}
     attributes: dict[str, Any] = {names.PROVIDER: provider_named(found.get("ls_provider"))}
     for key, name, kind in (
@@ -28,12 +28,12 @@ def about_model(model: object) -> dict[str, Any]:
 
 
 def provider_named(name: object) -> str:
-    """LangChain's name of a provider in the words of the conventions."""
+    """Return the conventions' name of a provider that LangChain names."""
     return names.PROVIDERS.get(name, name) if isinstance(name, str) and name else "unknown"
 
 
 def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a reply, and of what was asked; for a model that was chosen late, the reply says which."""
+    """Return the attributes of a request and its reply. The reply fills in a model name that the request lacks."""
     attributes = dict(asked)
     if reply is None:
         return attributes
@@ -57,7 +57,7 @@ def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, 
 
 
 def _bare(model: object) -> object:
-    """The chat model inside of bindings and sequences."""
+    """Return the chat model inside bindings and sequences."""
     for _ in range(8):
         if isinstance(model, RunnableBinding):
             model = model.bound

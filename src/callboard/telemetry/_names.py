@@ -1,12 +1,12 @@
-"""Every name that leaves the process: spans, attributes, events, metrics, environment.
+"""Names that leave the process: spans, attributes, events, metrics, environment variables.
 
-`gen_ai.*` and `error.type` are those of the OpenTelemetry conventions for generative AI (development status, read in
-2026); the package that has them as constants calls them moved, so they stand here as text. What the
-conventions have no name for is `callboard.*`; `docs/reference/telemetry.md` says what each means.
+`gen_ai.*` and `error.type` are names of the OpenTelemetry conventions for generative AI (development status, read in
+2026). OpenTelemetry's package of constants marks its copies as moved, so they are literals in this module. Names that
+the conventions lack begin with `callboard.`; `docs/reference/telemetry.md` explains each.
 """
 
 SCOPE = "callboard"
-"""The name of the tracer and of the meter."""
+"""Name of the tracer and of the meter."""
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 CAPTURING = frozenset(("span_only", "span_and_event", "true"))
@@ -41,7 +41,7 @@ OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
-TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105  of the kind that models count
+TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105  tokens of a model, no secret
 ERROR_TYPE = "error.type"
 
 # Events of a span that failed
@@ -49,7 +49,7 @@ EXCEPTION = "exception"
 EXCEPTION_TYPE = "exception.type"
 EXCEPTION_MESSAGE = "exception.message"
 
-# What the conventions have no name for: attributes
+# Attributes that the conventions lack
 OUTCOME = "callboard.outcome"
 ATTEMPTS = "callboard.attempts"
 ATTEMPT_NUMBER = "callboard.attempt"
@@ -83,7 +83,7 @@ ACTOR_STOPPED = "callboard.actor.stopped"
 ACTOR_EVICTED = "callboard.actor.evicted"
 
 PREFIX = "callboard."
-"""Before the word and the facts of what a middleware notes: `callboard.retry` with `callboard.pause`."""
+"""Prefix of the notes of a middleware and of their facts: event `callboard.retry` with `callboard.pause`."""
 MESSAGE = "callboard.message"
 
 # Metrics
@@ -127,4 +127,4 @@ PROVIDERS = {
     "mistralai": "mistral_ai",
     "xai": "x_ai",
 }
-"""LangChain's names of providers, where the conventions have others."""
+"""Names of providers that differ: from LangChain's name to the conventions' name."""

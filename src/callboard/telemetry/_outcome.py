@@ -1,4 +1,4 @@
-"""How a call or a run ended, in one word; and what to call its error where nothing of its text may leave."""
+"""Outcomes of calls and runs, and error types that reveal nothing of an error's text."""
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
@@ -14,8 +14,8 @@ from callboard.telemetry._tracker import FAILURES, Outcome
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """How a call, an attempt or a run ended which ended with this error, or with `None`."""
-    if error is None or isinstance(error, ParentCommand):
+    """Return the outcome of a call, attempt or run that ended with this error, or without one (`None`)."""
+    if error is None or isinstance(error, ParentCommand):  # a Command for the parent graph is a result
         return "ok"
     if isinstance(error, GraphBubbleUp):
         return "interrupted"
@@ -31,24 +31,25 @@ def outcome_of(error: BaseException | None) -> Outcome:
 
 
 def outcome_of_run(event: RunEvent) -> Outcome:
-    """How a run ended; one that waits with questions has raised nothing."""
+    """Return the outcome of a run. A run that stopped with open questions is interrupted, without an error."""
     return "interrupted" if event.questions else outcome_of(event.error)
 
 
 def has_failed(outcome: Outcome) -> bool:
-    """Whether that is a failure: a question is none."""
+    """Return whether an outcome is a failure; `interrupted` is not."""
     return outcome in FAILURES
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether it is one of an event loop's, whichever loop runs."""
+    """Return whether an error is the cancellation of asyncio or trio."""
+    # By name, because trio may not be installed, and the running loop may be another one.
     return not isinstance(error, Exception) and type(error).__name__ in ("CancelledError", "Cancelled")
 
 
 def error_type(error: BaseException) -> str:
-    """The value of `error.type`: few different ones, and no word of the error's text.
+    """Return the value of `error.type`: an outcome or a class name, so few different values and no error text.
 
-    That of a group is its first error's. Errors of Python's own go by their bare name, others by their full one.
+    An exception group has the type of its first error. Built-in errors have their bare name, others the full name.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

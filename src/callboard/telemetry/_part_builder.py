@@ -1,4 +1,4 @@
-"""One part of a recording, built up from its events."""
+"""Builder of one part of a recording from the events in its lines."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from callboard.telemetry._tracker import CallTracker, TrackedCall
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line about a call, as trackers read events."""
+    """Line about a call, in the form that `CallTracker` reads."""
 
     phase: CallPhase
     number: int
@@ -36,7 +36,7 @@ class _Line:
 
 
 class _Call(TrackedCall):
-    """A call, and all that has come to an end of it."""
+    """Tracked call with its finished waits, finished attempts and notes."""
 
     __slots__ = ("known", "notes", "over", "waits")
 
@@ -45,7 +45,7 @@ class _Call(TrackedCall):
         self.known = known
         self.waits: list[Wait] = []
         self.over: list[RecordedAttempt] = []
-        """Its attempts that have ended."""
+        """Finished attempts."""
         self.notes: list[Note] = []
 
     def built(self, asks: Sequence[RecordedAsk]) -> RecordedCall:
@@ -62,16 +62,16 @@ class _Call(TrackedCall):
 
 
 class _Calls(CallTracker[_Call, _Line]):
-    """The calls of a part, also those that have ended."""
+    """Tracker that also keeps finished calls."""
 
     def __init__(self) -> None:
         super().__init__()
         self.all: dict[int, _Call] = {}
-        """By number, in the order in which they began."""
+        """Calls by number, in the order in which they began."""
 
     def __call__(self, event: _Line) -> None:
         if event.phase == "noted" and event.number not in self.open and (call := self.all.get(event.number)):
-            self.noted(call, event)  # of a thread that its call has left, say
+            self.noted(call, event)  # may follow the end: an abandoned thread, for example
         else:
             super().__call__(event)
 
@@ -120,7 +120,7 @@ class _Calls(CallTracker[_Call, _Line]):
 
 @dataclass(slots=True)
 class _OpenRun:
-    """A run whose lines are being read, with the requests that it has made so far."""
+    """Run under construction with its model requests so far."""
 
     known: RecordedRun
     requests: list[ModelRequest] = field(default_factory=list[ModelRequest])
@@ -130,11 +130,7 @@ class _OpenRun:
 
 
 class PartBuilder:
-    """Takes in the events of one part.
-
-    Args:
-        header: the first of them.
-    """
+    """Builder of a `Part`: give it the header, then each event with `take()`, and call `built()` at the end."""
 
     def __init__(self, header: Event) -> None:
         self._header = header
@@ -146,11 +142,8 @@ class PartBuilder:
         self._closing: Closing | None = None
 
     def take(self, event: Event) -> None:
-        """Take in an event; those that are not known, or whose beginning was lost, are passed over.
-
-        Raises:
-            ValueError: if a field is not what it should be.
-        """
+        """Add an event; raise ValueError for a damaged field. Events of unknown names, calls or runs are ignored."""
+        # Ignoring them is needed: a later version may add events, and a full buffer may have dropped a beginning.
         name = event.get("event")
         if on_part := _OF_PARTS.get(str(name)):
             on_part(self, event)
@@ -162,7 +155,7 @@ class PartBuilder:
             self._actors.take(str(name), event, self._now(event))
 
     def built(self) -> Part:
-        """The part as far as its lines have been taken in."""
+        """Return the part made of all events so far."""
         header, closing = self._header, self._closing
         asks: defaultdict[int | None, list[RecordedAsk]] = defaultdict(list)
         for ask in self._actors.asks.values():
@@ -194,7 +187,7 @@ class PartBuilder:
     def _on_call(self, phase: CallPhase, call: _Call, event: Event) -> None:
         now = self._now(event)
         if phase in ("started", "gave_up") and not call.waiting and (waited := real(event, "waited")):
-            since = max(call.began, now - waited)  # the line that told of its beginning was lost
+            since = max(call.began, now - waited)  # the line "queued" was lost: infer its time
             self._calls(_Line("queued", call.number, call.tool, since, 0, event))
         attempt = 0
         if phase == "started":

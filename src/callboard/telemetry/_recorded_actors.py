@@ -1,4 +1,4 @@
-"""What a part of a recording says of actors, built up from its events."""
+"""Asks and life-cycle events of actors in one part of a recording."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,24 +12,15 @@ _LIVES = {f"actor_{phase}": phase for phase in get_args(ActorPhase)}
 
 
 class RecordedActors:
-    """The asks of a part, and what happened in the lives of actors."""
+    """Builder of the asks and the life-cycle changes of actors in one part."""
 
     def __init__(self) -> None:
         self.asks: dict[int, RecordedAsk] = {}
-        """By number, in the order in which they began."""
+        """Asks by number, in the order in which they began."""
         self.lives: list[ActorChange] = []
 
     def take(self, name: str, event: Mapping[str, Any], now: float) -> None:
-        """Take in an event; one that is not known, or whose beginning was lost, is passed over.
-
-        Args:
-            name: of the event.
-            event: its fields.
-            now: when it happened.
-
-        Raises:
-            ValueError: if a field is not what it should be.
-        """
+        """Add an event at time `now`; raise ValueError for a damaged field. Unknown events and asks are ignored."""
         if (what := _LIVES.get(name)) is not None:
             actor, error, key = text(event, "actor") or "", text(event, "error"), text(event, "key")
             self.lives.append(ActorChange(time=now, actor=actor, what=what, error=error, key=key))
@@ -58,5 +49,5 @@ class RecordedActors:
         outcome, error = text(event, "outcome"), text(event, "error")
         taken = ask.taken
         if taken is None and (waited := real(event, "waited")) and outcome == "ok":
-            taken = min(now, ask.start + waited)  # the line that told of it was lost
+            taken = min(now, ask.start + waited)  # the line "ask_taken" was lost: infer its time
         return replace(ask, end=now, taken=taken, outcome=outcome, error=error)

@@ -1,4 +1,4 @@
-"""Writes what happens to calls, runs and actors into a file, from a thread of its own."""
+"""Recorder: an observer that writes all events of calls, runs and actors to a file, in its own writer thread."""
 
 import logging
 import os
@@ -27,30 +27,30 @@ from callboard.telemetry._records import FORMAT, Line, Records
 _log = logging.getLogger("callboard")
 
 BOUND = 16 * 1024 * 1024
-"""Bytes that wait to be written, at most."""
+"""Default limit of unwritten data, in bytes."""
 
 
 class Recorder:
-    """Records the calls, runs and asks of actors that are started inside a `with` block, as lines of JSON.
+    """Recorder of the calls, runs and asks that are started inside its `with` block, as lines of JSON.
 
-    Nothing is lost as long as the disk keeps up. Lines that wait to be written have a bound; when it is reached, the
-    event loop waits for the disk, `patience` seconds in all, and after that events are dropped and counted
-    until there is room again. The file says at its end how many were, and what recording has cost. A disk that
-    is full or gone is logged once, and changes nothing for the calls.
+    A buffer of bounded size holds the unwritten lines. When it is full, the event loop blocks until the disk catches
+    up, for `patience` seconds in total. After that, events are dropped and counted until the buffer has room again.
+    The last line states the number of lost events and the cost of recording. A full or missing disk is logged once,
+    and does not affect calls.
 
     Args:
-        path: of the file; its folder is made if it is not there.
-        append: add a part to the file, instead of replacing it.
-        capture: whether arguments and results are recorded; `None` to ask the environment variable
+        path: file to write; its folder is made if it is missing.
+        append: add a part to the file, instead of replacing the file.
+        capture: record arguments and results; `None` reads the environment variable
             OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT.
-        redact: takes secrets out of what is captured; as for `Tracing`.
-        bound: bytes that may wait to be written, at least 1024.
-        patience: seconds that the event loop waits for the disk, in all; while it does, nothing else runs.
-        clock: seconds, from anywhere; a virtual one for tests.
+        redact: removal of secrets from captured values; as for `Tracing`.
+        bound: size of the buffer in bytes, at least 1024.
+        patience: seconds that the event loop may block for the disk, in total over the recorder's life.
+        clock: function that returns seconds, with any origin; a virtual clock for tests.
 
     Raises:
         OSError: on entering, if the file cannot be opened.
-        ValueError: for a bound that is too small.
+        ValueError: if `bound` is less than 1024.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Recorder:
             raise ValueError(f"Recorder(bound=...) must be 1024 bytes or more, got {bound!r}")
         self.path = Path(path)
         self.events = 0
-        """How many events the recorder has been told."""
+        """Number of events received."""
         self.lost = 0
-        """How many of them could not be kept."""
+        """Number of received events that were dropped."""
         self.overhead = 0.0
-        """Seconds that recording took in the event loop's threads."""
+        """Seconds that recording took in the threads of event loops."""
         self._append = append
         self._capture = Capture(capture, redact, MAX_LENGTH)
         self._records = Records(self._capture)
@@ -82,14 +82,14 @@ class Recorder:
         self._around = ExitStack()
         self._writer: _Writer
         self._since = 0.0
-        self._gap = 0
-        self._lock = threading.Lock()
+        self._gap = 0  # events dropped since the last line that was kept
+        self._lock = threading.Lock()  # guards the counters, the patience and the order of lines
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         cut = self._append and _is_cut(self.path)
         self._writer = _Writer(self.path.open("ab" if self._append else "wb"), self._bound)
-        if cut:
+        if cut:  # a killed process left half a line: the new header must begin on a line of its own
             self._writer.offer(b"\n")
         self._since = self._clock()
         self._writer.offer(_as_line(self._header()))
@@ -99,7 +99,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._around.close()
+        self._around.close()  # first: from now on no new call is recorded
         self._tell_gap()
         self._writer.close(partial(self._closing, self._now()))
 
@@ -128,7 +128,7 @@ class Recorder:
         )
 
     def _call(self, event: CallEvent) -> None:
-        since = perf_counter()
+        since = perf_counter()  # not `self._clock`: on a virtual clock recording would seem to cost nothing
         self._take(self._records.of_call(event, self._now()), since)
 
     def _run(self, event: RunEvent) -> None:
@@ -144,13 +144,14 @@ class Recorder:
 
     def _take(self, line: Line, since: float) -> None:
         data = _as_line(line)
-        with self._lock:  # there may be event loops in several threads
+        with self._lock:  # several threads may run event loops
             self._keep(data)
             self.events += 1
             self.overhead += perf_counter() - since
 
     def _keep(self, data: bytes) -> None:
         if not self._writer.has_room(len(data)) and self._patience > 0:
+            # Blocks the event loop on purpose: a short stall of the disk then loses nothing.
             since = perf_counter()
             self._writer.wait_for_room(len(data), self._patience)
             self._patience -= perf_counter() - since
@@ -162,24 +163,21 @@ class Recorder:
             self._gap += 1
 
     def _tell_gap(self) -> None:
-        """Say where events are missing, now that there is room to."""
+        """Write a line that counts the events dropped since the last kept line."""
         if self._gap:
             gap, self._gap = self._gap, 0
             self._writer.offer(_as_line({"t": self._now(), "event": "lost", "events": gap}))
 
 
 class _Writer:
-    """Takes lines from any thread, and writes them in one of its own.
-
-    Args:
-        file: to write to; closed at the end.
-        bound: bytes that may wait.
-    """
+    """Bounded buffer of lines with the thread that writes them. Closes its file at the end."""
 
     def __init__(self, file: BinaryIO, bound: int) -> None:
         self._file = file
         self._bound = bound
         self._lines: deque[bytes] = deque()
+        # Bytes offered and not yet on disk. Grows in `offer()` and shrinks in the writer thread, so a value that the
+        # recorder reads without the condition is too large at worst, and the bound holds.
         self._size = 0
         self._written = 0
         self._closing: Callable[[int], bytes] | None = None
@@ -193,7 +191,7 @@ class _Writer:
         return not self._failed and (self._size + size <= self._bound)
 
     def wait_for_room(self, size: int, patience: float) -> None:
-        """Hold the caller up until there is room, or its patience is over."""
+        """Block the caller until the buffer has room, the disk has failed, or `patience` seconds are over."""
         with self._changed:
             self._changed.wait_for(lambda: self._failed or self._size + size <= self._bound, patience)
 
@@ -201,11 +199,11 @@ class _Writer:
         with self._changed:
             self._lines.append(data)
             self._size += len(data)
-            if len(self._lines) == 1:
+            if len(self._lines) == 1:  # the writer takes all lines at once, so it sleeps only on an empty buffer
                 self._changed.notify_all()
 
     def close(self, closing: Callable[[int], bytes]) -> None:
-        """Write what is left, and the last line; waits for the disk, ten seconds at most."""
+        """Write the buffered lines and the closing line; wait for the disk for 10 seconds at most."""
         with self._changed:
             self._closing = closing
             self._changed.notify_all()
@@ -224,7 +222,7 @@ class _Writer:
             self._give_up(error)
 
     def _next(self) -> bytes | None:
-        """Wait for lines, and take all that there are; `None` at the end."""
+        """Wait for lines and return all of them; `None` after `close()` if the buffer is empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines or self._closing is not None)
             data = b"".join(self._lines)
@@ -236,19 +234,19 @@ class _Writer:
         self._file.flush()
         with self._changed:
             self._written += len(data)
-            self._size = max(self._size - len(data), 0)
+            self._size = max(self._size - len(data), 0)  # the closing line was never added to the size
             self._changed.notify_all()
 
     def _give_up(self, error: OSError) -> None:
         _log.error("the recording cannot be written, and ends here: %s", error)
         with self._changed:
-            self._failed = True
+            self._failed = True  # from now on `has_room()` is false: every event counts as lost
             self._lines.clear()
             self._changed.notify_all()
 
 
 def _is_cut(path: Path) -> bool:
-    """Whether a file ends within a line, as a killed process leaves it."""
+    """Return whether a file ends in the middle of a line, as after a killed process."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file:
@@ -259,7 +257,7 @@ def _is_cut(path: Path) -> bool:
 def _as_line(line: Line) -> bytes:
     try:
         return to_json(line, fallback=_named) + b"\n"
-    except ValueError:  # a lone surrogate, which UTF-8 has no bytes for
+    except ValueError:  # a lone surrogate; UTF-8 cannot encode it, an escape in ASCII can
         return dumps(line, default=_named).encode() + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""From the lines of a recording to its records; see `docs/reference/recording.md`."""
+"""Reader of recordings; `docs/reference/recording.md` describes the format."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,14 +13,14 @@ _FAMILY = "callboard/recording/"
 
 
 def read_recording(path: str | Path) -> Recording:
-    """Read a recording, one line at a time, also one whose process was killed.
+    """Read a recording, line by line. The recording of a killed process is read up to its last whole line.
 
     Args:
-        path: of the file.
+        path: file to read.
 
     Raises:
-        ValueError: if it is not a recording, is of a format that this version does not know, or is damaged.
-        OSError: if it cannot be read.
+        ValueError: if the file is not a recording, has a format that this version does not know, or is damaged.
+        OSError: if the file cannot be read.
     """
     path = Path(path)
     with path.open("rb") as file:
@@ -45,17 +45,19 @@ def _parts(path: Path, lines: Iterable[bytes]) -> Iterator[Part]:
 
 
 def _events(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[int, Event]]:
-    """Whole lines; of those that are no JSON, only what a killed process leaves is passed over."""
+    """Yield numbered events. Skip half a line at the end of a part, left by a killed process; else raise ValueError."""
+    # A killed process leaves half a line at the end of the file. A recorder that appends ends this line and writes its
+    # header next. So a damaged line is an error unless the file ends, or a header follows: judge it on the next line.
     damaged = 0
     for number, line in enumerate(lines, 1):
         event = _parsed(line)
         cut_off = not line.endswith(b"\n")
         if number == 1 and event is None and not (cut_off and line.startswith(b"{")):
             raise _at(path, number, "not a recording: the line is not a JSON object")
-        if number == 1 and event is not None:
+        if number == 1 and event is not None:  # a header alone is a recording, even without its line end
             yield number, event
             continue
-        if cut_off:
+        if cut_off:  # only the last line can lack its end: a killed process left it
             return
         if damaged and not (event and _begins_part(event)):
             raise _at(path, damaged, "damaged: the line is not a JSON object")

@@ -1,4 +1,4 @@
-"""Events as lines of a recording; `docs/reference/recording.md` has the format."""
+"""Lines of a recording, made from events; `docs/reference/recording.md` describes the format."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -18,11 +18,7 @@ Line = dict[str, Any]
 
 
 class Records:
-    """Makes the lines of a recording, one of each event.
-
-    Args:
-        capture: decides what of arguments and results is in them.
-    """
+    """Encoder from events to lines of a recording, one line per event."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -37,7 +33,7 @@ class Records:
         }
 
     def of_call(self, event: CallEvent, time: float) -> Line:
-        """A line about a call; `time` in seconds since the header."""
+        """Return the line of an event of a call; `time` in seconds since the header."""
         return {"t": time, "event": event.phase, "call": event.number, **self._makers[event.phase](event)}
 
     def _begun(self, event: CallEvent) -> Line:
@@ -69,7 +65,7 @@ class Records:
         return _with_error(line, event.error)
 
     def of_run(self, event: RunEvent, time: float) -> Line:
-        """A line about a run."""
+        """Return the line of an event of a run; `time` in seconds since the header."""
         line: Line = {"t": time, "event": f"run_{event.phase}", "run": event.run.number}
         if event.phase == "begun":
             return line | _run_begun(event)
@@ -82,7 +78,7 @@ class Records:
         return _with_error(line | _about_request(event), event.error)
 
     def of_actor(self, event: AskEvent | ActorEvent, time: float) -> Line:
-        """A line about an ask of an actor, or about its life."""
+        """Return the line of an event of an ask or of an actor; `time` in seconds since the header."""
         if isinstance(event, ActorEvent):
             line: Line = {"t": time, "event": f"actor_{event.phase}", "actor": event.actor}
             return _with_error(line | self._key(event.key), event.error)

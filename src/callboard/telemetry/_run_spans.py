@@ -1,4 +1,4 @@
-"""Spans over runs of agents, and over what they ask their models."""
+"""Spans of agent runs and of their model requests."""
 
 import time
 from collections.abc import Callable
@@ -25,10 +25,10 @@ _TOKENS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 
 @dataclass(slots=True)
 class _Request:
-    """What the model has been asked and has not answered."""
+    """Model request that is not answered yet."""
 
     since: int
-    """Nanoseconds since 1970."""
+    """Start, in nanoseconds since 1970."""
     token: Token[Context]
     foreign: Foreign
     given: str | None
@@ -36,7 +36,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _OpenRun:
-    """A run that has not ended."""
+    """Open run with its span and its token counts so far."""
 
     span: Span
     token: Token[Context]
@@ -46,15 +46,15 @@ class _OpenRun:
 
 
 class RunSpans:
-    """Makes them from events, in the tasks that the events are told in.
+    """Observer that makes the spans, in the task that sends the event.
 
-    The span of a model request is made when the request has ended, with its times: only then it is known whether
-    the model, or whoever instruments it, has made one.
+    The span of a model request is made after the request, with its start time set back. Only then is it known whether
+    the model, or another instrumentation, has made a span of the same request.
 
     Args:
-        tracer: makes the spans.
-        capture: decides what of messages is on them.
-        spotter: the one that now notices the spans which others make of model requests.
+        tracer: source of the spans.
+        capture: filter for messages.
+        spotter: function that returns the span processor of the provider in use now.
     """
 
     def __init__(self, tracer: Tracer, capture: Capture, spotter: Callable[[], Spotter]) -> None:
@@ -64,7 +64,7 @@ class RunSpans:
         self._open: dict[int, _OpenRun] = {}
 
     def __call__(self, event: RunEvent) -> None:
-        """Take in what happened to a run."""
+        """Begin or end the span that an event is about."""
         if event.phase == "begun":
             self._begun(event)
             return

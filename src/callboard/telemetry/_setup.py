@@ -1,4 +1,4 @@
-"""One call for those who have no SDK set up: OTLP, log lines, and how to end both."""
+"""Set-up of OTLP export and log lines, for applications without an OpenTelemetry SDK of their own."""
 
 import logging
 import os
@@ -21,20 +21,17 @@ LogFormat = Literal["console", "json"]
 
 
 class Telemetry:
-    """What `setup` has begun; `shutdown()`, or the end of a `with` block, ends it.
-
-    What waits to be exported is exported first.
-    """
+    """Handle of the telemetry that `setup` started. End it with `shutdown()`, or use it as a `with` block."""
 
     def __init__(self) -> None:
         self._ends = ExitStack()
 
     def shutdown(self) -> None:
-        """Export what waits, and watch no more."""
+        """Export the pending spans and metrics, and remove the observers and the log handler."""
         self._ends.close()
 
     def ended_by(self, end: Callable[[], object]) -> None:
-        """Call that at the end, the last one first."""
+        """Register a function that `shutdown()` calls; the last registered function is called first."""
         self._ends.callback(end)
 
     def __enter__(self) -> Self:
@@ -58,32 +55,33 @@ def setup(
     capture: bool | None = None,
     redact: Redactor | bool = True,
 ) -> Telemetry:
-    """Observers every call of the process, and send spans and metrics over OTLP (HTTP).
+    """Observe every call of the process, and send spans and metrics over OTLP (HTTP).
 
-    Where the application has its own SDK set up, its providers are used as they are, and nothing is sent anywhere
-    else: only `capture`, `redact` and `logs` count then. The environment variables of OpenTelemetry apply
-    (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, ...), and
-    OTEL_SDK_DISABLED=true, OTEL_TRACES_EXPORTER=none and OTEL_METRICS_EXPORTER=none turn off what they name.
+    If the application has set up an SDK, its providers are used unchanged, and no exporter is added. Then only
+    `capture`, `redact`, `logs` and `log_level` have an effect. The environment variables of OpenTelemetry apply
+    (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, ...).
+    OTEL_SDK_DISABLED=true turns off spans and metrics, OTEL_TRACES_EXPORTER=none and OTEL_METRICS_EXPORTER=none one
+    of them.
 
     Args:
-        service_name: of the application; by default OTEL_SERVICE_NAME, or "callboard".
-        endpoint: where an OTLP receiver listens, such as "http://localhost:6006"; `/v1/traces` and `/v1/metrics` are
+        service_name: name of the application; by default OTEL_SERVICE_NAME, or "callboard".
+        endpoint: base URL of an OTLP receiver, such as "http://localhost:6006"; `/v1/traces` and `/v1/metrics` are
             added. By default OTEL_EXPORTER_OTLP_ENDPOINT, or "http://localhost:4318".
-        headers: sent along, for receivers that want a key.
-        traces: whether there are spans.
-        metrics: whether there are metrics, sent once a minute (OTEL_METRIC_EXPORT_INTERVAL, in milliseconds);
-            turn them off for receivers that take traces only, such as Phoenix.
-        logs: "console" for people, "json" for machines: lines on stderr; `None` for none.
-        log_level: of those lines.
-        capture: whether arguments, results and messages are on spans; as for `Tracing`.
-        redact: takes secrets out of what is captured; as for `Tracing`.
+        headers: HTTP headers of each export, such as an API key of the receiver.
+        traces: make spans.
+        metrics: record metrics, and send them once a minute (OTEL_METRIC_EXPORT_INTERVAL, in milliseconds);
+            turn them off for receivers of traces only, such as Phoenix.
+        logs: format of log lines on stderr: "console" for people, "json" for machines; `None` for no lines.
+        log_level: level of the log lines.
+        capture: put arguments, results and messages on spans; as for `Tracing`.
+        redact: removal of secrets from captured values; as for `Tracing`.
 
     Raises:
-        ImportError: if the SDK is not installed and would be needed (`pip install 'callboard[otel]'`), or what
-            `Redact()` needs for what is captured (`pip install 'callboard[redact]'`).
-        ValueError: for another log format.
+        ImportError: if the SDK is needed and not installed (`pip install 'callboard[otel]'`), or a package that
+            `Redact()` needs (`pip install 'callboard[redact]'`).
+        ValueError: if `logs` is another format.
     """
-    Capture(capture, redact)  # so that what it lacks is said before anything has begun
+    Capture(capture, redact)  # raises its ImportError before anything has started
     telemetry = Telemetry()
     if logs is not None:
         _add_handler(telemetry, logs, log_level)
@@ -115,6 +113,7 @@ def _tracer_provider(
     made.add_span_processor(BatchSpanProcessor(exporter))
     if is_stand_in(provider):
         trace.set_tracer_provider(made)
+    # Registered before the observers, so `shutdown()` calls it after them: no span begins on a provider that is down.
     telemetry.ended_by(partial(end, made))
     return made
 
@@ -147,7 +146,7 @@ def _resource(service_name: str | None) -> Any:
 
 
 def _path(endpoint: str | None, signal: str) -> str | None:
-    """Where a signal goes; `None` lets the exporter ask the environment."""
+    """Return the URL of a signal; `None` makes the exporter read the environment."""
     return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{signal}"
 
 
@@ -167,7 +166,7 @@ def _add_handler(telemetry: Telemetry, kind: str, level: int | str) -> None:
     before = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(level)
-    logger.propagate = False
+    logger.propagate = False  # or a handler of the root logger would print each line a second time
 
     def as_before() -> None:
         logger.removeHandler(handler)
@@ -178,7 +177,7 @@ def _add_handler(telemetry: Telemetry, kind: str, level: int | str) -> None:
 
 
 def formatter(kind: str) -> logging.Formatter:
-    """How lines of our loggers look: "console" or "json"."""
+    """Return the formatter of callboard's log lines: "console" or "json"."""
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

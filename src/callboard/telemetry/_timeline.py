@@ -1,6 +1,6 @@
-"""What a recording says, as records: runs, calls, attempts, asks of actors, each with its times.
+"""Records of a recording: runs, calls, attempts and asks of actors, each with its times.
 
-Times are seconds since the header of their part. What has no end was open when the recording ended.
+Times are seconds since the header of the part. An `end` of `None` means: still open when the recording ended.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ class Wait:
     start: float
     end: float | None = None
     error: str | None = None
-    """Why it ended without a place."""
+    """Type of the error that ended the wait without a place in the limit; `None` if the attempt got its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,40 +34,40 @@ class RecordedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a middleware, or the supervision, decided; or what a tool said of its progress."""
+    """Decision of a middleware or of the supervision, or a progress report of a tool."""
 
     time: float
     what: str
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     message: str | None = None
-    """Of progress, where it was captured."""
+    """Text of a progress report, if arguments and results were captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAsk:
-    """An ask of an actor: a call of one of its handlers."""
+    """Ask of an actor: a call of one of its handlers."""
 
     number: int
     actor: str
     handler: str
     start: float
-    """When it came into the mailbox."""
+    """Time of arrival in the mailbox."""
     taken: float | None = None
-    """When its handler began."""
+    """Time when the handler began."""
     end: float | None = None
     call: int | None = None
-    """The number of the call that asked, if one did."""
+    """Number of the tool call that asked; `None` for asks from other code."""
     ahead: int = 0
-    """How many asks the actor had before it."""
+    """Number of asks that were ahead in the mailbox."""
     outcome: str | None = None
     error: str | None = None
     key: str | None = None
-    """Which of several actors it was, where that was captured."""
+    """Key of a keyed actor, if arguments and results were captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """A call, from the moment that its task began."""
+    """Tool call, from the start of its task."""
 
     number: int
     batch: int
@@ -75,44 +75,44 @@ class RecordedCall:
     id: str | None
     start: float
     run: int | None = None
-    """The number of the run that made it, if an agent did."""
+    """Number of the agent run that made the call; `None` without an agent."""
     end: float | None = None
     outcome: str | None = None
     error: str | None = None
     waited: float = 0.0
-    """Seconds in queues, all of them together."""
+    """Seconds in queues, in total over all attempts."""
     resumes: str | None = None
     waits: tuple[Wait, ...] = ()
     attempts: tuple[RecordedAttempt, ...] = ()
     notes: tuple[Note, ...] = ()
     asks: tuple[RecordedAsk, ...] = ()
-    """Of actors, by the call or within it."""
+    """Asks of actors made by the call."""
     args: Any = None
     result: Any = None
 
     @property
     def failed(self) -> bool:
-        """Whether it ended without a result, for good."""
+        """Whether the call ended in a failure; an interrupted call has not failed."""
         return self.outcome in FAILURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """A request to a model, and what came back."""
+    """Request to a model with facts of its reply."""
 
     start: float
     end: float | None = None
     model: str | None = None
     error: str | None = None
     calls: int = 0
-    """How many calls the model asked for."""
+    """Number of tool calls in the reply."""
     input_tokens: int | None = None
     output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A run of an agent."""
+    """Run of an agent."""
 
     number: int
     start: float
@@ -130,7 +130,7 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorChange:
-    """What happened in the life of an actor: it started, died, was restarted, evicted ..."""
+    """Change in the life of an actor: started, restarted, failed, died, stopped or evicted."""
 
     time: float
     actor: str
@@ -141,49 +141,49 @@ class ActorChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What a recorder said of itself when it was closed."""
+    """Closing line of a recorder: its counts and costs."""
 
     events: int = 0
     lost: int = 0
     bytes: int = 0
     overhead: float = 0.0
-    """Seconds that recording took in the event loop's thread."""
+    """Seconds that recording took in the threads of event loops."""
     per_event: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one recorder wrote, from its header on."""
+    """Lines of one recorder, from its header on."""
 
     started: datetime | None
     end: float
-    """When its last event happened."""
+    """Time of the last event."""
     runs: tuple[RecordedRun, ...]
     calls: tuple[RecordedCall, ...]
-    """In the order in which they began."""
+    """Calls in the order in which they began."""
     asks: tuple[RecordedAsk, ...] = ()
-    """Of actors, by calls and by others; in the order in which they began."""
+    """Asks of actors by tool calls and by other code, in the order in which they began."""
     lives: tuple[ActorChange, ...] = ()
-    """What happened to actors."""
+    """Changes in the lives of actors, in order."""
     callboard: str = ""
     python: str = ""
     pid: int = 0
     captures: bool = False
-    """Whether arguments and results are in it."""
+    """Whether arguments and results were captured."""
     lost: int = 0
-    """Events that are not in it because they could not be written."""
+    """Number of events that are missing because they could not be written."""
     closing: Closing | None = None
-    """`None` if the part was cut off: its process ended early."""
+    """Closing line; `None` if the process or the disk failed before the line was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A file of recorded parts."""
+    """Recording file with its parts, one for each recorder that wrote to the file."""
 
     path: Path
     parts: tuple[Part, ...]
 
     def calls(self) -> Iterator[RecordedCall]:
-        """The calls of all parts, one part after the other."""
+        """Yield the calls of all parts, one part after the other."""
         for part in self.parts:
             yield from part.calls

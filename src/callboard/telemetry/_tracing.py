@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: over runs of agents, model requests, calls, attempts and asks of actors."""
+"""OpenTelemetry spans of agent runs, model requests, calls, attempts and asks of actors."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,20 +19,20 @@ from callboard.telemetry._run_spans import RunSpans
 class Tracing:
     """Spans of the OpenTelemetry conventions for generative AI, through any tracer provider.
 
-    There is one by itself as soon as the application has set up an SDK; make your own for a provider that is not
-    the process's, or for other settings.
+    Without any code, spans are made once the application has set up an SDK. Make an instance only for another
+    provider, or for other settings.
 
     Args:
-        provider: makes the tracer; by default the process's.
-        capture: whether arguments, results and messages are on the spans; `None` to ask the environment variable
+        provider: source of the tracer; by default the global tracer provider.
+        capture: put arguments, results and messages on the spans; `None` reads the environment variable
             OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT (SPAN_ONLY, SPAN_AND_EVENT or true for yes).
-        redact: takes secrets out of what is captured, a value of plain JSON types; `True` for what
-            `callboard.middleware.Redact()` finds, `False` for nothing.
-        max_length: characters of one captured value, at least 1; what is longer is cut.
+        redact: function that removes secrets from captured values of plain JSON types; `True` for
+            `callboard.middleware.Redact()`, `False` for no removal.
+        max_length: limit of one captured value in characters, at least 1; a longer value is cut.
 
     Raises:
         ValueError: if `max_length` is less than 1.
-        ImportError: if `Redact()` is to be asked, and needs what is not installed.
+        ImportError: if `Redact()` is used, and a package that it needs is not installed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Tracing:
         tracer = (provider or trace.get_tracer_provider()).get_tracer(names.SCOPE)
         kept = Capture(capture, redact, max_length)
 
-        # Asked late, like the API's own stand-in: the process may get its provider after this.
+        # Resolved at each use, like the proxy tracer of the API: the application may set its provider after this.
         def spotter() -> Spotter:
             return spotter_of(provider or trace.get_tracer_provider())
 
@@ -56,6 +56,6 @@ class Tracing:
 
     @contextmanager
     def on(self) -> Generator[None]:
-        """Trace what is started inside the block, and nothing else."""
+        """Trace only the calls, runs and asks that are started inside the block."""
         with observed_by(self.observers):
             yield

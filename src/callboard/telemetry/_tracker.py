@@ -1,6 +1,6 @@
-"""The states of calls, followed from their events: what waits, what runs, since when, and what has ended.
+"""State of each call, followed from its events: waiting, running, between both, or ended, and since when.
 
-Spans, metrics, logs, recordings and the live view read calls here, so that they cannot come to differ.
+Spans, metrics, logs, recordings and the live view all build on this tracker, so they agree about every call.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,50 +9,50 @@ from typing import Generic, Literal, Protocol, TypeVar
 from callboard._call_events import CallPhase
 
 Outcome = Literal["ok", "timeout", "deadline", "rejected", "error", "interrupted", "cancelled"]
-"""How a call or a run ended. `timeout`: an attempt took too long. `deadline`: the budget of the whole was spent.
-`interrupted`: it asked a person, and is there again when it has its answer."""
+"""Outcome of a call or a run. `timeout`: an attempt took too long. `deadline`: the budget of the whole was spent.
+`interrupted`: the call asked a person a question; it resumes with the answer."""
 
 FAILURES: tuple[Outcome, ...] = ("timeout", "deadline", "rejected", "error", "cancelled")
-"""The outcomes without a result; `interrupted` is none of them, for it goes on."""
+"""Outcomes that count as failures. `interrupted` is none, because the call resumes."""
 
 CallPlace = Literal["between", "waiting", "running"]
-"""Where a call is. `between`: on its way to a queue, or in the pause before another attempt."""
+"""State of a call. `between`: before its queue, or in the pause before another attempt."""
 
 
 class Told(Protocol):
-    """What has to be known of an event: of a `CallEvent`, or of a line of a recording."""
+    """Event as a `CallTracker` reads it: a `CallEvent`, or a line of a recording."""
 
     @property
     def phase(self) -> CallPhase:
-        """The phase of the event that has come: what has just happened to the call."""
+        """Phase that the call has just reached."""
         ...
 
     @property
     def number(self) -> int:
-        """The number of the call, by which calls are told apart."""
+        """Number of the call, unique in its process."""
         ...
 
     @property
     def tool(self) -> str:
-        """The tool of the attempt; that of a fallback is another one than that of its call."""
+        """Name of the attempt's tool. A fallback runs another tool than the one that was called."""
         ...
 
     @property
     def time(self) -> float:
-        """When it happened, in seconds on whatever clock."""
+        """Time of the event in seconds, on any one clock."""
         ...
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt that it is about."""
+        """Number of the attempt that the event is about."""
         ...
 
 
 class TrackedCall:
-    """A call, from its beginning to its end, as far as events have told of it.
+    """State of one call, as far as its events are known.
 
     Args:
-        begun: its first event.
+        begun: the first event of the call.
     """
 
     __slots__ = ("attempt", "began", "ended", "number", "running", "since", "tool", "waiting")
@@ -60,20 +60,20 @@ class TrackedCall:
     def __init__(self, begun: Told) -> None:
         self.number = begun.number
         self.tool = begun.tool
-        """The tool that was asked for, also while another one stands in for it."""
+        """Name of the called tool, also while a fallback runs in its place."""
         self.began = self.since = begun.time
-        """When it began, and when it came to the place where it is."""
+        """Times when the call began, and when it entered its present state."""
         self.attempt = 0
-        """The number of the latest attempt."""
+        """Number of the latest attempt."""
         self.waiting: tuple[tuple[str, float], ...] = ()
-        """The attempts that wait for a place: for which tool, and since when."""
+        """Queued attempts: the tool of each, and the time since when it waits."""
         self.running: dict[int, float] = {}
-        """The attempts that run, by number, and since when; middleware may start several at once."""
+        """Start times of running attempts by number; middleware may run several at once."""
         self.ended = False
 
     @property
     def place(self) -> CallPlace:
-        """Where it is; one that waits and runs at once is running."""
+        """State of the call. A call with both waiting and running attempts counts as running."""
         if self.running:
             return "running"
         return "waiting" if self.waiting else "between"
@@ -84,16 +84,17 @@ E = TypeVar("E", bound=Told)
 
 
 class CallTracker(Generic[C, E]):
-    """Follows calls, and says what becomes of each; an observer for `callboard.observe`.
+    """Base class of observers that follow calls; pass an instance to `callboard.observe`.
 
-    A subclass makes its own record of each call in `begun`, and overrides what else it wants to hear of. It is told
-    when the record has changed already. Events of calls whose beginning nobody has seen are passed over. When a call
-    ends, so does what waits; an attempt that it has left behind runs on, and of its end the subclass still hears.
+    A subclass makes its record of each call in `begun`, and overrides the other hooks that it needs. A hook runs after
+    the record was updated. Events of calls that began before the tracker was active are ignored. Queued attempts end
+    with their call, without a hook. A running attempt may outlive its call; `attempt_ended` is then called later.
     """
 
     def __init__(self) -> None:
         self.open: dict[int, C] = {}
-        """The calls that have not ended, by number; the first has been there for the longest time."""
+        """Open calls by number, oldest first."""
+        # Ended calls with attempts that still run, such as abandoned threads. Their last attempt's end removes them.
         self._left_behind: dict[int, C] = {}
         self._steps: Mapping[CallPhase, Callable[[C, E], None]] = {
             "queued": self._queued,
@@ -105,7 +106,7 @@ class CallTracker(Generic[C, E]):
         }
 
     def __call__(self, event: E) -> None:
-        """Take in what happened to a call."""
+        """Update the record of a call with an event, and call the hook of the event's phase."""
         if event.phase == "begun":
             self.open[event.number] = self.begun(event)
         elif (call := self.open.get(event.number)) is not None:
@@ -114,26 +115,26 @@ class CallTracker(Generic[C, E]):
             self._attempt_ended(call, event)
 
     def begun(self, event: E) -> C:
-        """Make the record of a call that has begun."""
+        """Return the record of a call that has begun."""
         raise NotImplementedError
 
     def queued(self, call: C, event: E) -> None:
-        """Hear that an attempt waits for a place."""
+        """React to an attempt that joined a queue."""
 
     def gave_up(self, call: C, event: E, since: float) -> None:
-        """Hear that an attempt waits no more, and did so since then in vain."""
+        """React to an attempt that left its queue without a place; it waited since `since`."""
 
     def started(self, call: C, event: E, waited_since: float | None) -> None:
-        """Hear that an attempt runs; it has waited for its place since then, `None` if there was no queue."""
+        """React to the start of an attempt; it waited since `waited_since`, `None` without a queue."""
 
     def attempt_ended(self, call: C, event: E, since: float) -> None:
-        """Hear that an attempt has ended which began then; its call may have ended before it."""
+        """React to the end of an attempt that began at `since`; its call may have ended before."""
 
     def noted(self, call: C, event: E) -> None:
-        """Hear what was decided about a call."""
+        """React to a note: a decision about the call, or a progress report."""
 
     def ended(self, call: C, event: E) -> None:
-        """Hear that a call has ended; what it has left waiting or running is still in its record."""
+        """React to the end of a call; its record still lists attempts that wait or run."""
 
     def _queued(self, call: C, event: E) -> None:
         if not (call.waiting or call.running):
@@ -150,7 +151,7 @@ class CallTracker(Generic[C, E]):
         self.gave_up(call, event, since)
 
     def _started(self, call: C, event: E) -> None:
-        waited_since = _leave(call, event.tool) if call.waiting else None  # not every tool has a queue
+        waited_since = _leave(call, event.tool) if call.waiting else None  # a tool without a limit has no queue
         if not call.running:
             call.since = event.time
         call.attempt = event.attempt
@@ -176,7 +177,8 @@ class CallTracker(Generic[C, E]):
 
 
 def _leave(call: TrackedCall, tool: str) -> float | None:
-    """Let the first attempt that waits for this tool wait no more; since when it did, `None` if there is none."""
+    """Remove the first queued attempt of a tool; return its queue time, or `None` if none is queued."""
+    # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
     waiting = call.waiting
     for place, (name, since) in enumerate(waiting):
         if name == tool:
