@@ -24,7 +24,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAttempt:
-    """One execution of a call's body."""
+    """Attempt: one execution of a call's body."""
 
     number: int
     start: float
@@ -92,7 +92,7 @@ class RecordedCall:
 
     @property
     def failed(self) -> bool:
-        """Whether the call ended in a failure; an interrupted call has not failed."""
+        """`True` if the call ended in a failure; an interrupted call has not failed."""
         return self.outcome in FAILURES
 
 
@@ -169,7 +169,7 @@ class Part:
     python: str = ""
     pid: int = 0
     captures: bool = False
-    """Whether arguments and results were captured."""
+    """`True` if arguments and results were captured."""
     lost: int = 0
     """Number of events that are missing because they could not be written."""
     closing: Closing | None = None

@@ -177,7 +177,7 @@ class CallTracker(Generic[C, E]):
 
 
 def _leave(call: TrackedCall, tool: str) -> float | None:
-    """Remove the first queued attempt of a tool; return its queue time, or `None` if none is queued."""
+    """Remove the first queued attempt of a tool; return when it was queued, or `None` if none is."""
     # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
     waiting = call.waiting
     for place, (name, since) in enumerate(waiting):

@@ -1,4 +1,4 @@
-"""What callboard is tested with, for testing what is built on it: clocks, a scripted model and tools."""
+"""Test helpers: virtual clocks, a scripted model, recorded tools, a fake engine, and suites for actors and engines."""
 
 from typing import TYPE_CHECKING
 
@@ -62,9 +62,9 @@ _HOMES = {
     ),
     "_tools": ("Recorder",),
 }
-"""Loaded late: a worker that runs a body of `EngineContract`, or a test of actors, needs nothing of LangChain."""
+"""Names by module, imported at first use: a worker that runs a body of `EngineContract` must not import LangChain."""
 
-# The table above is the truth.
+# Derived from the table, so that both cannot differ.
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
 
 __getattr__ = lazy(__name__, _HOMES)

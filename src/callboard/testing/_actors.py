@@ -1,4 +1,4 @@
-"""What any actor has to stand, as a suite; and a way to end one at a chosen point."""
+"""Test suite for actors, and functions that kill an actor at a chosen point of a call."""
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -19,18 +19,20 @@ from callboard.exceptions import ActorDiedError
 from callboard.tools._node import ToolNode
 
 Point = Literal["begun", "done"]
-"""`begun`: the call is in its handler's hands, which has not run yet. `done`: it has run, and nobody knows."""
+"""Moment of a call. `begun`: just before the handler runs. `done`: after the handler ran, before the caller is told."""
 
 
 def kill_actor(reference: object, reason: str = "it was killed by a test") -> None:
-    """End an actor as a crash would: what runs is cancelled, what had begun is unknown, its supervisor decides.
+    """Kill an actor as a crash would, and leave the restart to its supervisor.
+
+    Running calls are cancelled, and their outcome is unknown. Call this in the actor's event loop.
 
     Args:
-        reference: to an actor that lives; from within its event loop.
-        reason: what the callers are told.
+        reference: reference to a live actor.
+        reason: text of the error that callers get.
 
     Raises:
-        RuntimeError: if it does not live now.
+        RuntimeError: if the actor is not alive now.
     """
     life = cell_of(reference).life
     if not isinstance(life, Life):
@@ -40,19 +42,19 @@ def kill_actor(reference: object, reason: str = "it was killed by a test") -> No
 
 @contextmanager
 def killing(reference: object, handler: str, point: Point = "done", *, times: int = 1) -> Generator[list[str]]:
-    """End an actor at a point of a call that is made within the block.
+    """Kill an actor at a chosen point of the next calls of a handler.
 
     Args:
-        reference: to the actor.
-        handler: the name of one of its handlers.
-        point: at which moment of the call.
-        times: how many calls it dies of.
+        reference: reference to the actor.
+        handler: name of one of its handlers.
+        point: moment of the call at which the actor dies.
+        times: number of calls that kill the actor; later calls run normally.
 
     Yields:
-        The handlers that it has died in.
+        A list that gets the handler's name at each death.
 
     Raises:
-        ValueError: if there is no such handler, or it did not come to that within the block.
+        ValueError: if there is no such handler, or if the block ended without a death.
     """
     cell = cell_of(reference)
     if handler not in cell.kind._handlers:
@@ -75,7 +77,7 @@ def killing(reference: object, handler: str, point: Point = "done", *, times: in
 
 
 class ActorContract:
-    """A suite for an actor: subclass it in a test module, and say which actor it is and how to ask it something.
+    """Suite of tests for an actor. Subclass it in a test module, and implement `actor` and `ask`.
 
         class TestBrowser(ActorContract):
             def actor(self) -> Browser:
@@ -84,36 +86,36 @@ class ActorContract:
             async def ask(self, reference: Browser) -> object:
                 return await reference.goto("about:blank")
 
-    The tests are async; let anyio's pytest plugin run them, on the backends that the actor is for.
+    The tests are async. Run them with anyio's pytest plugin, on each backend that the actor supports.
     """
 
     patience = 30.0
-    """Seconds that each test may take."""
+    """Time limit of each test, in seconds."""
 
     def actor(self) -> Actor | ChildSpec[Any]:
-        """An actor that has never lived, or its terms."""
+        """Return an actor that was never started, or a child spec of it."""
         raise NotImplementedError("say which actor it is: def actor(self): return Browser()")
 
     async def ask(self, reference: Any) -> object:
-        """Ask it something that takes a moment and always works."""
+        """Call a handler that takes a short time and never fails, and return the answer."""
         raise NotImplementedError("say how to ask it: async def ask(self, reference): return await reference.goto(url)")
 
     async def test_it_starts_answers_and_stops(self) -> None:
-        """An actor starts, answers and stops twice: nothing of its first life is in the way of the second."""
+        """Start, ask and stop the actor twice: the first life must not disturb the second."""
         with anyio.fail_after(self.patience):
             for _ in range(2):
                 async with running(self._spec()) as reference:
                     await self.ask(reference)
 
     async def test_two_of_it_live_side_by_side(self) -> None:
-        """Its state is its own, and not its class's or its module's."""
+        """Run two instances at once: state must belong to the instance, not to the class or module."""
         with anyio.fail_after(self.patience):
             async with running(self._spec()) as one, running(self._spec()) as other:
                 await self.ask(one)
                 await self.ask(other)
 
     async def test_ten_callers_at_once_are_all_answered(self) -> None:
-        """Whoever asks from whichever task."""
+        """Ask from ten tasks at once: each task must get its answer."""
         answered: list[object] = []
 
         async def ask() -> None:
@@ -126,10 +128,10 @@ class ActorContract:
         _check(len(answered) == 10, f"10 callers asked, {len(answered)} were answered")
 
     async def test_a_cancelled_call_leaves_it_usable(self) -> None:
-        """Cancelled before it begins, and in the middle."""
+        """Cancel a call before its handler begins, and in the middle: the next call must succeed."""
         with anyio.fail_after(self.patience):
             async with running(self._spec()) as reference:
-                for turns in range(4):
+                for turns in range(4):  # scheduler turns before the cancellation, to hit different points of the call
                     async with anyio.create_task_group() as group:
                         group.start_soon(self.ask, reference)
                         for _ in range(turns):
@@ -138,7 +140,7 @@ class ActorContract:
                 await self.ask(reference)
 
     async def test_it_comes_back_after_a_crash(self) -> None:
-        """A call that was lost is said to be; the next one works."""
+        """Kill the actor during a call: the call must raise `ActorDiedError`, and the next call must succeed."""
         with anyio.fail_after(self.patience):
             async with Supervisor([self._spec()], intensity=10) as tree:
                 reference = tree[self._spec().name]
@@ -153,7 +155,7 @@ class ActorContract:
                     await self.ask(reference)
 
     async def test_it_can_be_left_in_the_middle_of_a_call(self) -> None:
-        """Its owner is cancelled: it stops, and nothing is left."""
+        """Cancel the owner during a call: the actor must stop, and leave nothing running."""
         with anyio.fail_after(self.patience):
             async with anyio.create_task_group() as group:
                 async with running(self._spec()) as reference:
@@ -162,32 +164,32 @@ class ActorContract:
                 group.cancel_scope.cancel()
 
     async def test_its_state_goes_through_a_snapshot(self) -> None:
-        """If it has `snapshot` and `restore`: it is evicted, comes back, and works."""
+        """Restore the actor from its snapshot, if it has `snapshot` and `restore`: it must answer again."""
         spec = self._spec()
         if not keeps_snapshots(spec.kind):
             return
         with anyio.fail_after(self.patience):
             kept = InMemorySnapshots()
-            for _ in range(2):
+            for _ in range(2):  # leaving the block stores the snapshot; the second round starts from it
                 async with keyed(spec.kept_in(kept)) as instances:
                     await self.ask(instances["one"])
 
     def test_its_handlers_are_tools(self) -> None:
-        """Its handlers have what a model has to be told: types and descriptions."""
+        """Make tools of the handlers: they must have the types and descriptions that a model needs."""
         ToolNode([spec_of(self.actor())])
 
     def _spec(self) -> ChildSpec[Any]:
-        """Its terms, without those that are for many of it, for a node or for a thread."""
+        """Return the child spec without the options of keyed actors, of nodes and of threads."""
         spec = spec_of(self.actor())
         spec = replace(spec, key=None, cap=None, idle=None, prefix="", intensity=INTENSITY, period=PERIOD)
         return spec.kept_in(InMemorySnapshots()) if spec.is_in_journal else spec
 
     async def _ask_or_not(self, reference: Any) -> None:
-        with suppress(Exception):  # it is about to end, and may say so in its own way
+        with suppress(Exception):  # the actor is stopping: any error of its own is allowed here
             await self.ask(reference)
 
     async def _asked(self, reference: Any) -> str:
-        """The handler that `ask` calls."""
+        """Call `ask` once, and return the name of the handler that it called."""
         cell, seen = cell_of(reference), list[str]()
 
         def note(message: Message, _: str) -> bool:

@@ -1,4 +1,4 @@
-"""An engine for tests: it runs bodies in this process, and loses them when it is told to."""
+"""Fake engine for tests: it runs bodies in this process, and simulates killed workers."""
 
 import json
 import pickle
@@ -19,20 +19,21 @@ from callboard.exceptions import EngineError
 
 
 class FakeEngine:
-    """Runs bodies in this process as if it were elsewhere; what crosses is pickled.
+    """Engine that runs bodies in this process as if in a worker: functions, arguments and results are pickled.
 
-    `kill` loses what runs, as a process does that is killed; `bodies` has the titles of all that began.
+    `kill` ends the running bodies as a killed worker would, with an unknown outcome. `bodies` lists the titles of all
+    bodies that began.
     """
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
-        """The titles of the bodies that began, in this order."""
+        """Titles of the bodies that began, in order."""
         self.opened = 0
-        """How many have it open."""
+        """Number of `async with` blocks that have the engine open now."""
         self.starts = 0
-        """How often it was opened by somebody while nobody had it open."""
+        """Number of times that the engine changed from closed to open."""
         self.seats = 0
-        """How many workers are somebody's own."""
+        """Number of workers that an owner has reserved now."""
         self._running: set[_Running] = set()
         self._refusals: list[str] = []
         self._under_way = Bodies("engine")
@@ -50,38 +51,38 @@ class FakeEngine:
         self.opened -= 1
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise TypeError for what cannot be pickled."""
+        """Raise TypeError for a function that cannot be pickled."""
         _pickled(fn, f"{title!r} cannot run elsewhere")
 
     def refuse(self, reason: str) -> None:
-        """Have the next body not begin."""
+        """Refuse the next body: it raises `EngineError` with this reason, and does not begin."""
         self._refusals.append(reason)
 
     def kill(
         self, reason: str = "its worker was killed by SIGKILL", *, title: str | None = None, recurs: bool = False
     ) -> None:
-        """Lose what runs now, and end the workers that are somebody's own.
+        """Kill the running bodies and the reserved workers, as SIGKILL would.
 
         Args:
-            reason: what those are told who wait.
-            title: only the workers in which a body with this title runs, and what else runs there.
-            recurs: whether it was their own doing.
+            reason: text of the error that waiting callers get.
+            title: kill only the workers in which a body with this title runs, with all their bodies.
+            recurs: mark the death as caused by the body itself, so that it would recur.
         """
         for one in [one for one in self._running if title is None or title in one.titles]:
             one.recurs = recurs
             one.lose(reason)
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a function; see `callboard.Engine`."""
+        """Run a body; see `callboard.Engine`."""
         with self._under_way.running(body, grace=0.0) as noted:
             return await self._run_within(noted, self._running)
 
     async def drain(self, timeout: float = 30.0) -> Drained:
-        """Begin no body any more, and end those that do not finish in so many seconds."""
+        """Refuse new bodies, wait for the running ones, and end them after `timeout` seconds."""
         return await self._under_way.drain(timeout)
 
     async def _run_within(self, body: Body, worker: "set[_Running]") -> Any:
-        """Run a function there, whether the engine is drained or not."""
+        """Run a body in a worker, also while the engine is drained."""
         if not self.opened:
             raise EngineError(body.title, body.call_id, "its engine is not open", ended="unavailable")
         if self._refusals:
@@ -103,7 +104,7 @@ class FakeEngine:
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
-        """Have a worker for oneself; see `callboard.Engine`."""
+        """Reserve a worker for one owner during the block; see `callboard.Engine`."""
         self._under_way.check_open(title)
         seat = _FakeSeat(self._run_within)
         self.seats += 1
@@ -116,7 +117,7 @@ class FakeEngine:
 
 
 class _Running:
-    """Something that runs, until it ends or is lost."""
+    """Running body that can be killed."""
 
     def __init__(self, title: str = "") -> None:
         self.scope = anyio.CancelScope()
@@ -126,7 +127,7 @@ class _Running:
 
     @property
     def titles(self) -> Collection[str]:
-        """The titles of the bodies that are lost with it."""
+        """Titles of the bodies that a kill ends."""
         return [self._title]
 
     def lose(self, reason: str) -> None:
@@ -135,7 +136,7 @@ class _Running:
 
 
 class _FakeSeat(_Running):
-    """A worker that one owner has for itself, and the bodies that run there."""
+    """Worker reserved for one owner, with the bodies that run in it."""
 
     def __init__(self, run: "Callable[[Body, set[_Running]], Awaitable[Any]]") -> None:
         super().__init__()
@@ -174,16 +175,18 @@ def _lost_with(body: Body, worker: set[_Running]) -> Generator[None]:
             yield
     finally:
         worker.discard(running)
+    # Outside the scope, which swallowed the cancellation: a kill is an error for the caller, not a cancellation.
     if running.reason is not None:
         raise EngineError(body.title, body.call_id, running.reason, ended="unknown", recurs=running.recurs)
 
 
 async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
-    """Run a function with none of the context variables that are set here."""
+    """Run a function in an empty context, with only the extracted context that an engine would carry to a worker."""
+    # Through JSON and back, as over a pipe: a value that JSON cannot carry fails here, too.
     here, given, found = copy_context(), json.loads(json.dumps(carried())), list[Any]()
 
     def tell(told: dict[str, Any]) -> None:
-        if "log" not in told:  # which is written here already
+        if "log" not in told:  # the log record was written in this process already
             here.copy().run(deliver, json.loads(json.dumps(told)))
 
     async def run() -> None:
@@ -201,7 +204,7 @@ async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
 
 
 class _Raised:
-    """Marks an error as one that the body has raised, and not the engine."""
+    """Error that the body raised, as opposed to an error of the engine."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

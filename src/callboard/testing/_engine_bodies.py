@@ -1,4 +1,4 @@
-"""Bodies that an engine has to stand; they are found by their names wherever they run."""
+"""Bodies for the engine tests. A worker imports them by name, so they are module-level functions."""
 
 import logging
 import os
@@ -16,28 +16,28 @@ _kept: list[int] = []
 
 
 def add(one: int, other: int = 1) -> int:
-    """Returns a sum: the plainest body that there is."""
+    """Return a sum: the simplest body."""
     return one + other
 
 
 async def add_later(one: int, other: int = 1) -> int:
-    """Returns a sum after a moment, so that the body has waited once."""
+    """Return a sum after a short wait."""
     await anyio.sleep(0.001)
     return one + other
 
 
 def fail(text: str) -> NoReturn:
-    """Raises a ValueError with this text, which has to come back as it is."""
+    """Raise a ValueError with this text, which must reach the caller unchanged."""
     raise ValueError(text)
 
 
 def unsendable() -> object:
-    """Return what no engine can send."""
+    """Return a value that no engine can send."""
     return threading.Lock()
 
 
 async def goes_on(path: str) -> None:
-    """Write to a file, first its process id, until somebody ends it."""
+    """Write the process id to a file, then write on until cancelled."""
     _note(path, f"{os.getpid()}\n")
     while True:
         _note(path)
@@ -45,7 +45,7 @@ async def goes_on(path: str) -> None:
 
 
 def goes_on_in_a_thread(path: str) -> None:
-    """Write to a file, first its process id, without ever looking up."""
+    """Write the process id to a file, then write on and ignore cancellation."""
     _note(path, f"{os.getpid()}\n")
     while True:
         _note(path)
@@ -62,30 +62,30 @@ def _text(path: str) -> str:
 
 
 def tell() -> float:
-    """Tell of progress, write to a log; returns the seconds that are left."""
+    """Report progress, write a log record, and return the seconds left until the deadline."""
     progress("half", done=1, total=2)
     logging.getLogger("callboard.testing.engine").warning("from elsewhere")
     return remaining()
 
 
 async def keep(number: int) -> list[int]:
-    """Keep a number; returns all that are kept."""
+    """Store a number in this process, and return all stored numbers."""
     _kept.append(number)
     return list(_kept)
 
 
 async def forget() -> None:
-    """Drop all that `keep` has kept in this process."""
+    """Delete the numbers that `keep` has stored in this process."""
     _kept.clear()
 
 
 async def where() -> Any:
-    """Returns the id of the process in which the body runs."""
+    """Return the id of the process in which the body runs."""
     return os.getpid()
 
 
 async def meet(path: str, count: int) -> int:
-    """Wait until so many run at once."""
+    """Wait until `count` bodies run at once; they meet through a file."""
     _note(path)
     while (found := len(_text(path))) < count:
         await anyio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""What any engine has to stand, as a suite."""
+"""Test suite for engines."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ from callboard.tools._node import ToolNode
 
 
 class EngineContract:
-    """A suite for an engine: subclass it in a test module, and say which engine it is and how to kill a worker.
+    """Suite of tests for an engine. Subclass it in a test module, and implement `engine` and `kill`.
 
         class TestProcesses(EngineContract):
             def engine(self) -> Processes:
@@ -29,20 +29,20 @@ class EngineContract:
             async def kill(self, engine: Processes, pid: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
-    The tests are async; let anyio's pytest plugin run them, on the backends that the engine is for.
+    The tests are async. Run them with anyio's pytest plugin, on each backend that the engine supports.
     """
 
     patience = 60.0
-    """Seconds that each test may take."""
+    """Time limit of each test, in seconds."""
     ends_threads = True
-    """Whether it can end a sync body that never looks up; an engine that has no processes cannot."""
+    """`True` if the engine can end a sync body that ignores cancellation. An engine without processes cannot."""
 
     def engine(self) -> Engine:
-        """An engine that nobody has open, with room for two bodies at once."""
+        """Return an engine that is not open, with room for two bodies at once."""
         raise NotImplementedError("say which engine it is: def engine(self): return Processes(workers=2)")
 
     async def kill(self, engine: Any, pid: int) -> None:
-        """End a worker as the kernel would, by the process id that a body in it has told."""
+        """Kill the worker with this process id, as the kernel would."""
         raise NotImplementedError("say how a worker is killed: os.kill(pid, signal.SIGKILL)")
 
     @contextlib.asynccontextmanager
@@ -52,13 +52,13 @@ class EngineContract:
                 yield engine
 
     async def test_it_runs_functions_and_gives_back_what_they_return(self) -> None:
-        """Sync and async ones, with arguments by place and by name."""
+        """Run sync and async functions with positional and keyword arguments."""
         async with self._open() as engine:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
             assert await engine.run_body(_body(bodies.add_later, 1, other=2)) == 3
 
     async def test_it_is_opened_by_several_and_left_in_any_order(self) -> None:
-        """An engine closes when the last one has left it, and may be opened again."""
+        """Open the engine twice at once: it must stay open until the last exit, and open again later."""
         with anyio.fail_after(self.patience):
             engine = self.engine()
             for _ in range(2):
@@ -69,14 +69,14 @@ class EngineContract:
                 await engine.__aexit__(None, None, None)
 
     async def test_whoever_has_not_opened_it_is_told(self) -> None:
-        """An engine that is not open refuses, and says that the body did not begin."""
+        """Run a body on a closed engine: the error must say that the body did not begin."""
         with anyio.fail_after(self.patience):
             error = await _error_of(self.engine(), _body(bodies.add, 1))
         assert isinstance(error, (EngineError, ActorGoneError))
         assert error.ended == "unavailable"
 
     async def test_errors_come_back_as_themselves(self) -> None:
-        """An error has its type and its text, and the next body does not suffer from it."""
+        """Raise in a body: the caller must get the same type and text, and the next body must run."""
         async with self._open() as engine:
             error = await _error_of(engine, _body(bodies.fail, "no such page"))
             assert isinstance(error, ValueError)
@@ -84,7 +84,7 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_what_cannot_cross_is_a_type_error(self) -> None:
-        """A nameless function that holds a lock, at once; an argument, when it is to go; neither runs."""
+        """Pass a closure over a lock, and a lock as argument: both must raise TypeError, and run nothing."""
         lock = threading.Lock()
 
         def nameless() -> object:
@@ -97,14 +97,14 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_result_that_cannot_cross_has_finished(self) -> None:
-        """Whoever gets that does not do it again."""
+        """Return a lock: the error must say that the body finished, so that callers do not repeat it."""
         async with self._open() as engine:
             error = await _error_of(engine, _body(bodies.unsendable))
         assert isinstance(error, EngineError)
         assert error.ended == "finished"
 
     async def test_more_than_it_has_room_for_wait_for_their_turn(self) -> None:
-        """Bodies wait for a free place, and their `on_begin` is called when they have it."""
+        """Run more bodies than workers: each must wait, and `on_begin` must be called when it begins."""
         begun: list[int] = []
         found: list[int] = []
         async with self._open() as engine, anyio.create_task_group() as group:
@@ -118,7 +118,7 @@ class EngineContract:
         assert sorted(found) == sorted(begun) == list(range(20))
 
     async def test_deadline_progress_and_log_cross(self, caplog: Any) -> None:
-        """A body hears its deadline, and what it says is heard here, as if it ran here."""
+        """Read the deadline, report progress and log in a body: all must work as in a local body."""
         heard: list[Any] = []
         with caplog.at_level(logging.WARNING), observe(heard.append):
             async with self._open() as engine:
@@ -133,7 +133,7 @@ class EngineContract:
         ]
 
     async def test_a_cancelled_body_is_gone_when_its_caller_goes_on(self) -> None:
-        """An async one, and one that never looks up."""
+        """Cancel an async body, and a sync body that ignores cancellation: both must end before the caller goes on."""
         for fn in (bodies.goes_on, bodies.goes_on_in_a_thread) if self.ends_threads else (bodies.goes_on,):
             async with self._open() as engine, _file() as path:
                 async with anyio.create_task_group() as group:
@@ -141,12 +141,12 @@ class EngineContract:
                     await _until(lambda path=path: len(_text(path)) > 2)  # type: ignore[misc]
                     group.cancel_scope.cancel()
                 written = _text(path)
-                await anyio.sleep(0.1)
+                await anyio.sleep(0.1)  # 20 times the pause of the body: a body that still runs would have written
                 assert _text(path) == written
                 assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_body_whose_worker_is_killed_is_unknown_and_its_neighbour_goes_on(self) -> None:
-        """What was killed has an unknown outcome, its neighbour a result, and there is a worker again."""
+        """Kill one worker: its body's outcome must be unknown, other bodies unaffected, and the worker replaced."""
         async with self._open() as engine, _file() as path, anyio.create_task_group() as group:
             found: list[BaseException] = []
             sums: list[int] = []
@@ -169,7 +169,7 @@ class EngineContract:
                 assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_seat_keeps_what_is_kept_there_and_runs_several_at_once(self) -> None:
-        """A seat has one owner, and nobody else's bodies come there."""
+        """Reserve a worker: its state must last between bodies, and several bodies must run at once."""
         async with self._open() as engine, _file() as path:
             async with engine.seat("owner") as seat:
                 await seat.run_body(_body(bodies.forget))
@@ -181,7 +181,7 @@ class EngineContract:
             assert await engine.run_body(_body(bodies.add, 1)) == 2
 
     async def test_a_cancelled_body_in_a_seat_leaves_the_others_alone(self) -> None:
-        """What is kept stays, and what runs goes on."""
+        """Cancel one body of a reserved worker: the state of the worker must stay."""
         async with self._open() as engine, _file() as path, engine.seat("owner") as seat:
             await seat.run_body(_body(bodies.forget))
             await seat.run_body(_body(bodies.keep, 1))
@@ -194,7 +194,7 @@ class EngineContract:
             assert _text(path) == written
 
     async def test_a_seat_whose_worker_is_killed_says_so(self) -> None:
-        """To whoever waits there, to whoever watches, and to whoever asks afterwards."""
+        """Kill a reserved worker: waiting callers, `until_ended` and later callers must all learn of it."""
         async with self._open() as engine, _file() as path, engine.seat("owner") as seat:
             found: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""What happened and when, written down by tasks and threads alike."""
+"""Log of the events of calls, shared by tasks and threads."""
 
 import threading
 import time
@@ -10,19 +10,19 @@ from typing import Literal, TypeAlias
 import anyio
 
 Kind: TypeAlias = Literal["started", "finished", "raised", "cancelled", "cleaned up"]
-"""What can happen to a call: `cancelled` when cancellation arrives, `cleaned up` when clean-up is over."""
+"""Kind of an event: `cancelled` when the cancellation arrives, `cleaned up` when the clean-up is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened to one call."""
+    """Event of a recorded call."""
 
     kind: Kind
     tool: str
     query: str
-    """The argument with which the tool was called."""
+    """Argument of the call."""
     time: float
-    """Seconds since the log's first event, on the clock of the event loop."""
+    """Seconds since the first event of the log, on the clock of the event loop."""
 
     def __str__(self) -> str:
         return f"{label(self.tool, self.query)} {self.kind}"
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """One step of a body: of which tool, for which query, and which of its steps."""
+    """Entry into a body (`step` +1) or exit from it (-1)."""
 
     tool: str
     query: str
@@ -38,38 +38,38 @@ class _Move:
 
 
 class Log:
-    """Events in order, and how many calls were inside their bodies at each moment."""
+    """Ordered events, and the number of running bodies after each entry and exit."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._moves: list[_Move] = []
         self._clock = _Stopwatch()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # sync tools write from worker threads
 
     def enter(self, tool: str, query: str) -> None:
-        """Note that a body begins."""
+        """Record that a body begins."""
         with self._lock:
             self._moves.append(_Move(tool, query, +1))
             self._add("started", tool, query)
 
     def add(self, kind: Kind, tool: str, query: str) -> None:
-        """Note that something has happened inside a body."""
+        """Record an event inside a body."""
         with self._lock:
             self._add(kind, tool, query)
 
     def leave(self, tool: str, query: str) -> None:
-        """A body is over, whatever became of it."""
+        """Record that a body is over, by return, error or cancellation."""
         with self._lock:
             self._moves.append(_Move(tool, query, -1))
 
     def levels(self, tool: str | None, query: str | None) -> list[int]:
-        """How many bodies were running after each entry and exit, from zero on."""
+        """Return the number of running bodies after each entry and exit, starting with 0."""
         with self._lock:
             steps = [move.step for move in self._moves if _fits(move, tool, query)]
         return list(accumulate(steps, initial=0))
 
     def select(self, kind: Kind | None, tool: str | None, query: str | None) -> Iterable[Event]:
-        """The events that fit; None fits all."""
+        """Return the events of a kind, tool and query; `None` matches all."""
         with self._lock:
             events = list(self.events)
         return (event for event in events if kind in (None, event.kind) and _fits(event, tool, query))
@@ -79,10 +79,9 @@ class Log:
 
 
 class _Stopwatch:
-    """Seconds since the first reading, on the event loop's clock where there is one.
+    """Seconds since the first reading, by the event loop's clock, or by the machine's clock in a worker thread."""
 
-    A thread cannot read the loop's clock, so it reads the machine's. The two run alike only on a real clock.
-    """
+    # A thread cannot read the loop's clock. The two clocks agree only if the loop's clock is not virtual.
 
     def __init__(self) -> None:
         self._loop_origin: float | None = None
@@ -103,7 +102,7 @@ class _Stopwatch:
 
 
 def label(tool: str, query: str) -> str:
-    """A call in words: `search` or `search(tea)`."""
+    """Return a short name of a call: `search` or `search(tea)`."""
     return f"{tool}({query})" if query else tool
 
 

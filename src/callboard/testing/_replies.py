@@ -1,4 +1,4 @@
-"""Short ways to write what a model says, and the numbering that gives it ids."""
+"""Short constructors for the replies of a model, and the numbering of their ids."""
 
 import json
 import re
@@ -12,25 +12,25 @@ _AUTOMATIC = re.compile(r"call_\d+")
 
 
 def tool_call(name: str, call_id: str | None = None, /, **args: object) -> ToolCall:
-    """Write one tool call: `tool_call("search", query="tea")`.
+    """Return one tool call: `tool_call("search", query="tea")`.
 
     Args:
-        name: The tool.
-        call_id: Its id. A `ScriptedModel` fills in a missing one; elsewhere use `calls`, which numbers them.
-        args: The arguments.
+        name: name of the tool.
+        call_id: id of the call. A `ScriptedModel` fills in a missing id; without one use `calls`, which numbers them.
+        args: arguments of the call.
     """
     return ToolCall(name=name, args=dict(args), id=call_id, type="tool_call")
 
 
 def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content: str = "") -> AIMessage:
-    """Write a message that asks for tool calls: `calls("ping", ("search", {"query": "tea"}))`.
+    """Return a message with tool calls: `calls("ping", ("search", {"query": "tea"}))`.
 
-    Calls without an id are numbered by their place, `call_1`, `call_2` and so on. A `ScriptedModel` replaces
-    such a number if the conversation has it already; to repeat an id on purpose, write one of another form.
+    Calls without an id are numbered by position: `call_1`, `call_2` and so on. A `ScriptedModel` replaces such an id
+    if the conversation has it already. To repeat an id on purpose, use another form than `call_<number>`.
 
     Args:
-        requests: The name of a tool, its name and arguments, or a whole tool call.
-        content: The text of the message.
+        requests: for each call the name of a tool, its name and arguments, or a whole tool call.
+        content: text of the message.
     """
     made = [_as_call(request) for request in requests]
     for place, call in enumerate(made, start=1):
@@ -48,7 +48,7 @@ def _as_call(request: str | tuple[str, Mapping[str, object]] | ToolCall) -> Tool
 
 
 class Numbering:
-    """Ids that are the same in every run and new to the conversation."""
+    """Source of ids that are equal in every run, and new to the conversation."""
 
     def __init__(self) -> None:
         self._replies = count(1)
@@ -56,8 +56,8 @@ class Numbering:
         self._issued: set[str] = set()
 
     def number(self, reply: AIMessage, history: Iterable[BaseMessage]) -> AIMessage:
-        """Copy a reply, with an id for it and for each of its calls."""
-        # The history counts too: another model, or an earlier process, may have spoken in the same thread.
+        """Return a copy of a reply with an id for the message and for each of its calls."""
+        # The history counts too: another model, or an earlier process, may have replied in the same thread.
         taken = self._issued | set(_ids(history))
         made: list[ToolCall] = []
         for call in reply.tool_calls:
@@ -86,9 +86,9 @@ def _ids(messages: Iterable[BaseMessage]) -> Iterable[str]:
 
 
 def as_chunks(message: AIMessage) -> list[AIMessageChunk]:
-    """Cut a message as a provider streams it: word by word, then one chunk a tool call."""
+    """Split a message as a provider streams it: one chunk per word, then one chunk per tool call."""
     content = message.content
-    # Content blocks stay whole: how providers cut them differs too much to imitate.
+    # Content blocks stay whole: providers split them in too many different ways.
     parts = re.findall(r"\s*\S+|\s+$", content) if isinstance(content, str) else [content]
     chunks = [AIMessageChunk(content=part, id=message.id) for part in parts if part]
     chunks.extend(AIMessageChunk(content="", id=message.id, tool_call_chunks=[call]) for call in _call_chunks(message))

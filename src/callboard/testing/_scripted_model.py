@@ -1,4 +1,4 @@
-"""A chat model that plays a script. It knows messages and no provider."""
+"""Chat model for tests that answers from a script, without a provider."""
 
 import threading
 import time
@@ -19,14 +19,14 @@ from pydantic import PrivateAttr
 from callboard.testing._replies import Numbering, as_chunks
 
 Line: TypeAlias = AIMessage | str | Sequence[ToolCall]
-"""What the model says: a message, the text of one, or the tool calls of one."""
+"""Reply of the model: a message, its text, or its tool calls."""
 
 Reply: TypeAlias = Line | Exception | Callable[[list[BaseMessage]], Line]
-"""One entry of a script: a line, an error to raise, or a function of the request's messages."""
+"""Entry of a script: a reply, an error to raise, or a function from the request's messages to a reply."""
 
 
 class ScriptEndedError(AssertionError):
-    """The model was asked for more replies than its script has."""
+    """Raised for a request after the last reply of the script."""
 
     def __init__(self, replies: int) -> None:
         many = "1 reply" if replies == 1 else f"{replies} replies"
@@ -34,7 +34,7 @@ class ScriptEndedError(AssertionError):
 
 
 class _Playback:
-    """The script and what was asked so far; shared by a model and everything bound from it."""
+    """Script and recorded requests, shared by a model and all models bound from it."""
 
     def __init__(self, script: Iterable[Reply], *, loop: bool) -> None:
         self.script = tuple(script)
@@ -45,8 +45,8 @@ class _Playback:
         self._lock = threading.Lock()
 
     def take(self, messages: list[BaseMessage], options: Mapping[str, Any]) -> Reply:
-        """Record a request and give the reply that is for it."""
-        with self._lock:
+        """Record a request, and return its entry of the script."""
+        with self._lock:  # requests may come from several threads; each takes one position of the script
             position = len(self.requests)
             self.requests.append(list(messages))
             self.requested_tools.append(tuple(_tool_name(tool) for tool in options.get("tools", ())))
@@ -57,7 +57,7 @@ class _Playback:
         return self.script[position]
 
     def speak(self, reply: Reply, messages: list[BaseMessage]) -> AIMessage:
-        """Say a reply, or raise it."""
+        """Return the message of an entry, or raise its error."""
         if isinstance(reply, Exception):
             raise reply
         line = reply(list(messages)) if callable(reply) else reply
@@ -66,21 +66,21 @@ class _Playback:
 
 
 class ScriptedModel(BaseChatModel):
-    """A chat model that answers with the replies of a script, one a request.
+    """Chat model that answers each request with the next reply of a script.
 
-    `ScriptedModel([calls("search"), "Here is what I found."])` asks for a tool call, then says a text.
-    Missing ids of messages and calls are filled in: `reply_1`, `call_1` and so on, new to the conversation. A
-    streamed reply comes word by word. All models bound from this one share its script and its records.
+    `ScriptedModel([calls("search"), "Here is what I found."])` asks for a tool call, then answers with a text.
+    Missing ids of messages and calls are filled in (`reply_1`, `call_1` and so on), new to the conversation. Streams
+    yield one chunk per word. All models bound from this one share its script and its recorded requests.
 
-    The model itself runs on asyncio and trio. LangChain's `ainvoke` and `astream` around it need asyncio,
-    whatever the model: its callbacks are tasks of asyncio.
+    The model itself runs on asyncio and trio. LangChain's `ainvoke` and `astream` need asyncio for every model,
+    because LangChain runs callbacks as asyncio tasks.
     """
 
     loop: bool = False
-    """Start again when the script is over, instead of raising `ScriptEndedError`."""
+    """Repeat the script from its beginning, instead of raising `ScriptEndedError`."""
 
     delay: float = 0.0
-    """Seconds that each reply takes; a stream waits them before its first word."""
+    """Seconds that each reply takes; a stream waits before its first word."""
 
     _playback: _Playback = PrivateAttr()
 
@@ -90,12 +90,12 @@ class ScriptedModel(BaseChatModel):
 
     @property
     def requests(self) -> list[list[BaseMessage]]:
-        """The messages of each request so far."""
+        """Messages of each request so far."""
         return self._playback.requests
 
     @property
     def requested_tools(self) -> list[tuple[str, ...]]:
-        """The names of the tools bound in each request so far."""
+        """Names of the tools bound in each request so far."""
         return self._playback.requested_tools
 
     def bind_tools(
@@ -105,7 +105,7 @@ class ScriptedModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Bind tools in OpenAI's format, as providers do."""
+        """Return a model with tools bound in OpenAI's format."""
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **kwargs)

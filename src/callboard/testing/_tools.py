@@ -1,4 +1,4 @@
-"""Tools that do what a test tells them and write down what was done to them."""
+"""Tools with scripted behaviour that record the events of their calls."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from callboard.testing._log import Event, Kind, Log, label
 
 @dataclass(slots=True, kw_only=True)
 class _Part:
-    """What one tool does in each of its calls."""
+    """Behaviour of one tool."""
 
     name: str
     seconds: float | Callable[[str], float] = 0.0
@@ -33,7 +33,7 @@ class _Part:
         return self.seconds(query) if callable(self.seconds) else self.seconds
 
     def end(self, query: str) -> object:
-        # A counter, because threads share it.
+        # `next()` of a counter is atomic: calls in several threads share it without a lock.
         ended_before = next(self.ends)
         if self.raises is not None and (self.times is None or ended_before < self.times):
             raise self.raises
@@ -41,10 +41,10 @@ class _Part:
 
 
 class Recorder:
-    """Makes tools with scripted behaviour and records what happens to their calls.
+    """Factory of tools with scripted behaviour that also records the events of their calls.
 
-    Each tool takes one optional argument, `query: str`. Times are seconds since the first event. Everything
-    can be read while calls run, from any thread.
+    Each tool takes one optional argument, `query: str`. Times are seconds since the first event. All records can be
+    read from any thread while calls run.
     """
 
     def __init__(self) -> None:
@@ -63,19 +63,19 @@ class Recorder:
         shield: Callable[[], AbstractContextManager[object]] = nullcontext,
         ignores_cancel: int = 0,
     ) -> StructuredTool:
-        """Make an async tool that does what a test needs: takes its time, fails, or hangs.
+        """Return an async tool that takes time, fails or hangs, as a test needs.
 
         Args:
-            name: The tool's name.
-            seconds: How long a call takes; may depend on its query.
-            raises: What a call raises when its time is over.
-            times: How many calls raise before they succeed; all of them by default.
-            returns: The result; by default the query, or without one the tool's name.
-            hang: Never end by itself.
-            cleanup: Seconds of async clean-up in a `finally`, whenever and however the call ends.
-            shield: The context manager around the clean-up. By default there is none, as in tools in the
-                wild: such a clean-up is lost on trio, and on asyncio in a cancelled anyio scope.
-            ignores_cancel: How many cancellations a call swallows, starting anew each time, before it ends.
+            name: name of the tool.
+            seconds: duration of a call in seconds, or a function from the query to the duration.
+            raises: error that a call raises at its end.
+            times: number of calls that raise before later calls succeed; by default all calls raise.
+            returns: result; by default the query, or the tool's name if the query is empty.
+            hang: never end unless cancelled.
+            cleanup: seconds of async clean-up in a `finally`, after every call.
+            shield: context manager around the clean-up. By default there is none, as in most tools: the clean-up
+                is then lost on trio, and on asyncio in a cancelled anyio scope.
+            ignores_cancel: number of cancellations that a call swallows before it ends; it starts again after each.
         """
         part = _Part(
             name=name,
@@ -104,16 +104,16 @@ class Recorder:
         times: int | None = None,
         returns: object = None,
     ) -> StructuredTool:
-        """Make a sync tool, which blocks its thread.
+        """Return a sync tool that blocks its thread.
 
         Args:
-            name: The tool's name.
-            seconds: How long a call blocks, on the machine's clock; may depend on its query.
-            release: Block until the test sets this event instead. Set it in a `finally`: nothing else can end
-                the thread.
-            raises: What a call raises when its time is over.
-            times: How many calls raise before they succeed; all of them by default.
-            returns: The result; by default the query, or without one the tool's name.
+            name: name of the tool.
+            seconds: duration of a call in seconds on the machine's clock, or a function from the query to it.
+            release: block until the test sets this event, instead of for `seconds`. Set it in a `finally`: nothing
+                else can end the thread.
+            raises: error that a call raises at its end.
+            times: number of calls that raise before later calls succeed; by default all calls raise.
+            returns: result; by default the query, or the tool's name if the query is empty.
         """
         part = _Part(name=name, seconds=seconds, release=release, raises=raises, times=times, returns=returns)
 
@@ -124,52 +124,52 @@ class Recorder:
 
     @property
     def events(self) -> list[Event]:
-        """Everything that happened so far, in order."""
+        """Events so far, in order."""
         return list(self._log.select(None, None, None))
 
     @property
     def lines(self) -> list[str]:
-        """Everything that happened so far, in words: `["slow(a) started", "slow(a) cancelled"]`."""
+        """Events so far as texts: `["slow(a) started", "slow(a) cancelled"]`."""
         return [str(event) for event in self.events]
 
     @property
     def order(self) -> list[str]:
-        """The calls in the order of their starts, in words: `["slow(a)", "slow(b)", "boom"]`."""
+        """Calls in the order of their starts, as texts: `["slow(a)", "slow(b)", "boom"]`."""
         return [label(event.tool, event.query) for event in self._log.select("started", None, None)]
 
     @property
     def running(self) -> int:
-        """How many calls are inside their bodies now; clean-up counts."""
+        """Number of calls inside their bodies now, clean-up included."""
         return self.running_of()
 
     @property
     def peak(self) -> int:
-        """The most calls that were inside their bodies at once."""
+        """Highest number of calls that were inside their bodies at once."""
         return self.peak_of()
 
     def running_of(self, tool: str | None = None, query: str | None = None) -> int:
-        """How many calls of a tool, or with a query, are running now."""
+        """Return the number of calls of a tool, or with a query, that run now."""
         return self._log.levels(tool, query)[-1]
 
     def peak_of(self, tool: str | None = None, query: str | None = None) -> int:
-        """The most calls of a tool, or with a query, that ran at once."""
+        """Return the highest number of calls of a tool, or with a query, that ran at once."""
         return max(self._log.levels(tool, query))
 
     def count(self, kind: Kind, tool: str | None = None, query: str | None = None) -> int:
-        """How often a tool was started, has finished, failed or was cancelled, with a query or with any."""
+        """Return the number of events of a kind, for one tool and query or for all."""
         return len(self.times(kind, tool, query))
 
     def times(self, kind: Kind, tool: str | None = None, query: str | None = None) -> list[float]:
-        """When something happened, in seconds since the first event."""
+        """Return the times of the events of a kind, in seconds since the first event."""
         return [event.time for event in self._log.select(kind, tool, query)]
 
     async def wait_for(self, kind: Kind, count: int = 1, *, tool: str | None = None) -> None:
-        """Wait until something has happened `count` times, in a task or in a thread.
+        """Wait until a kind of event has occurred `count` times, in a task or in a thread.
 
-        Put it inside `anyio.fail_after`. It asks every millisecond, and so moves a virtual clock.
+        Call it inside `anyio.fail_after`. It polls every millisecond, and so advances a virtual clock.
         """
         while self.count(kind, tool) < count:
-            # No event of the loop: a thread may be the one that does it.
+            # Polls, because an event may come from a thread, which cannot set an event of the loop.
             await anyio.sleep(0.001)
 
     async def _perform(self, part: _Part, query: str) -> object:
