@@ -1,4 +1,4 @@
-"""The `callboard` command. What it needs comes with `callboard[cli]` and is imported when it runs."""
+"""Command line `callboard`. Its dependencies come with `callboard[cli]`, and are imported when it runs."""
 
 import sys
 
@@ -6,14 +6,14 @@ _NEEDED = frozenset({"rich", "typer", "httpx2"})
 
 
 def main() -> None:
-    """Run the command line; the console script `callboard`."""
+    """Run the command line. Entry point of the console script `callboard`."""
     try:
         from callboard._cli._app import app
 
         app()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in _NEEDED:
+        if missing not in _NEEDED:  # an error of the user's module or of callboard itself
             raise
         sys.exit(f"The callboard command needs {missing}: pip install 'callboard[cli]'")
     except KeyboardInterrupt:

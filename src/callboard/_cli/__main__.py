@@ -1,4 +1,4 @@
-"""`python -m callboard._cli`."""
+"""Entry point of `python -m callboard._cli`."""
 
 from callboard._cli import main
 

@@ -1,4 +1,4 @@
-"""Counts what happens to actors, from the events that `callboard.observe` gives."""
+"""Counts of actors and their asks, made from observed events."""
 
 import threading
 from collections.abc import Mapping
@@ -9,37 +9,37 @@ from callboard import ActorEvent, AskEvent
 
 @dataclass(slots=True)
 class ActorRow:
-    """The actors of one name: how many there are, and what they are asked."""
+    """Counts of the actors of one name and of their asks."""
 
     alive: int = 0
     waiting: int = 0
-    """Asks in their mailboxes."""
+    """Asks in mailboxes."""
     running: int = 0
     ended: int = 0
     restarts: int = 0
     evictions: int = 0
     longest_wait: float = 0.0
-    """The longest that an ask waited for its handler, in seconds."""
+    """Longest wait of an ask for its handler, in seconds."""
 
 
 class ActorCounts:
-    """Counts the asks and the lives of actors, by their names; an observer of actors."""
+    """Observer that counts actors and their asks, by the names of actors."""
 
     def __init__(self) -> None:
         self._rows: dict[str, ActorRow] = {}
         self._taken: dict[int, bool] = {}
-        """Of each ask that has not ended, whether its handler has begun."""
+        """Open asks by number; the value is `True` once the handler has begun."""
         self._lives: set[int] = set()
-        """Those whose beginning was told here."""
-        self._lock = threading.Lock()  # actors may live in loops and threads of their own
+        """Numbers of the live actors that this observer saw start."""
+        self._lock = threading.Lock()  # actors may run in event loops of other threads
 
     def rows(self) -> Mapping[str, ActorRow]:
-        """A copy of the row of each actor, as it is now; from any thread."""
+        """Return the rows by name of actor, as they are now; may be called from any thread."""
         with self._lock:
             return dict(self._rows)
 
     def __call__(self, event: AskEvent | ActorEvent) -> None:
-        """Bring the row of an actor up to date with an event of it."""
+        """Update the row of an actor with an event."""
         with self._lock:
             row = self._rows.setdefault(event.actor, ActorRow())
             if isinstance(event, ActorEvent):
@@ -53,7 +53,7 @@ class ActorCounts:
             row.waiting += 1
             return
         if event.number not in self._taken:
-            return  # its beginning was not told here
+            return  # the ask began before this observer
         row.longest_wait = max(row.longest_wait, event.waited)
         if event.phase == "taken":
             self._taken[event.number] = True

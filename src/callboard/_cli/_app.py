@@ -1,4 +1,4 @@
-"""The commands. Each loads what it does when it is run, so that `--help` is there at once."""
+"""Commands of the command line. Each imports its implementation when it runs, so that `--help` is fast."""
 
 from collections.abc import Callable
 from importlib.metadata import version
@@ -36,7 +36,7 @@ def callboard(
 
 
 def _finish(command: Callable[[], int]) -> None:
-    """Run a command, and exit with its code, or with that of what was wrong with the command line."""
+    """Run a command, and exit with its exit code; print a `CommandError` without a traceback."""
     from callboard._cli._shown_text import CommandError
 
     try:
@@ -50,12 +50,12 @@ def _finish(command: Callable[[], int]) -> None:
 @app.command()
 @takes(DemoOptions)
 def demo(options: DemoOptions) -> None:
-    """Let an agent make hundreds of tool calls at once, and watch what becomes of them.
+    """Let an agent make hundreds of tool calls at once, and show how each call ends.
 
-    Starts a small HTTP service on loopback, in a process of its own: it answers within 20 to 200 ms, is slow now
-    and then, fails now and then, and one of its pages hangs. An agent asks for fetches from it, for look-ups in an
-    archive that only two may read at a time, and for queries of a real SQLite file, all in parallel. Every call
-    has a timeout and a place in a queue; a table shows how each of them ended.
+    Starts a small HTTP service on loopback in its own process. The service answers within 20 to 200 ms, is sometimes
+    slow, sometimes fails, and one of its pages never answers. An agent makes three kinds of calls in parallel: fetches
+    from the service, look-ups in an archive with at most two readers at a time, and queries of a real SQLite file.
+    Every call has a timeout and a queue. A table shows how the calls ended.
 
     The default model is scripted: it asks for all calls at once and then reads the answers.
     """
@@ -69,10 +69,12 @@ def demo(options: DemoOptions) -> None:
 def run(options: RunOptions) -> None:
     """Send a message to an agent, watch its calls, answer its questions.
 
-    What the model says is shown as it comes; each call, as it ends. Questions of the run (approvals, `interrupt()`)
-    are asked at the terminal, one after the other. Without a terminal they stay open, and the thread waits.
+    Prints the model's reply while it streams, and each call when it ends. Questions of the run (approvals,
+    `interrupt()`) are asked at the terminal, one after the other. Without a terminal the questions stay open, and
+    the thread waits for answers.
 
-    Ctrl-C cancels the run: its calls have time to clean up, and the thread can go on. A second Ctrl-C ends the process.
+    Ctrl-C cancels the run: its calls have time to clean up, and the thread can be resumed. A second Ctrl-C ends the
+    process at once.
 
     **Examples**
 
@@ -88,8 +90,8 @@ def run(options: RunOptions) -> None:
 
     **Exit codes**
 
-    0: the agent has answered. 1: the run failed. 2: the command line is wrong, or names what is not there.
-    3: questions are open. 130: stopped by Ctrl-C; 143: by SIGTERM.
+    0: the agent has answered. 1: the run failed. 2: the command line is wrong, or names something that does not
+    exist. 3: questions are open. 130: stopped by Ctrl-C. 143: stopped by SIGTERM.
     """
     from callboard._cli._run_command import run_agent
 
@@ -99,9 +101,9 @@ def run(options: RunOptions) -> None:
 @app.command()
 @takes(ThreadsOptions)
 def threads(options: ThreadsOptions) -> None:
-    """List the conversations of a database, the latest first.
+    """List the conversations in a database, latest first.
 
-    Also those that LangGraph's agents have written.
+    Conversations written by LangGraph's own agents are listed too.
 
     **Example**
 
@@ -115,9 +117,9 @@ def threads(options: ThreadsOptions) -> None:
 @app.command(no_args_is_help=True)
 @takes(ShowOptions)
 def show(options: ShowOptions) -> None:
-    """Print a conversation: what was said, which calls were made, and what became of each.
+    """Print a conversation: its messages, its calls and their results.
 
-    A call is *done*, *failed*, *waits* for a person, or is *open*: it has no result yet.
+    The state of a call is *done*, *failed*, *waits* (for a person) or *open* (no result yet).
 
     **Examples**
 
@@ -135,11 +137,11 @@ def show(options: ShowOptions) -> None:
 @app.command(no_args_is_help=True)
 @takes(TraceOptions)
 def trace(options: TraceOptions) -> None:
-    """Show what was recorded: every call with its queues, its attempts and its end.
+    """Show a recording: every call with its waits in queues, its attempts and its outcome.
 
-    Recordings are made by `callboard run ... --record`, or by `callboard.telemetry.Recorder` in a program.
+    Make recordings with `callboard run ... --record`, or with `callboard.telemetry.Recorder` in a program.
 
-    A bar is a call: light where it waited in a queue, full where an attempt ran, thin in between.
+    Each bar is a call: light while it waited in a queue, full while an attempt ran, thin in between.
 
     **Examples**
 
@@ -159,14 +161,14 @@ _passed_on = app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     no_args_is_help=False,
 )
-"""For a command of another distribution, which has its options."""
+"""Decorator of a command that another distribution implements: all arguments are passed on, even `--help`."""
 
 
 @_passed_on
 def worker(context: typer.Context) -> None:
     """Serve tools and actors to agents on other machines.
 
-    Comes with callboard-actors; `callboard worker --help` says more.
+    Needs the distribution callboard-actors. `callboard worker --help` lists its options.
     """
     from callboard._cli._foreign_commands import run_foreign
 
@@ -177,7 +179,7 @@ def worker(context: typer.Context) -> None:
 def mcp(context: typer.Context) -> None:
     """Serve tools, a ToolNode or an agent to any MCP client.
 
-    Comes with callboard-actors; `callboard mcp --help` says more.
+    Needs the distribution callboard-actors. `callboard mcp --help` lists its options.
     """
     from callboard._cli._foreign_commands import run_foreign
 

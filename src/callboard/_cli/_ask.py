@@ -1,4 +1,4 @@
-"""Puts a run's questions to the person at the terminal."""
+"""Questions of a run, asked at the terminal."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from callboard._cli._signals import attentive
 from callboard.questions import Action, Answer, Word, approval_in, free_answer
 
 ReadLine = Callable[[str, str], str]
-"""Takes a prompt and the text to start with, and returns the line; raises EOFError if there is none."""
+"""Function from a prompt and an editable initial text to the line read; raises EOFError at the end of input."""
 
 _WHAT_FOR: Mapping[Word, str] = {
     "accept": "run it as it is",
@@ -26,7 +26,7 @@ _WHAT_FOR: Mapping[Word, str] = {
 
 
 def line_reader(console: Console) -> ReadLine:
-    """Reads from the terminal; the prompt goes where the console writes to."""
+    """Return a function that reads lines from the terminal, and writes its prompts to the console."""
 
     def read(prompt: str, start: str) -> str:
         if not (sys.stdout.isatty() and console.file is sys.stdout):
@@ -40,7 +40,7 @@ def line_reader(console: Console) -> ReadLine:
             with suppress(ImportError):
                 import readline
 
-                # No Python of ours in the hook: readline would forget what a signal's handler raises there.
+                # A C function, and no Python code: readline would drop an exception that a signal handler raises in it.
                 readline.set_startup_hook(partial(readline.insert_text, start))
                 try:
                     with attentive():
@@ -54,23 +54,14 @@ def line_reader(console: Console) -> ReadLine:
 
 
 class Asker:
-    """Asks one question after the other.
-
-    Args:
-        console: shows them.
-        read: takes the answers.
-    """
+    """Dialogue that asks the questions of a run one after the other."""
 
     def __init__(self, console: Console, read: ReadLine) -> None:
         self._console = console
         self._read = read
 
     def ask(self, questions: Sequence[Interrupt]) -> dict[str, Any]:
-        """The answer to each question, by its id.
-
-        Raises:
-            EOFError: if the person leaves.
-        """
+        """Ask all questions, and return the answers by question id; raise EOFError at the end of input."""
         answers: dict[str, Any] = {}
         for number, question in enumerate(questions, start=1):
             self._console.print()
@@ -80,11 +71,7 @@ class Asker:
         return answers
 
     def confirm(self, what: str) -> bool:
-        """Whether the person says yes.
-
-        Raises:
-            EOFError: if they leave.
-        """
+        """Ask a yes/no question, and return whether the answer is yes; raise EOFError at the end of input."""
         self._console.print()
         while True:
             said = self._read(f"{what} [yes/no] ", "").strip().lower()
@@ -128,7 +115,7 @@ class Asker:
         return text
 
     def _edited(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Other arguments; `None` if the person thinks better of it."""
+        """Read edited arguments; return `None` for an empty line, which goes back to the choice."""
         start = printable(as_json(args))
         while text := self._read("arguments (nothing: go back): ", start).strip():
             try:
@@ -145,7 +132,7 @@ class Asker:
 
 
 def show(console: Console, action: Action) -> None:
-    """Show an action with all of its arguments: what is not seen cannot be approved."""
+    """Print an action with all of its arguments, uncut: a person must see everything that they approve."""
     console.print(named(action.name), style="bold")
     if action.description:
         console.print(printable(action.description.strip()), style="dim")

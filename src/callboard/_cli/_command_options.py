@@ -1,4 +1,4 @@
-"""The options of each command, as records; they know nothing of what a command does with them."""
+"""Options of each command, as dataclasses with typer annotations. Imports no implementation of a command."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Backend(StrEnum):
-    """The event loops that callboard runs on."""
+    """Event loop to run on."""
 
     asyncio = "asyncio"
     trio = "trio"
@@ -24,25 +24,25 @@ Live = Annotated[
     bool,
     typer.Option(
         "--live",
-        help="Show what goes on while calls run: numbers for each tool, the queue, the slowest calls. Without a "
-        "terminal, a line a second.",
+        help="Show progress while calls run: numbers for each tool, the queue, the slowest calls. Without a terminal, "
+        "print one line per second.",
     ),
 ]
-OnBackend = Annotated[Backend, typer.Option(help="The event loop to run on.")]
+OnBackend = Annotated[Backend, typer.Option(help="Event loop to run on.")]
 Database = Annotated[
     str,
     typer.Option(
         "--db",
         envvar="CALLBOARD_DB",
         metavar="PATH|URL",
-        help="The database: the path of a SQLite file, or a URL such as postgresql://user@host/name.",
+        help="Database: the path of a SQLite file, or a URL such as postgresql://user@host/name.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """The options of `callboard demo`."""
+    """Options of `callboard demo`."""
 
     backend: OnBackend = Backend.asyncio
     calls: Annotated[
@@ -50,7 +50,7 @@ class DemoOptions:
         typer.Option(
             min=1,
             metavar="N",
-            help="How many fetches to ask for. Queries (a fifth as many) and up to 12 archive look-ups come on top.",
+            help="Number of fetches. Queries (a fifth as many) and up to 12 archive look-ups are added.",
             show_default="300, or 20 with a real model",
         ),
     ] = None
@@ -58,35 +58,37 @@ class DemoOptions:
         str | None,
         typer.Option(
             metavar="PROVIDER:NAME",
-            help="Ask a real model, such as openai:gpt-5-mini. Needs callboard[langchain], the provider's package and "
-            "its API key, and costs what the provider charges.",
-            show_default="a script",
+            help="Use a real model, such as openai:gpt-5-mini. Needs callboard[langchain], the provider's package and "
+            "an API key. The provider charges for the requests.",
+            show_default="scripted",
         ),
     ] = None
-    seed: Annotated[int, typer.Option(help="Decides the calls, and which of them are slow, fail or hang.")] = 0
+    seed: Annotated[int, typer.Option(help="Seed for the calls, and for which calls are slow, fail or hang.")] = 0
     live: Live = False
     record: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, help="Add a recording of the calls to this file."),
+        typer.Option(metavar="FILE", dir_okay=False, help="Append a recording of the calls to this file."),
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The arguments and options of `callboard run`."""
+    """Arguments and options of `callboard run`."""
 
     agent: Annotated[
         str,
         typer.Argument(
             metavar="MODULE:AGENT",
-            help="The agent, or a function without parameters, sync or async, that returns one or opens one. A "
-            "compiled graph of LangGraph's will do too.",
+            help="Agent, or a function without parameters, sync or async, that returns an agent or an async context "
+            "manager of one. A compiled graph of LangGraph works too.",
         ),
     ]
-    message: Annotated[str | None, typer.Argument(metavar="[MESSAGE]", help="What to say to it.")] = None
+    message: Annotated[str | None, typer.Argument(metavar="[MESSAGE]", help="Message for the agent.")] = None
     thread: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The conversation to go on with, or to begin.", show_default="a new one"),
+        typer.Option(
+            metavar="NAME", help="Name of the conversation to continue or to begin.", show_default="a new one"
+        ),
     ] = None
     db: Annotated[
         str | None,
@@ -94,38 +96,38 @@ class RunOptions:
             "--db",
             envvar="CALLBOARD_DB",
             metavar="PATH|URL",
-            help="Where conversations are kept: the path of a SQLite file, which is made if it is not there, or a URL "
-            "such as postgresql://user@host/name.",
-            show_default="the agent's own checkpointer; without one, nothing is kept",
+            help="Database for conversations: the path of a SQLite file, which is created if missing, or a URL such as "
+            "postgresql://user@host/name.",
+            show_default="the agent's own checkpointer; without one, nothing is stored",
         ),
     ] = None
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on where the thread has stopped, instead of sending a message."),
+        typer.Option("--resume", help="Continue where the thread stopped, instead of sending a message."),
     ] = False
     yes: Annotated[
         bool,
         typer.Option(
             "--yes",
             "-y",
-            help="Accept whatever waits for approval, without asking; calls of unknown outcome, too, which then run "
-            "again. Other questions stay open, or are asked.",
+            help="Accept every approval without asking. This includes calls of unknown outcome, which then run again. "
+            "Other questions are asked at the terminal, or stay open.",
         ),
     ] = False
-    app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the module is looked for first.")] = Path()
+    app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Directory to search first for the module.")] = Path()
     backend: OnBackend = Backend.asyncio
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print the final state on stdout as JSON, and everything else on stderr."),
+        typer.Option("--json", help="Print the final state as JSON on stdout, and everything else on stderr."),
     ] = False
-    traceback: Annotated[bool, typer.Option("--traceback", help="If the run fails, print where, not only why.")] = False
+    traceback: Annotated[bool, typer.Option("--traceback", help="If the run fails, also print the traceback.")] = False
     live: Live = False
     record: Annotated[
         bool | None,
         typer.Option(
             "--record/--no-record",
-            help="Keep a recording of the calls: which there were, when, and how each ended.",
-            show_default="where --db is a file, in PATH.calls beside it",
+            help="Record the calls: their times and outcomes.",
+            show_default="on if --db is a file; written to PATH.calls beside it",
         ),
     ] = None
     record_to: Annotated[
@@ -134,51 +136,53 @@ class RunOptions:
             envvar="CALLBOARD_RECORDS",
             metavar="DIR",
             file_okay=False,
-            help="The folder for recordings, with a file for each thread.",
+            help="Directory for recordings, with one file per thread.",
         ),
     ] = None
     capture: Annotated[
         bool,
         typer.Option(
-            "--capture", help="Record the arguments and results of calls, too; secrets that Redact finds are left out."
+            "--capture", help="Also record the arguments and results of calls, without the secrets that Redact finds."
         ),
     ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadsOptions:
-    """The options of `callboard threads`."""
+    """Options of `callboard threads`."""
 
     db: Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowOptions:
-    """The arguments and options of `callboard show`."""
+    """Arguments and options of `callboard show`."""
 
-    thread: Annotated[str, typer.Argument(metavar="THREAD", help="The name of the conversation.")]
+    thread: Annotated[str, typer.Argument(metavar="THREAD", help="Name of the conversation.")]
     db: Database
     at: Annotated[
         str | None,
         typer.Option(
-            metavar="CHECKPOINT", help="As it stood once; --history lists the checkpoints.", show_default="now"
+            metavar="CHECKPOINT", help="Show the state at this checkpoint; --history lists them.", show_default="now"
         ),
     ] = None
     last: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Only the last N messages.", show_default="all")
+        int | None, typer.Option(min=1, metavar="N", help="Print only the last N messages.", show_default="all")
     ] = None
-    full: Annotated[bool, typer.Option("--full", help="Calls and results in full, not one line each.")] = False
+    full: Annotated[bool, typer.Option("--full", help="Print calls and results in full, instead of one line each.")] = (
+        False
+    )
     history: Annotated[
-        bool, typer.Option("--history", help="List the checkpoints, the latest first, instead of the messages.")
+        bool, typer.Option("--history", help="List the checkpoints, latest first, instead of the messages.")
     ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """The arguments and options of `callboard trace`."""
+    """Arguments and options of `callboard trace`."""
 
     recording: Annotated[
-        str, typer.Argument(metavar="FILE|THREAD", help="A recording, or the name of the conversation it is of.")
+        str, typer.Argument(metavar="FILE|THREAD", help="Recording file, or the name of a recorded conversation.")
     ]
     db: Annotated[
         str | None,
@@ -186,35 +190,36 @@ class TraceOptions:
             "--db",
             envvar="CALLBOARD_DB",
             metavar="PATH",
-            help="The database of the conversation; its recordings are in PATH.calls/.",
+            help="Database of the conversation; its recordings are in PATH.calls/.",
         ),
     ] = None
     records: Annotated[
         Path | None,
-        typer.Option(envvar="CALLBOARD_RECORDS", metavar="DIR", help="Where recordings are, if they are not there."),
+        typer.Option(
+            envvar="CALLBOARD_RECORDS", metavar="DIR", help="Directory of recordings, if it is not PATH.calls/."
+        ),
     ] = None
     html: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Write a page for a browser. It needs nothing else, and no net.")
+        Path | None,
+        typer.Option(metavar="PAGE", help="Write a self-contained HTML page. It loads nothing from the network."),
     ] = None
     perfetto: Annotated[
-        Path | None, typer.Option(metavar="JSON", help="Write trace events, for ui.perfetto.dev or chrome://tracing.")
+        Path | None, typer.Option(metavar="JSON", help="Write trace events for ui.perfetto.dev or chrome://tracing.")
     ] = None
-    tool: Annotated[str | None, typer.Option(metavar="NAME", help="Only the calls of one tool.")] = None
-    failed: Annotated[bool, typer.Option("--failed", help="Only the calls that failed.")] = False
+    tool: Annotated[str | None, typer.Option(metavar="NAME", help="Show only the calls of one tool.")] = None
+    failed: Annotated[bool, typer.Option("--failed", help="Show only the calls that failed.")] = False
     everything: Annotated[
-        bool, typer.Option("--all", help="Every call, not only those that failed or took longest.")
+        bool, typer.Option("--all", help="Show every call, not only the failed and the slowest ones.")
     ] = False
     slowest: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="The N slowest calls, side by side, and nothing between.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Show only the N slowest calls, slowest first, on a common time scale."),
     ] = None
 
 
 def takes(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Let a command take its options as one record.
-
-    Args:
-        kind: a dataclass; each field is an argument or an option, as its annotation says.
-    """
+    """Return a decorator: the command receives its options as one instance of the dataclass `kind`."""
+    # typer reads the signature of the decorated function, so the fields become its parameters.
     hints = get_type_hints(kind, include_extras=True)
     parameters = [
         inspect.Parameter(

@@ -1,4 +1,4 @@
-"""The database that `--db` names."""
+"""Database of the option `--db`."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,18 +11,15 @@ from callboard.threads import Threads, masked
 
 @contextmanager
 def open_database(where: str, *, must_exist: bool) -> Generator[Threads]:
-    """A database for the length of the block.
+    """Open the database at a path or URL for the block; turn storage errors inside the block into `CommandError`.
 
     Args:
-        where: a path, or a URL.
-        must_exist: whether a file that is not there is an error, and not to be made.
-
-    Raises:
-        CommandError: if there is no such database, or it cannot be used, also within the block.
+        where: path of a SQLite file, or a URL.
+        must_exist: raise `CommandError` for a missing file, instead of creating it.
     """
     try:
         with _threads(where) as threads:
-            if must_exist:
+            if must_exist:  # before anything connects: SQLite would create the file
                 _check_exists(where)
             yield threads
     except StorageError as error:

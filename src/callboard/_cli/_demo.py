@@ -1,4 +1,4 @@
-"""`callboard demo`: says what it does, has it done, says what came of it."""
+"""Command `callboard demo`: introduction, run and result of the demo."""
 
 import warnings
 from collections.abc import Iterable
@@ -20,18 +20,18 @@ from callboard._cli._work import Work, make_work, real_model
 _FETCHES = 300
 _FETCHES_OF_A_REAL_MODEL = 20
 _WIDE = 160
-"""Cells of a line where nobody's terminal ends it."""
+"""Width of the result table in cells, if the output is not a terminal."""
 
 
 def run_demo(options: DemoOptions) -> int:
     """Run the demo and return the exit code.
 
     Raises:
-        CommandError: if a recording is wanted and its file cannot be written.
-        ModelError: if a real model cannot be had, or fails.
+        CommandError: if the file of a recording cannot be written.
+        ModelError: if a real model is not available, or fails.
     """
     console = QuietlyClosedConsole(highlight=False, markup=False)
-    console.soft_wrap = not console.is_terminal  # whoever reads a file finds whole lines
+    console.soft_wrap = not console.is_terminal  # a file or a pipe gets whole lines, without line breaks at a width
     model = None if options.model is None else real_model(options.model)
     work = make_work(options.calls or (_FETCHES if model is None else _FETCHES_OF_A_REAL_MODEL), seed=options.seed)
     for line in _introduction(work, options):
@@ -44,13 +44,13 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def _played(options: DemoOptions, work: Work, model: BaseChatModel | None, console: Console) -> Measurements:
-    """Run the agent while its calls are shown; returns what was measured."""
+    """Run the agent, show its calls meanwhile, and return the measurements."""
     run, seed = Measurements(), options.seed
     recording = partial(recorded, options.record)
     with temporary_database(seed=seed) as database, open_view(run.counts, console, live=options.live) as view:
         session = Session(run=run, view=view, work=work, model=model, seed=seed, database=database, recording=recording)
         with warnings.catch_warnings():
-            # A query that a signal catches half-way; it is counted under "threads left over".
+            # A signal may abandon a query half-way. The conclusion counts it as "threads left over".
             warnings.simplefilter("ignore", AbandonedThreadWarning)
             anyio.run(session.play, backend=options.backend.value)
     return run

@@ -1,4 +1,4 @@
-"""The demo's tools and how their calls are supervised."""
+"""Tools of the demo, and the policies of their calls."""
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -10,7 +10,7 @@ from callboard import CallPolicy, Limit, ToolNode
 from callboard._cli._demo_database import query as query_database
 
 TOOLS = ("fetch", "query", "archive")
-"""The tools of the demo and what each call is held to, in the order in which they are shown."""
+"""Names of the tools, in the order of display."""
 
 _POLICIES = {
     "fetch": CallPolicy(timeout=1.0, limit=Limit(concurrency=32)),
@@ -18,24 +18,23 @@ _POLICIES = {
     "archive": CallPolicy(timeout=1.0, limit=Limit(concurrency=2, queue=6)),
 }
 _ARCHIVE = 1_000_000
-"""The first item of the archive, far from those that are fetched."""
+"""First item of the archive, far from the fetched items."""
 
 
 class FetchError(Exception):
-    """The service did not answer, or not with what was asked for."""
+    """Raised if the service does not answer, or answers with an error status."""
 
 
 def http_client(*, connections: int = 64) -> AsyncClient:
-    """A client for the service, and for nobody else; httpx, which it comes from, takes ten times as long.
-
-    It has no timeout of its own: a request lives exactly as long as the cancel scope around it.
-    """
+    """Return an HTTP client for the service."""
+    # No timeout in the client: the timeout of the call cancels the request. No proxies: the service is on loopback.
+    # httpx2, because httpx takes ten times as long per request.
     limits = Limits(max_connections=connections, max_keepalive_connections=connections)
     return AsyncClient(limits=limits, timeout=None, trust_env=False)
 
 
 def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
-    """The tools, with a timeout for each call, and a queue in front of each tool."""
+    """Return a node with the tools, each with a timeout and a queue."""
     get = _getter(base_url, client)
 
     async def fetch(url: str) -> str:
@@ -55,7 +54,7 @@ def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
 
 def _getter(base_url: str, client: AsyncClient) -> Callable[[str], Awaitable[str]]:
     async def get(url: str) -> str:
-        if not url.startswith(f"{base_url}/"):  # a real model might ask for anything
+        if not url.startswith(f"{base_url}/"):  # a real model may invent URLs
             raise FetchError(f"only pages of {base_url} can be fetched, not {url!r}")
         try:
             response = await client.get(url)

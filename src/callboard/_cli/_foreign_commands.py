@@ -1,4 +1,4 @@
-"""Commands that other distributions bring, found by the entry points that they have in `callboard.commands`."""
+"""Commands of other distributions, found by entry points of the group `callboard.commands`."""
 
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -9,16 +9,8 @@ GROUP = "callboard.commands"
 
 
 def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
-    """Run a command that another distribution has; returns its exit code, unless it exits itself.
-
-    Args:
-        name: of the command, and of its entry point: a function of the arguments behind the name.
-        distribution: where it is from.
-        arguments: what stands behind the name.
-
-    Raises:
-        CommandError: it is not installed.
-    """
+    """Run a command of another distribution and return its exit code; raise `CommandError` if it is not installed."""
+    # The entry point of the same name is a function from the command-line arguments; it may also raise SystemExit.
     found = list(entry_points(group=GROUP, name=name))
     if not found:
         raise CommandError(f"callboard {name} comes with {distribution}: pip install {distribution}")

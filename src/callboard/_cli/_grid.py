@@ -1,4 +1,4 @@
-"""A table of names and numbers that fits the width there is: columns go before names do."""
+"""Table of names and numbers that fits a given width: it drops columns before it shortens names too much."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,33 +15,30 @@ T = TypeVar("T")
 
 _GAP = 2
 _NAME = 8
-"""The cells that a name keeps on the narrowest terminal."""
+"""Cells that a name keeps on the narrowest terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """A column beside the names, always of the same width, so that nothing moves when numbers grow."""
+    """Column beside the names. Its width is fixed, so that nothing moves when numbers grow."""
 
     heading: str
     width: int
     worth: int
-    """Of the columns for which there is no room, those that are worth the least go first."""
+    """Priority of the column. If the width is too small, columns of the lowest worth are dropped first."""
     cell: Callable[[T], str | RenderableType]
     justify: Literal["left", "right"] = "right"
     grows: bool = False
-    """Whether it gets the room that names leave; at most one column."""
+    """`True` if the column takes the width that names leave; at most one column may."""
 
 
 Names = Callable[[Sequence[T], int], Sequence[str]]
-"""Names of items, none wider than so many cells."""
+"""Function from items and a width in cells to the names of the items, none wider."""
 
 
 def names_by(name: Callable[[T], str]) -> Names[T]:
-    """Return a function that names items; a name that is too wide is cut in its middle, as names differ at their ends.
-
-    Args:
-        name: of an item.
-    """
+    """Return a function that names items, and cuts the middle of a name that is too wide."""
+    # The middle, because long names usually differ at their ends.
     return lambda items, width: [middle(named(name(item)), width) for item in items]
 
 
@@ -55,16 +52,16 @@ def grid(
     least: int = _NAME,
     last: T | None = None,
 ) -> Table:
-    """Make a table with a line for each item, none of them wider than `width`.
+    """Return a table with a line for each item, none wider than `width` cells.
 
     Args:
-        heading: over the names; nothing for no headings.
-        names: of the items.
-        columns: in the order in which they are shown.
-        items: what there is to show.
-        width: in cells.
-        least: the cells that names keep before columns go.
-        last: an item below a rule.
+        heading: heading of the names; empty for a table without headings.
+        names: function that names the items.
+        columns: columns in the order of display.
+        items: items to show.
+        width: width of the table in cells.
+        least: cells that names keep; columns are dropped to keep them.
+        last: item to show below a rule.
     """
     listed = [*items] if last is None else [*items, last]
     wanted = max((cell_len(name) for name in names(listed, width)), default=0)

@@ -1,4 +1,4 @@
-"""The calls of a recording as people look at them: by part, run and batch."""
+"""Calls of a recording grouped by part, run and batch, and short texts about them."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from callboard.telemetry import Note, Part, RecordedCall, RecordedRun, Recording
 
 _UNITS = "kMGT"
 _UNNAMED = "LangGraph"
-"""The name that LangGraph, and `create_react_agent` as it does, gives to an agent that has none."""
+"""Default name of an agent in LangGraph and in `create_react_agent`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOfCalls:
-    """Calls that were asked for together, in the order of their beginning."""
+    """Calls of one batch, in the order of their starts."""
 
     number: int
     calls: Sequence[RecordedCall]
@@ -24,17 +24,17 @@ class BatchOfCalls:
 
 @dataclass(frozen=True, slots=True)
 class RunOfCalls:
-    """A run with its batches."""
+    """Run with its batches."""
 
     number: int | None
-    """`None` of calls that no agent made."""
+    """Number of the run; `None` for calls without an agent."""
     run: RecordedRun | None
-    """`None` also if the beginning of the run was lost."""
+    """Recorded run; `None` for calls without an agent, and if the beginning of the run was lost."""
     batches: Sequence[BatchOfCalls]
 
     @property
     def title(self) -> str:
-        """A heading: the number of the run, and its agent."""
+        """Heading with the number of the run and its agent."""
         if self.number is None:
             return "calls without an agent"
         agent = self.run.agent if self.run else ""
@@ -43,7 +43,7 @@ class RunOfCalls:
 
 
 def runs_of(part: Part) -> list[RunOfCalls]:
-    """The runs of a part in the order of their beginning, also those without calls."""
+    """Return the runs of a part in the order of their starts, runs without calls included."""
     known = {run.number: run for run in part.runs}
     batches: defaultdict[int | None, defaultdict[int, list[RecordedCall]]] = defaultdict(lambda: defaultdict(list))
     for number in known:
@@ -61,7 +61,7 @@ def _batches(calls: Mapping[int, Sequence[RecordedCall]]) -> list[BatchOfCalls]:
 
 
 def only(recording: Recording, wanted: Callable[[RecordedCall], bool]) -> Recording:
-    """The recording with some of its calls, and the runs that made them."""
+    """Return a recording with only the wanted calls, and the runs that made them."""
     return replace(recording, parts=tuple(_only(part, wanted) for part in recording.parts))
 
 
@@ -72,12 +72,12 @@ def _only(part: Part, wanted: Callable[[RecordedCall], bool]) -> Part:
 
 
 def end_of(call: RecordedCall, part: Part) -> float:
-    """When the call ended, or was seen last."""
+    """Return the end time of a call; of an open call, the end of its part."""
     return max(call.start, part.end if call.end is None else call.end)
 
 
 def notes_in_short(call: RecordedCall) -> str:
-    """Return what was noted: each kind of note once, as it was told last, with how often."""
+    """Return the notes of a call as one text: the latest note of each kind, with a count."""
     counts: dict[str, int] = {}
     last: dict[str, Note] = {}
     for note in call.notes:
@@ -88,13 +88,7 @@ def notes_in_short(call: RecordedCall) -> str:
 
 
 def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> str:
-    """Return a note in few words: how far a tool is, or what a middleware decided, and on which error.
-
-    Args:
-        what: the kind of note.
-        facts: of the note.
-        message: that a tool sent with its progress.
-    """
+    """Return a short text of a note: progress of a tool, or a decision of a middleware with its error."""
     if what != "progress":
         error = facts.get("error")
         return named(what) + (f": {named(error)}" if isinstance(error, str) else "")
@@ -104,7 +98,7 @@ def note_in_short(what: str, facts: Mapping[str, Any], message: str | None) -> s
 
 
 def _amount(value: object) -> str:
-    """Return a number in three or four digits, with a unit of thousands: 4.2M."""
+    """Return a number with three or four digits and a unit of thousands, such as 4.2M."""
     if not isinstance(value, int | float) or not isfinite(value):
         return named(str(value))
     size, unit = float(value), ""
@@ -116,7 +110,7 @@ def _amount(value: object) -> str:
 
 
 def facts_in_short(note: Note) -> dict[str, str]:
-    """What is known of a note as text that is safe to show."""
+    """Return the facts and the message of a note as printable texts."""
     facts = {**note.facts, **({} if note.message is None else {"message": note.message})}
     return {named(name): printable(_fact(value)) for name, value in facts.items()}
 
@@ -128,7 +122,7 @@ def _fact(value: object) -> str:
 
 
 def statement(part: Part) -> str:
-    """What the recording says of itself: what it cost, and what is missing."""
+    """Return a sentence about the recording itself: its cost, and lost events."""
     lost = f"{count(part.lost, 'event')} lost" if part.lost else "no events lost"
     closing = part.closing
     if closing is None:
@@ -140,7 +134,7 @@ def statement(part: Part) -> str:
 
 
 def about_part(part: Part) -> str:
-    """When, by which versions and in which process a part was recorded, as text."""
+    """Return the time, the versions and the process of a part as one line."""
     told: Iterable[str] = (
         f"{part.started.astimezone():%Y-%m-%d %H:%M:%S}" if part.started else "",
         f"callboard {part.callboard}" if part.callboard else "",
@@ -151,7 +145,7 @@ def about_part(part: Part) -> str:
 
 
 def about_run(one: RunOfCalls) -> list[str]:
-    """How the run went, in short texts: its thread, its outcome, its questions, its model requests and their tokens."""
+    """Return short texts about a run: thread, outcome, questions, model requests and tokens."""
     run = one.run
     if run is None:
         return []

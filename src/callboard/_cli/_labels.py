@@ -1,4 +1,4 @@
-"""Calls in a few characters, so that the rows of one table can be told apart."""
+"""Short labels of calls that distinguish the rows of one table."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from rich.cells import cell_len
 from callboard._cli._shown_text import named, one_line
 
 Arguments = Mapping[str, str]
-"""The arguments of a call as text that is safe to show, by their names."""
+"""Arguments of a call as printable texts, by name."""
 
 _CUT = "…"
 _LONGEST_VALUE = 500
 
 
 def middle(text: str, width: int) -> str:
-    """Return the text with its middle cut out if it is wider than `width` cells."""
+    """Return a text of at most `width` cells; the middle of a wider text is cut out."""
     if cell_len(text) <= width:
         return text
     if width < 1:
@@ -32,22 +32,16 @@ def _head(text: str, width: int) -> str:
 
 
 def shown_arguments(args: object) -> Arguments | None:
-    """Return the arguments as Python would write them, each on one line; `None` if they are not known."""
+    """Return the arguments in Python notation, each on one line; `None` if they are unknown."""
     if not isinstance(args, Mapping):
         return None
-    # A model may send megabytes; views show the beginning and the end of a value.
+    # Bounded, because a model may send megabytes. Views need only the beginning and the end of a value.
     return {named(str(name)): middle(one_line(repr(value), 10**6), _LONGEST_VALUE) for name, value in args.items()}
 
 
 def call_labels(calls: Sequence[tuple[str, Arguments | None]], width: int) -> list[str]:
-    """Return a label for each call, none wider than `width` cells.
-
-    Where whole calls do not fit, those of one tool show the arguments in which they differ.
-
-    Args:
-        calls: names of tools with their arguments, as they are listed under one another.
-        width: in cells.
-    """
+    """Return a label for each call, given as tool and arguments; none is wider than `width` cells."""
+    # If whole calls do not fit, the labels of a tool show only the arguments in which its calls differ.
     by_tool: defaultdict[str, list[int]] = defaultdict(list)
     for place, (tool, _) in enumerate(calls):
         by_tool[tool].append(place)
@@ -76,7 +70,7 @@ def _chosen(args: Arguments, short: Mapping[str, Mapping[str, str]]) -> Argument
 
 
 def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
-    """Return a short form of each value: without the beginning and the end that long values share."""
+    """Return a short form of each value, without the common beginning and end of long values."""
     if len(set(values)) == 1 or max(map(cell_len, values)) <= width // 3:
         return {value: value for value in values}
     start = max(0, _shared(values) - 1)
@@ -87,8 +81,8 @@ def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
 
 
 def _shared(texts: Sequence[str]) -> int:
-    """Return how many characters all texts have in common at their beginning."""
-    first, last = min(texts), max(texts)
+    """Return the length of the common beginning of all texts."""
+    first, last = min(texts), max(texts)  # a prefix of both is a prefix of every text between them
     return next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 
 
@@ -105,7 +99,7 @@ def _fitting(tool: str, args: Arguments | None, width: int, *, omitted: bool) ->
     for more in (_CUT, "") if omitted else ("",):
         if cell_len(label := _written(tool, args, more)) <= width:
             return label
-    # Both have half of the width, and what the other leaves.
+    # Name and arguments get half of the width each, plus the cells that the other does not need.
     inner = _written("", args)
     name = middle(tool, max(width // 2, width - cell_len(inner)))
     return name + middle(inner, width - cell_len(name))

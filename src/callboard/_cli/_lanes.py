@@ -1,4 +1,4 @@
-"""Intervals that overlap, side by side in as few lanes as will do."""
+"""Assignment of overlapping intervals to as few lanes as possible."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -8,15 +8,8 @@ T = TypeVar("T")
 
 
 def lanes(items: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[tuple[int, T]]:
-    """Give each item the lowest lane that is free from its start on.
-
-    Args:
-        items: in any order.
-        span: where an item starts and ends.
-
-    Returns:
-        Items with the numbers of their lanes, from 0, in the order of their starts.
-    """
+    """Return (lane, item) pairs ordered by start; `span` gives start and end of an item. Lanes count from 0."""
+    # Every lane is either busy or free, so `len(busy)` is the next new lane exactly when no lane is free.
     placed: list[tuple[int, T]] = []
     busy: list[tuple[float, int]] = []
     free: list[int] = []

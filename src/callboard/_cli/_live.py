@@ -1,4 +1,4 @@
-"""What goes on in a run, at a glance: a picture no taller than the terminal, or a line."""
+"""Live view of a run: a picture that fits the terminal, or one line of text."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ from callboard.telemetry import FAILURES
 _HEADING = 1
 _BLANK = 1
 _SLOWEST = 10
-"""How many of the slowest calls are shown."""
+"""Limit of shown calls, slowest first."""
 _ACTORS_SHOWN = 5
 _ROOM_FOR_ACTORS = 16
-"""Lines of a picture in which actors are shown."""
+"""Height of the smallest picture that shows actors, in lines."""
 _ON_A_LINE = 12
-"""How many tools a line tells of."""
+"""Limit of tools in the one-line view."""
 
 
 def draws(console: Console) -> bool:
-    """Whether a picture can take the place of the one before."""
+    """Return whether the console can replace a picture by the next one."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
-    """The row of one tool, with its name and how long its calls wait."""
+    """Row of one tool: its name, its counts and the longest wait of its calls."""
 
     name: str
     row: ToolCounts
@@ -62,19 +62,15 @@ _ACTORS: tuple[Column[tuple[str, ActorRow]], ...] = (
 
 
 def quantile(row: ToolCounts, share: float) -> str:
-    """A quantile of the durations, to be read by people; nothing if there is none."""
+    """Return a quantile of the durations as text; empty without durations."""
     value = row.durations.quantile(share)
     return "" if value is None else seconds(value)
 
 
 def picture(counts: CallCounts, now: float, width: int, height: int) -> RenderableType:
-    """The numbers of the whole, of each tool, and the slowest calls.
+    """Return totals, a table of tools and the slowest calls, one line lower than the terminal.
 
-    Args:
-        counts: the calls.
-        now: the time on the loop's clock.
-        width: of the terminal.
-        height: of the terminal; one line of it stays free.
+    `now` is a time on the clock of the event loop.
     """
     return Group(*_sections(counts, now, width, height - 1))
 
@@ -97,18 +93,12 @@ def _sections(counts: CallCounts, now: float, width: int, height: int) -> Iterat
         open_now = counts.slowest(calls // each)
         yield Text()
         yield from open_calls(open_now, now, width, heading="slowest now")
-        # Lines of calls that have ended stay, empty: what stands above would jump.
+        # Blank lines in place of calls that have ended: a picture of changing height would jump.
         yield from [Text()] * (calls - each * len(open_now))
 
 
 def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
-    """Return the lines for tools and the lines for calls; either may have half, and what the other leaves.
-
-    Args:
-        room: lines for both.
-        tools: lines that all tools would take.
-        calls: lines that all calls would take.
-    """
+    """Divide `room` lines between tools and calls that want so many; each gets half, and lines left by the other."""
     for_calls = room - _BLANK - _HEADING
     of_tools = min(tools, max(room // 2, for_calls - calls))
     of_calls = min(calls, for_calls - of_tools)
@@ -116,7 +106,7 @@ def _shares(room: int, tools: int, calls: int) -> tuple[int, int]:
 
 
 def _tools(counts: CallCounts, waits: Mapping[str, float], number: int) -> list[_Tool]:
-    """So many lines; those for which there is none are added up in the last."""
+    """Return at most `number` rows; the last row adds up all tools without a row of their own."""
     known = [_Tool(name, counts.rows[name], wait) for name, wait in waits.items()]
     if len(known) <= number:
         return known
@@ -144,7 +134,7 @@ def _endings(row: ToolCounts) -> str:
 
 
 def line(counts: CallCounts, now: float) -> str:
-    """The numbers of the table on one line."""
+    """Return the numbers of the live view as one line."""
     waits = counts.longest_waits(now)
     parts = _head(counts.total(), counts, now, max(waits.values(), default=0.0))
     parts += [_tool_line(tool) for tool in _tools(counts, waits, _ON_A_LINE)]

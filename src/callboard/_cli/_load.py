@@ -1,4 +1,4 @@
-"""Finds the agent that `module:agent` names."""
+"""Loading of the agent that `MODULE:AGENT` names."""
 
 import inspect
 import sys
@@ -18,29 +18,29 @@ from callboard._cli._shown_text import CommandError, error_text
 from callboard.commands import NotThereError, load_named
 
 AnyAgent = Agent | Pregel[Any, Any, Any, Any]
-"""What can be run; LangGraph's graphs stream, stop and go on in the same words as our agents."""
+"""Agent of callboard, or a compiled graph of LangGraph: both have the same streaming and resuming interface."""
 
 Await = Callable[[Callable[[], Awaitable[Any]]], Any]
-"""Runs an async function in the event loop, from outside of it."""
+"""Function that runs an async function in the event loop, called from another thread."""
 Enter = Callable[[AbstractAsyncContextManager[Any]], Any]
-"""Opens something in the event loop, which stays open until the command ends; returns what it gives."""
+"""Function that enters an async context manager in the event loop until the command ends, and returns its value."""
 
 
 def load_agent(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
-    """The agent of that name, or what the function of that name returns, or what that opens.
+    """Return the named agent, or the agent that the named function returns or opens.
 
     Args:
         name: `module:attribute`; the attribute may have dots.
-        app_dir: where modules are looked for first.
-        wait: for a function that is async.
-        enter: for a function that returns an async context manager, of what the agent needs.
+        app_dir: directory to search first for modules.
+        wait: used for an async function.
+        enter: used for a function that returns an async context manager.
 
     Raises:
-        CommandError: if there is no such thing, or it is no agent, or its code fails, whose traceback is printed.
+        CommandError: if the name does not exist, or is no agent, or its code fails; the traceback is then printed.
     """
     try:
         with warnings.catch_warnings():
-            # `callboard run` keeps the questions of an agent itself, in its database or on the terminal.
+            # Irrelevant: `callboard run` sets a checkpointer itself, for questions to be stored or asked.
             warnings.filterwarnings(
                 "ignore", ".* asks a person, and this agent has no checkpointer", IdleMiddlewareWarning
             )
@@ -48,12 +48,12 @@ def load_agent(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
     except CommandError:
         raise
     except Exception as error:
-        print_traceback(error)  # it is their code: they want to know where
+        print_traceback(error)  # an error in the user's code: they need its traceback
         raise CommandError(f"{name} could not be made: {error_text(error)}") from error
 
 
 def print_traceback(error: BaseException) -> None:
-    """Print to stderr where an error came from, from where it leaves the command."""
+    """Print a traceback to stderr, without the leading frames of this command and of importlib."""
     told = traceback.TracebackException.from_exception(error)
     own = (str(Path(__file__).parent), str(commands.__file__))
     while told.stack and (told.stack[0].filename.startswith(own) or "importlib" in told.stack[0].filename):
@@ -75,7 +75,7 @@ def _load(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
 
 
 def _offers(module: ModuleType) -> str:
-    """What a module has: agents, else functions that may return one, else everything that is public."""
+    """Return a text that lists a module's agents; else its functions without parameters; else all public names."""
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     agents = [name for name, value in public.items() if isinstance(value, Agent | Pregel)]
     makers = [
@@ -104,7 +104,7 @@ def _made(found: Any, name: str, wait: Await) -> Any:
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """The names of the parameters that have to be given."""
+    """Return the names of the required parameters."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Calls that have not ended, one under the other: which they are, where, since when, and what was noted last."""
+"""List of open calls: label, age, state, time in this state, and latest note."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from callboard._cli._labels import call_labels
 from callboard._cli._shown_text import one_line, seconds
 
 _ONE_LINE = 72
-"""The narrowest terminal on which a call and all that is known of it fit on one line."""
+"""Width of the narrowest terminal with one line per call, in cells."""
 _NAME = 24
 _INDENT = "  "
 
 
 @dataclass(frozen=True, slots=True)
 class _ShownCall:
-    """An open call at the moment of the picture."""
+    """Open call at the time of the picture."""
 
     call: OpenCall
     now: float
@@ -34,18 +34,18 @@ _COLUMNS: tuple[Column[_ShownCall], ...] = (
 
 
 def lines_of_a_call(width: int) -> int:
-    """Return how many lines a call takes on a terminal of that width."""
+    """Return the number of lines per call on a terminal of that width."""
     return 1 if width >= _ONE_LINE else 2
 
 
 def open_calls(calls: Sequence[OpenCall], now: float, width: int, *, heading: str = "") -> Iterator[RenderableType]:
-    """Yield what shows the calls, each on one line, or on two where the terminal is narrow.
+    """Yield renderables of the calls: one line per call, or two on a narrow terminal.
 
     Args:
-        calls: to be shown, in their order.
-        now: the time on the loop's clock.
-        width: of the terminal.
-        heading: over the calls; nothing for no headings.
+        calls: calls in the order of display.
+        now: time on the clock of the event loop.
+        width: width of the terminal in cells.
+        heading: heading of the list; empty for a list without headings.
     """
     if lines_of_a_call(width) == 1:
         shown = [_ShownCall(call, now) for call in calls]

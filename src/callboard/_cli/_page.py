@@ -1,4 +1,4 @@
-"""A recording as one page for a browser, which needs nothing else."""
+"""Recording as one self-contained HTML page."""
 
 import json
 import re
@@ -18,18 +18,20 @@ from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, R
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _ACTIVE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-"""What could end the element that the data are in, or a line of a script; JSON has another way to write it."""
+"""Characters that could end the script element of the data, or a line of a script; replaced by JSON escapes."""
 
 _LABEL = 60
-"""The most characters of a call in its row; the browser cuts what it has no room for."""
+"""Limit of a call's label in cells. The browser shortens it further to fit its row."""
 
 _SCRIPTS = ("viewer_rows.js", "viewer_time.js", "viewer_details.js", "viewer.js")
 
 
 def page(recording: Recording) -> str:
-    """The page. Nothing of the recording is markup in it, and its scripts are those of this package."""
+    """Return the page. No text of the recording is markup, and only this package's scripts may run."""
     style, script = _file("viewer.css"), "\n".join(map(_file, _SCRIPTS))
     values = {
+        # Recordings contain text of models and tools. All of it is in the title and in the JSON; both are escaped, and
+        # the policy allows only the script and the style with these hashes, and no network access.
         "title": escape(printable(recording.path.name)),
         "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'",

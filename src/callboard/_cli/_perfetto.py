@@ -1,6 +1,7 @@
-"""A recording as Chrome's trace events, which ui.perfetto.dev reads.
+"""Recording as trace events of Chrome, for ui.perfetto.dev.
 
-Runs are processes. Their calls lie in lanes, so that those which overlap are in different ones; a lane is a thread.
+Each run is a process of the trace. Its calls are in lanes, so that overlapping calls are in different lanes; each lane
+is a thread of the trace.
 """
 
 import json
@@ -19,7 +20,7 @@ _FIRST_LANE = 2
 
 
 def perfetto(recording: Recording) -> str:
-    """A recording as the JSON of a trace, which Perfetto and Chrome read."""
+    """Return the JSON of a trace, for Perfetto and Chrome."""
     events: list[Event] = []
     process = 0
     for part, offset in _with_offsets(recording):
@@ -30,21 +31,14 @@ def perfetto(recording: Recording) -> str:
 
 
 def _with_offsets(recording: Recording) -> Iterator[tuple[Part, float]]:
-    """Parts, each with the seconds between the first header and its own."""
+    """Yield each part with the seconds between the first known header and its own."""
     first = next((part.started for part in recording.parts if part.started), None)
     for part in recording.parts:
         yield part, (part.started - first).total_seconds() if part.started and first else 0.0
 
 
 class _Process:
-    """Writes one run as a process of a Perfetto trace, and its calls as tracks of that.
-
-    Args:
-        number: of the process.
-        part: that the run is of.
-        offset: of the part's times, in seconds.
-        several: whether there are other parts.
-    """
+    """Encoder of one run as a process of the trace; `offset` (seconds) is added to the times of its part."""
 
     def __init__(self, number: int, part: Part, offset: float, *, several: bool) -> None:
         self._number = number
@@ -53,7 +47,7 @@ class _Process:
         self._several = several
 
     def events(self, run: RunOfCalls) -> Iterator[Event]:
-        """The events of a trace: the names of its tracks first, then what happened on them."""
+        """Yield the trace events of a run, each track's name before its slices."""
         pid = f" (pid {self._part.pid})" if self._several else ""
         yield self._name("process_name", f"{run.title}{pid}", 0)
         yield self._meta("process_labels", {"labels": ", ".join(about_run(run))}, 0)
@@ -78,7 +72,7 @@ class _Process:
         inner.sort(key=lambda one: one[0])
         starts = [*(one[0] for one in inner[1:]), end]
         for (start, stop, name, category, error), following in zip(inner, starts, strict=True):
-            # Slices of a thread may be within each other, but must not cross.
+            # Slices of a thread may nest, but must not overlap partly: each ends before the next one begins.
             stop_at = min(end, following, end if stop is None else stop)
             facts = {"error": printable(error)} if error else {}
             yield self._slice(name, category, (min(end, max(call.start, start)), stop_at), lane, facts)

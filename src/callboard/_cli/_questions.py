@@ -1,4 +1,4 @@
-"""What is said of a run's questions in lists, and the answer that accepts one. Asks nobody."""
+"""Short texts about the questions of a run, and the accepting answer, without a dialogue."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from callboard._cli._shown_text import as_text, call_text
 from callboard.questions import Answer, approval_in
 
 _LONG = 500
-"""The characters that one action may have in a list of them."""
+"""Limit of one action in a list, in characters."""
 
 _NO_REASON = "Tool execution requires approval"
-"""What stands in a request that nobody has described, ours or LangChain's."""
+"""Default description of an approval request, in callboard and in LangChain; not worth printing."""
 
 
 def accepted(question: Interrupt) -> Any:
-    """The answer that accepts everything in a question; `None` if that is none of its answers."""
+    """Return the answer that accepts all actions of a question; `None` if it does not allow that."""
     approval = approval_in(question.value)
     if approval is None or any("accept" not in action.allowed for action in approval.actions):
         return None
@@ -24,7 +24,7 @@ def accepted(question: Interrupt) -> Any:
 
 
 def in_short(value: object) -> str:
-    """What a question is about, on one line of a list."""
+    """Return the subject of a question as a text for a list."""
     approval = approval_in(value)
     if approval is None:
         return as_text(value)

@@ -1,4 +1,4 @@
-"""Whether a run is recorded, and where to."""
+"""Recording options of a run, and the recorder around it."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -12,24 +12,19 @@ from callboard.telemetry import Recorder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What the command line says about recording a run."""
+    """Recording options of the command line."""
 
     wanted: bool | None = None
-    """`None` if it does not say; then there is one where a place for it is known."""
+    """`None` if the option is not given: then the run is recorded if a directory is known."""
     folder: Path | None = None
-    """Where recordings are kept; by default beside the database."""
+    """Directory of recordings; by default beside the database file."""
     capture: bool = False
-    """Whether arguments and results are to be in it."""
+    """`True` to record arguments and results."""
 
     def path(self, db: str | None, thread_id: str) -> Path | None:
-        """The file for the calls of a conversation; `None` for no recording.
+        """Return the recording file of a thread, or `None` for no recording.
 
-        Args:
-            db: where the conversation is kept, if it is.
-            thread_id: its name.
-
-        Raises:
-            CommandError: if there is to be one, and nobody has said where.
+        Raises `CommandError` if a recording is wanted, but no directory is known.
         """
         folder = self.folder or (records_dir(db) if db else None)
         if self.wanted is False or folder is None:
@@ -45,14 +40,9 @@ class Recording:
 
 @contextmanager
 def recorded(path: Path | None, *, capture: bool = False) -> Generator[None]:
-    """Record the calls that are started inside the block.
+    """Append a recording of the calls inside the block to a file; `None` for no recording.
 
-    Args:
-        path: a file, to which it is added; `None` for no recording.
-        capture: whether arguments and results are recorded, too.
-
-    Raises:
-        CommandError: if the file cannot be written, or what finds secrets is not installed.
+    Raises `CommandError` if the file cannot be written, or if a package that finds secrets is missing.
     """
     if path is None:
         yield

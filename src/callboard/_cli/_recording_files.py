@@ -1,4 +1,4 @@
-"""Where recordings are, and what they are called."""
+"""Directories and file names of recordings."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ _SQLITE = "sqlite:///"
 
 
 def recording_name(thread_id: str) -> str:
-    """The name of the file with a thread's recording, safe on any file system and the other way round readable."""
+    """Return the file name of a thread's recording: percent-encoded, so safe on any file system and reversible."""
     return "".join(_safe(thread_id)) + ".jsonl"
 
 
@@ -21,7 +21,7 @@ def _safe(name: str) -> Iterator[str]:
 
 
 def records_dir(db: str) -> Path | None:
-    """The folder with the recordings of a database's conversations, beside its file; `None` if it has no file."""
+    """Return the directory of a database's recordings, beside its file; `None` for a database without a file."""
     path = db[len(_SQLITE) :] if db.lower().startswith(_SQLITE) else db
     if not path or "://" in path or path == ":memory:":
         return None
@@ -29,16 +29,8 @@ def records_dir(db: str) -> Path | None:
 
 
 def find_recording(name: str, *, db: str | None, records: Path | None) -> Path:
-    """The recording that is meant: a file, or the name of a thread.
-
-    Args:
-        name: as it was typed.
-        db: the database whose recordings are looked at.
-        records: their directory; takes precedence.
-
-    Raises:
-        CommandError: if there is none; says where it was looked for.
-    """
+    """Return the path of a recording, given a file or a thread name; raise `CommandError` if there is none."""
+    # A file wins over a thread of the same name. `records` wins over the directory beside the database.
     if _is_there(Path(name)):
         return Path(name)
     directory = records or (records_dir(db) if db else None)
@@ -64,7 +56,7 @@ _ADVICE = "callboard run ... --record makes recordings."
 def _is_there(path: Path) -> bool:
     try:
         return path.exists() and not path.is_dir()
-    except OSError:  # too long for a name
+    except OSError:  # the name is too long for the file system
         return False
 
 

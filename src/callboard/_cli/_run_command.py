@@ -1,4 +1,4 @@
-"""`callboard run`: a message for an agent, what it does, and the questions that it has."""
+"""Command `callboard run`: send a message to an agent, show its calls, and ask its questions."""
 
 import shlex
 import sys
@@ -42,15 +42,11 @@ from callboard.threads import masked
 DONE, FAILED, WAITING = 0, 1, 3
 
 _LONG = 1000
-"""Characters of a question or a call that waits: what is to be decided is not cut off without need."""
+"""Limit of a waiting question or call, in characters; long, because a person must read it to decide."""
 
 
 def run_agent(options: RunOptions) -> int:
-    """Run an agent and return the exit code.
-
-    Raises:
-        CommandError: if the command line asks for what cannot be.
-    """
+    """Run an agent and return the exit code; raise `CommandError` for an invalid command line."""
     _check(options)
     thread_id = options.thread or uuid4().hex[:12]
     wanted = Recording(wanted=options.record, folder=options.record_to, capture=options.capture)
@@ -59,12 +55,13 @@ def run_agent(options: RunOptions) -> int:
     try:
         with stoppable(), ExitStack() as stack:
             threads = stack.enter_context(open_database(options.db, must_exist=options.resume)) if options.db else None
+            # The event loop runs in a thread of its own, so that the main thread can read the terminal and get signals.
             portal = stack.enter_context(start_blocking_portal(options.backend.value))
             agent = _agent(options, portal, stack)
             saver = None if threads is None else threads.saver_for(agent)
             recording = partial(recorded, path, capture=options.capture)
             conversation = Conversation(agent, saver, thread_id, console, live=options.live, recording=recording)
-            if path is not None and not conversation.is_kept:  # else the name of the thread tells
+            if path is not None and not conversation.is_kept:  # otherwise the printed thread name leads to the file
                 console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
             return _Session(options, portal, conversation, thread_id, console).play()
     except Stopped as stopped:
@@ -93,19 +90,19 @@ def _check(options: RunOptions) -> None:
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is, for whatever the encoding of the stream is."""
+    """Return a console without markup, for a stream of any encoding."""
     stream: Any = sys.stderr if stderr else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     console = QuietlyClosedConsole(highlight=False, markup=False, emoji=False, stderr=stderr)
-    if not console.is_terminal:  # whoever reads a file finds whole lines
+    if not console.is_terminal:  # a file or a pipe gets whole lines
         console.soft_wrap = True
         console.width = _LONG
     return console
 
 
 class _Session:
-    """From the message to an answer, by way of any number of questions."""
+    """Dialogue from one message to its answer, with any number of questions in between."""
 
     def __init__(
         self, options: RunOptions, portal: BlockingPortal, conversation: Conversation, thread_id: str, console: Console
@@ -119,7 +116,7 @@ class _Session:
         self._asker = Asker(console, line_reader(console))
 
     def play(self) -> int:
-        """Run, ask, run again, until nothing is left; returns the exit code."""
+        """Run the agent and ask its questions in turn, until the turn is complete; return the exit code."""
         before = self._wait(self._conversation.standing)
         if self._conversation.is_kept:
             self._say(f"thread {named(self._thread_id)}")
@@ -152,7 +149,7 @@ class _Session:
         return self._go_on(outcome.standing)
 
     def _go_on(self, standing: Standing) -> int:
-        """Answer what a run has stopped for and run on; at the end of a turn, or without answers, finish."""
+        """Get answers and continue the run; finish at the end of a turn, or without answers."""
         if not standing.questions and not standing.next:
             return self._finished(standing, DONE)
         try:
@@ -167,7 +164,7 @@ class _Session:
         return self._run(given.value)
 
     def _answered(self, standing: Standing) -> "_Given | None":
-        """Answers to the open questions; `None` if there are none."""
+        """Return the answers to the open questions; `None` without any answer."""
         answers: dict[str, Any] = {}
         if self._options.yes:
             found = {question.id: accepted(question) for question in standing.questions}
@@ -178,7 +175,7 @@ class _Session:
         return _Given(Command(resume=answers)) if answers else None
 
     def _approved(self, standing: Standing) -> "_Given | None":
-        """Whether to go on where the agent has been told to stop."""
+        """Ask whether to continue at a breakpoint; return `None` for no."""
         what = f"Stopped before {', '.join(standing.next)}. Go on?"
         for call in open_calls(standing.values):
             self._say(f"call    {call_text(call['name'], call['args'], _LONG)}")
@@ -232,6 +229,6 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The input that a run goes on with, which may be `None`."""
+    """Input of the next run. Wrapped, because the input itself may be `None`."""
 
     value: Any

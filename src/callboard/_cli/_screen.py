@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: what the model says as it says it, and what becomes of its calls."""
+"""Output of a run: the streamed text of the model, and the state and results of calls."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,28 +17,28 @@ from callboard._cli._shown_text import named, one_line, printable
 from callboard._cli._view import LINE_EVERY, REFRESH
 
 _MANY = 20
-"""Above as many calls in one reply, those that succeed are not shown one by one."""
+"""Limit of calls in one reply: above it, successful calls are not printed one by one."""
 
 _WORD = 8
-"""Cells before the text of a line: "done    "."""
+"""Cells before the text of a line, as in "done    "."""
 _WIDE = 160
 _RESULT = 24
-"""The least that is shown of a result, in characters."""
+"""Minimum of a shown result, in characters."""
 _REASON = 400
-"""The most that is shown of why a call failed."""
+"""Limit of the shown reason of a failure, in characters."""
 
 _NOT_THE_ANSWER = frozenset(("tools", "pre_model_hook", "post_model_hook", "generate_structured_response"))
-"""Nodes whose models do not talk to the user."""
+"""Nodes whose model output is not addressed to the user."""
 
 
 class Screen:
-    """Takes the chunks of a run's stream, in modes "messages" and "updates".
+    """Display of a run's stream, in the modes "messages" and "updates".
 
     Args:
-        console: where it is shown; on a terminal, with a table of the calls that have not ended.
-        calls: told of them by observers.
-        known: ids of messages that were there before.
-        live: whether all that goes on is shown while calls run, and not only what has not ended.
+        console: output; on a terminal with a table of the open calls.
+        calls: record of the calls, filled by observers.
+        known: ids of messages from before the run, which are not printed again.
+        live: show the whole live view while calls run, instead of only the open calls.
     """
 
     def __init__(self, console: Console, calls: Calls, known: Iterable[str | None], *, live: bool = False) -> None:
@@ -61,7 +61,7 @@ class Screen:
                 self._take_message(message)
 
     async def keep_up(self) -> None:
-        """Draw the open calls again and again, until cancelled."""
+        """Redraw the open calls until cancelled."""
         try:
             while True:
                 self._show_calls(anyio.current_time())
@@ -70,7 +70,7 @@ class Screen:
             self.close()
 
     def close(self) -> None:
-        """End the line that has begun, and take the table away."""
+        """End the current line, and remove the table."""
         self._hide_calls()
         self._end_line()
 
@@ -86,7 +86,7 @@ class Screen:
             self._hide_calls()
             return
         if self._live is None:
-            # No refreshing thread of rich's, as in the demo: the event loop draws.
+            # Without rich's refresh thread: the event loop draws, so that no picture mixes old and new counts.
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         self._live.update(self._picture(now), refresh=True)
@@ -118,14 +118,14 @@ class Screen:
             self._show_result(message)
 
     def _take_reply(self, message: AIMessage) -> None:
-        """A reply that is complete; it may have been shown word by word."""
+        """Print a complete reply, unless its text was streamed already."""
         if message.id is None or message.id not in self._shown:
             self._shown.add(message.id)
             self._say(message.text)
         self._end_line()
 
     def _announce(self, message: AIMessage) -> None:
-        """Tell of calls: one by one where no table will show them."""
+        """Print the calls of a reply: numbers for many calls, else one by one if no table shows them."""
         calls = message.tool_calls
         self._calls.asked_for(calls)
         if len(calls) > _MANY:
@@ -150,7 +150,7 @@ class Screen:
             self._line(word, "  ".join(filter(None, (told, said))), failed=failed)
             return
         self._line(word, told, failed=failed)
-        # A reason that is cut leaves a person where they were; it has lines of its own.
+        # The reason of a failure is wrapped over several lines: a shortened reason would not help.
         for part in wrap(said, max(_RESULT, self._length)):
             self._line("", part, failed=failed)
 
@@ -176,7 +176,7 @@ class Screen:
 
 
 def messages_in(update: Any) -> Iterator[BaseMessage]:
-    """The messages in a node's update, however deep its lists are."""
+    """Yield the messages in a node's update, nested lists included."""
     if isinstance(update, list | tuple):
         for one in update:
             yield from messages_in(one)

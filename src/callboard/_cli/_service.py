@@ -1,12 +1,12 @@
-"""A small HTTP service on loopback, in a process of its own, that is slow, fails and hangs on demand.
+"""HTTP service of the demo: a separate process on loopback that is slow, fails and hangs on demand.
 
-`python -m callboard._cli._service --seed 7` prints `listening <port>` and serves until its standard input is
-closed or it gets SIGTERM. Standard input is the leash: the system closes it when the parent dies, however it
-dies.
+`python -m callboard._cli._service --seed 7` prints `listening <port>`, and serves until its standard input is closed
+or it gets SIGTERM. The operating system closes the standard input when the parent dies, even by SIGKILL. So the
+service never outlives its parent.
 
-- `/item/<n>` answers after a latency that depends on the seed and `n` only; a few are slow, a few fail.
-- `/hang` takes the request and never answers.
-- `/stats` tells what the service has seen.
+- `/item/<n>` answers after a latency that depends only on the seed and `n`; a few items are slow, a few fail.
+- `/hang` accepts the request and never answers.
+- `/stats` returns the counts of requests.
 """
 
 import argparse
@@ -34,15 +34,15 @@ _HOST = "127.0.0.1"
 _START_TIMEOUT = 20.0
 _END_TIMEOUT = 2.0
 _TICK = 0.05
-"""Seconds until the service sees that it is to end."""
+"""Seconds between two checks of the service for a pending shutdown or signal."""
 
 
-# What the service answers
+# Answers of the service
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `/item/<n>` does: wait for `latency` seconds, then answer with `status`."""
+    """Behaviour of `/item/<n>`: wait for `latency` seconds, then answer with `status`."""
 
     latency: float
     status: HTTPStatus
@@ -50,7 +50,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Stats:
-    """What the service has seen; requests for `/stats` itself are not counted."""
+    """Counts of requests; requests for `/stats` itself are not counted."""
 
     served: int = 0
     abandoned: int = 0
@@ -58,12 +58,12 @@ class Stats:
     peak_in_flight: int = 0
 
     def begin(self) -> None:
-        """Count a request that has come in, until it is counted out."""
+        """Count a request that begins."""
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
 
     def end(self, *, answered: bool) -> None:
-        """Count a request out: answered, or abandoned by its client."""
+        """Count a request that ends: answered, or abandoned by its client."""
         self.in_flight -= 1
         if answered:
             self.served += 1
@@ -72,11 +72,11 @@ class Stats:
 
 
 def answer_for(seed: int, item: int) -> Answer:
-    """Decide what `/item/<item>` does, always the same for the same seed and item.
+    """Return the behaviour of `/item/<item>`, determined by the seed and the item.
 
     One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
     """
-    rng = random.Random(f"{seed}/{item}")  # noqa: S311  (to be the same each time)
+    rng = random.Random(f"{seed}/{item}")  # noqa: S311  (the same numbers each time)
     latency = rng.uniform(0.02, 0.2)
     lot = rng.random()
     if lot < 0.02:
@@ -92,7 +92,7 @@ def answer_for(seed: int, item: int) -> Answer:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each connection; none of them outlives the process."""
+    """Server with a daemon thread for each connection."""
 
     request_queue_size = 1_024
 
@@ -103,18 +103,18 @@ class _Server(ThreadingHTTPServer):
         super().__init__((_HOST, 0), _Connection)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # and not `HTTPServer`'s, which asks a name server who it is
+        TCPServer.server_bind(self)  # not `HTTPServer.server_bind`: it looks up the host name in DNS, which may hang
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # a client that is gone is counted, and no more
+        if not isinstance(sys.exception(), OSError):  # a hang-up of a client is counted, and needs no traceback
             super().handle_error(request, client_address)
 
 
 class _Connection(BaseHTTPRequestHandler):
-    """One client connection: one request after the other."""
+    """Client connection that serves one request after the other."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: the second would wait until the first is acknowledged
+    wbufsize = -1  # head and body in one packet: a second one would wait for the acknowledgement of the first
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  (nobody else makes one)
 
     def do_GET(self) -> None:
@@ -129,12 +129,12 @@ class _Connection(BaseHTTPRequestHandler):
             self._begin()
             self._answer(int(item[1]))
         else:
-            # Whatever this was, its body was not read: the connection cannot be used on.
+            # The body of the request was not read, so the next request on this connection could not be parsed.
             self.close_connection = True
             self._send(HTTPStatus.NOT_FOUND, {"error": "not found"})
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: standard error is the parent's."""
+        """Write no log: standard error belongs to the parent."""
 
     def _answer(self, item: int) -> None:
         answer = answer_for(self.server.seed, item)
@@ -145,7 +145,7 @@ class _Connection(BaseHTTPRequestHandler):
             self._send(answer.status, {"item": item, **failure})
 
     def _abandoned_within(self, seconds: float | None) -> bool:
-        """Wait; whether the client hangs up meanwhile. It sends nothing before it has its answer."""
+        """Wait, and return whether the client hung up meanwhile; it sends nothing before it has its answer."""
         self.connection.settimeout(seconds)
         try:
             self.connection.recv(1, socket.MSG_PEEK)
@@ -180,7 +180,7 @@ class _Connection(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Run the service until its standard input ends, or a signal says so."""
+    """Run the service until the end of its standard input, SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser("python -m callboard._cli._service", description="The demo's HTTP service.")
     parser.add_argument("--seed", type=int, default=0, help="decides latencies and failures")
     seed = parser.parse_args().seed
@@ -189,39 +189,39 @@ def main() -> None:
     with _Server(seed) as server:
         threading.Thread(target=_stop_on_end_of_input, args=[server], name="end-of-input", daemon=True).start()
         print(f"listening {server.server_address[1]}", flush=True)
-        # Here, and waking up by itself: a signal that comes just before a system call does not interrupt it.
+        # Polls in the main thread: a signal that arrives just before a system call does not interrupt the call.
         server.serve_forever(_TICK)
 
 
 def _stop_on_end_of_input(server: _Server) -> None:
-    # Not `sys.stdin`: a daemon thread that holds its lock at exit brings the interpreter down.
+    # Not `sys.stdin`: the interpreter aborts at exit if a daemon thread holds the lock of `sys.stdin`.
     with contextlib.suppress(OSError):
         while os.read(0, 1_024):
             pass
     server.shutdown()
 
 
-# The parent's side
+# Functions of the parent process
 
 
 @asynccontextmanager
 async def running_service(seed: int) -> AsyncGenerator[str, None]:
-    """Run the service in its own process for the length of the block; the value is its base URL."""
+    """Run the service in a separate process during the block, and yield its base URL."""
     process = await _start(seed)
     try:
         with anyio.fail_after(_START_TIMEOUT):
             port = await _port(process)
         yield f"http://{_HOST}:{port}"
     finally:
-        with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):  # also a cancelled demo must not leave the process behind
             await _end(process)
 
 
 async def _start(seed: int) -> Process:
-    # By its file, not with `-m`: that would import the whole of callboard into the service first. `-P` keeps
-    # this folder off its path. A session of its own: Ctrl-C is for the parent, which then ends the service.
+    # By file and not with `-m`, which would import all of callboard into the service. `-P` keeps this directory off
+    # `sys.path`. A new session, so that Ctrl-C reaches only the parent, which then ends the service in order.
     command = [sys.executable, "-P", __file__, "--seed", str(seed)]
-    with anyio.CancelScope(shield=True):  # a start cancelled half-way would leave a process that nobody holds
+    with anyio.CancelScope(shield=True):  # a start that is cancelled half-way would leave a process without a handle
         return await anyio.open_process(command, stderr=None, start_new_session=True)
     raise AssertionError("the scope above is never cancelled")
 
@@ -239,6 +239,7 @@ async def _port(process: Process) -> int:
 
 async def _end(process: Process) -> None:
     assert process.stdin is not None
+    # Three steps, each with a limit: end of input, SIGTERM, SIGKILL.
     with contextlib.suppress(OSError, anyio.BrokenResourceError):
         await process.stdin.aclose()
     if not await _ended(process):

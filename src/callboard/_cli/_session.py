@@ -1,4 +1,4 @@
-"""The part of the demo that runs in an event loop: the service, the agent, the view, and what a signal stops."""
+"""Async part of the demo: the service, the agent, the view, and cancellation by signals."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -21,36 +21,37 @@ from callboard._cli._view import View
 from callboard._cli._work import ModelError, Work, request, scripted_model
 
 _PATIENCE = 1.0
+"""Seconds to wait for the service to notice the closed connections."""
 
 
 @dataclass(slots=True)
 class Measurements:
-    """The measurements of one run of the demo."""
+    """Measurements of one run of the demo."""
 
     counts: CallCounts = field(default_factory=lambda: CallCounts(TOOLS))
     wall_clock: float = 0.0
     """Seconds of the agent's run, the model's replies included."""
     left_over: Sequence[str] = ()
-    """The names of the tasks that were alive right after the agent's run and not before it."""
+    """Names of the tasks that were alive right after the agent's run, and not before it."""
     statistics: Statistics | None = None
     messages: Sequence[BaseMessage] = ()
     service: dict[str, int] = field(default_factory=dict[str, int])
-    """How many requests the service has counted, by what became of them."""
+    """Request counts of the service: `served`, `abandoned`, `in_flight` and `peak_in_flight`."""
     stopped_by: signal.Signals | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One run of the demo.
+    """Run of the demo.
 
     Args:
-        run: to enter the measurements into.
-        view: shows them meanwhile.
-        work: what to ask the model for.
-        model: a real one; `None` for the script.
-        seed: of the service and of the order of the work.
-        database: the file to ask.
-        recording: entered around the agent's run.
+        run: receives the measurements.
+        view: display during the run.
+        work: calls that the model is to make.
+        model: real model; `None` for the scripted one.
+        seed: seed of the service and of the order of the calls.
+        database: SQLite file of the tool `query`.
+        recording: makes a context manager that is entered around the agent's run.
     """
 
     run: Measurements
@@ -62,11 +63,11 @@ class Session:
     recording: Callable[[], AbstractContextManager[object]]
 
     async def play(self) -> None:
-        """Run it to its end, or until SIGINT or SIGTERM.
+        """Run the demo to its end, or until SIGINT or SIGTERM.
 
         Raises:
             ModelError: if a real model failed.
-            CommandError: if the run is to be recorded, and that cannot be.
+            CommandError: if the recording cannot be written.
         """
         failure: Exception | None = None
         async with anyio.create_task_group() as watchers:
@@ -76,13 +77,13 @@ class Session:
                 try:
                     await self._play()
                 except Exception as error:
-                    failure = error  # raised below, because the task group would wrap it
+                    failure = error  # raised below: the task group would wrap it in a group
             watchers.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
     async def _cancel_on_signal(self, scope: CancelScope) -> None:
-        # asyncio on Windows has no such signals: there Ctrl-C stays a KeyboardInterrupt.
+        # asyncio on Windows cannot receive signals this way; Ctrl-C then raises KeyboardInterrupt.
         with suppress(NotImplementedError), anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async for number in signals:
                 self.run.stopped_by = number
@@ -101,7 +102,7 @@ class Session:
             except Exception as error:
                 if self.model is None:
                     raise
-                # Every provider's package has errors of its own.
+                # Any exception, because each provider's package has its own error classes.
                 raise ModelError(f"the run with the model failed: {type(error).__name__}: {error}") from error
             finally:
                 self.run.statistics = node.statistics()
@@ -109,7 +110,7 @@ class Session:
 
 
 async def run_agent(run: Measurements, agent: Agent, question: str) -> None:
-    """Run an agent, and measure: the time, and the tasks that are alive after it and were not before."""
+    """Run an agent, and measure its time and the tasks that it leaves running."""
     before = set(anyio.get_running_tasks())
     since = anyio.current_time()
     try:
@@ -117,14 +118,14 @@ async def run_agent(run: Measurements, agent: Agent, question: str) -> None:
             state = await agent.ainvoke({"messages": [("user", question)]})
         run.messages = state["messages"]
     finally:
-        # Nothing is awaited in between, so that a task which ends a moment too late is found.
+        # No await between the end of the run and this line: else a task that ends too late would not be found.
         left_over = set(anyio.get_running_tasks()) - before
         run.left_over = sorted(task.name or "unnamed" for task in left_over)
         run.wall_clock = anyio.current_time() - since
 
 
 async def _service_stats(client: AsyncClient, base_url: str) -> dict[str, int]:
-    """Ask the service what it has seen, once it knows of every connection that was closed."""
+    """Return the counts of the service, after it has noticed every closed connection."""
     stats: dict[str, int] = {}
     with anyio.move_on_after(_PATIENCE):
         while not stats or stats["in_flight"]:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while an event loop runs in another thread, or a person is asked."""
+"""Handling of SIGINT and SIGTERM in the main thread, while the event loop runs in another thread."""
 
 import os
 import signal
@@ -14,11 +14,11 @@ from anyio.from_thread import BlockingPortal
 T = TypeVar("T")
 
 _LOOK_UP = 0.1
-"""Seconds after which this thread looks whether a signal came just before it began to wait."""
+"""Seconds between two wake-ups of a wait. A signal that arrived just before the wait is handled then."""
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGINT or SIGTERM has come: somebody wants the process to end."""
+    """Raised in the main thread by the first SIGINT or SIGTERM."""
 
     def __init__(self, number: int) -> None:
         self.number = signal.Signals(number)
@@ -26,13 +26,13 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """The status with which a shell reports the signal: 128 and its number."""
+        """Exit code that shells use for the signal: 128 plus its number."""
         return 128 + self.number
 
 
 @contextmanager
 def stoppable() -> Generator[None]:
-    """Raise `Stopped` in this thread, the main one, for the first SIGINT or SIGTERM; the second ends the process."""
+    """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM; end the process at the second."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -55,17 +55,14 @@ def stoppable() -> Generator[None]:
 
 @contextmanager
 def attentive() -> Generator[None]:
-    """See every signal while the block waits for input, also one that came a moment before it began to wait.
-
-    Python runs a signal's handler between two of its own instructions. C code that waits, such as readline, is
-    woken by a signal that comes while it waits, and then lets Python look; of one that came just before, it knows
-    nothing, and waits for the next key. So a timer wakes it again and again. Windows has no such timer, and no need
-    of it.
-    """
+    """Handle signals while the block waits for input, even a signal that arrives just before the wait."""
+    # Python runs signal handlers between two bytecode instructions. A signal during a wait in C code, such as readline,
+    # interrupts the wait, and the handler runs. A signal just before the wait does not: the handler would run only
+    # after the next key. So a timer interrupts the wait again and again. Windows has no such timer, and needs none.
     if sys.platform == "win32":
         yield
     elif threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
-        yield  # somebody's alarm runs, and there is one timer only; or signals come to another thread
+        yield  # not the main thread, which alone gets signals; or the process's only timer is in use
     else:
         handler = signal.signal(signal.SIGALRM, _do_nothing)
         signal.setitimer(signal.ITIMER_REAL, _LOOK_UP, _LOOK_UP)
@@ -77,11 +74,12 @@ def attentive() -> Generator[None]:
 
 
 def _do_nothing(number: int, _: object) -> None:
-    """That the wait was interrupted is enough: other handlers have their turn."""
+    """Do nothing: the interruption of the wait lets Python run the pending handlers."""
 
 
 def _end_now(number: int) -> NoReturn:
     show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
+    # Not `print` and `sys.exit`: the handler may have interrupted a print, and no clean-up may delay the end.
     os.write(2, f"{show_cursor}\nStopped at once; what the calls were doing is unknown.\n".encode())
     os._exit(128 + number)
 
@@ -89,29 +87,22 @@ def _end_now(number: int) -> NoReturn:
 def wait_for(
     portal: BlockingPortal, task: Callable[[], Awaitable[T]], cancel: Callable[[], object], say: Callable[[str], Any]
 ) -> T:
-    """Run something in the event loop; stopped, it is cancelled, and ends in order.
+    """Run an async function in the event loop. At a signal, cancel it, wait for its end, and raise `Stopped`.
 
-    Args:
-        portal: leads to the loop.
-        task: what to run.
-        cancel: has it end; called in the loop.
-        say: tells the person what is going on.
-
-    Raises:
-        Stopped: if it was stopped, when it has ended.
+    `cancel` is called in the loop; `say` prints to the user.
     """
     future = portal.start_task_soon(task)
     try:
         _wait(future)
     except Stopped as stopped:
         say(f"Stopping by {stopped.number.name}: calls are cancelled, and have time to clean up. Again: stop at once.")
-        portal.start_task_soon(cancel)  # it waits for the loop, which a tool may keep for itself
+        portal.start_task_soon(cancel)  # not waited for: a tool that blocks the loop would delay it
         _wait(future)
         raise
     return future.result()
 
 
 def _wait(future: "Future[Any]") -> None:
-    """Wait for something, and see every signal meanwhile, for the reason that `attentive` gives."""
+    """Wait for a future in short steps, so that signals are handled; see `attentive()`."""
     while not wait([future], _LOOK_UP).done:
         pass

@@ -1,4 +1,4 @@
-"""Numbers about recorded calls, a row a tool, and about actors."""
+"""Statistics of recorded calls by tool, and of recorded actors."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from callboard.telemetry import FAILURES, Part, RecordedAsk, RecordedCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """The calls of one tool. Durations are of those that ended, queues included, in seconds."""
+    """Statistics of the calls of one tool. Durations are of ended calls, in seconds, waits included."""
 
     tool: str
     calls: int
@@ -20,12 +20,12 @@ class Tally:
     p95: float | None
     longest: float | None
     waited: float
-    """The seconds in queues of all calls together."""
+    """Total time of all calls in queues, in seconds."""
     longest_wait: float
 
 
 def tallies(calls: Iterable[RecordedCall]) -> list[Tally]:
-    """A tally for each tool, the one with the most calls first."""
+    """Return the statistics of each tool, the tool with the most calls first."""
     by_tool: defaultdict[str, list[RecordedCall]] = defaultdict(list)
     for call in calls:
         by_tool[call.tool].append(call)
@@ -33,7 +33,7 @@ def tallies(calls: Iterable[RecordedCall]) -> list[Tally]:
 
 
 def tally(name: str, calls: Sequence[RecordedCall]) -> Tally:
-    """The tally of these calls, under the name of their tool."""
+    """Return the statistics of calls of one tool."""
     durations = sorted(call.end - call.start for call in calls if call.end is not None)
     return Tally(
         tool=name,
@@ -50,7 +50,7 @@ def tally(name: str, calls: Sequence[RecordedCall]) -> Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorTally:
-    """The asks and the lives of the actors of one name; durations in seconds."""
+    """Statistics of the asks and life-cycle changes of the actors of one name; durations in seconds."""
 
     actor: str
     asks: int
@@ -59,14 +59,14 @@ class ActorTally:
     p50: float | None
     p95: float | None
     longest_wait: float
-    """Until a handler began."""
+    """Longest time of an ask in a mailbox."""
     starts: int
     restarts: int
     evictions: int
 
 
 def actor_tallies(parts: Iterable[Part]) -> list[ActorTally]:
-    """A tally for each actor, the one with the most asks first."""
+    """Return the statistics of each actor, the actor with the most asks first."""
     asks: defaultdict[str, list[RecordedAsk]] = defaultdict(list)
     lives: defaultdict[str, list[str]] = defaultdict(list)
     for part in parts:
@@ -95,5 +95,5 @@ def _actor_tally(actor: str, asks: Sequence[RecordedAsk], lives: Sequence[str]) 
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:
-    """The smallest value that `percent` of all do not exceed; nothing of nothing."""
+    """Return the smallest value that `percent` of the sorted values do not exceed; `None` without values."""
     return ordered[max(0, ceil(len(ordered) * percent / 100) - 1)] if ordered else None

@@ -1,4 +1,4 @@
-"""`callboard threads` and `callboard show`: what a database keeps, printed."""
+"""Commands `callboard threads` and `callboard show`: print the conversations in a database."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -19,17 +19,13 @@ from callboard._cli._shown_text import CommandError, as_json, call_text, count, 
 from callboard.threads import Exchange, StoredThread
 
 _WIDTH = 160
-"""In characters, where output goes to a file or a pipe."""
+"""Line width in characters, if the output is not a terminal."""
 
 _STYLES = {"done": "green", "failed": "red", "waits": "yellow", "open": "dim"}
 
 
 def list_threads(options: ThreadsOptions) -> int:
-    """Print a table of the threads, the latest first; returns the exit code.
-
-    Raises:
-        CommandError: if there is no such database, or it cannot be read.
-    """
+    """Print a table of the threads, latest first; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
 
         async def read() -> list[StoredThread]:
@@ -51,11 +47,7 @@ def list_threads(options: ThreadsOptions) -> int:
 
 
 def show_thread(options: ShowOptions) -> int:
-    """Print a conversation with its calls; returns the exit code.
-
-    Raises:
-        CommandError: if there is no such database, thread or checkpoint.
-    """
+    """Print a conversation with its calls; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
         found = _read(partial(threads.read, options.thread, options.at))
     if found is None:
@@ -65,11 +57,7 @@ def show_thread(options: ShowOptions) -> int:
 
 
 def show_history(options: ShowOptions) -> int:
-    """Print a table of the places where a thread has been, the latest first; returns the exit code.
-
-    Raises:
-        CommandError: if there is no such database or thread.
-    """
+    """Print a table of the checkpoints of a thread, latest first; return the exit code."""
     with open_database(options.db, must_exist=True) as threads:
         places = _read(partial(threads.history, options.thread))
     if not places:
@@ -101,13 +89,7 @@ def _no_thread(thread_id: str) -> CommandError:
 
 
 class _Printer:
-    """Prints one stored conversation: its messages, with the results of their calls.
-
-    Args:
-        console: where.
-        conversation: what.
-        full: whether calls and results are printed in full.
-    """
+    """Printer of one stored conversation: messages, calls and results."""
 
     def __init__(self, console: Console, conversation: StoredThread, *, full: bool) -> None:
         self._console = console
@@ -116,7 +98,7 @@ class _Printer:
         self._length = max(30, (_width(console) - 16) // 2)
 
     def print(self, last: int | None) -> None:
-        """Print the last messages, and what is to come."""
+        """Print the last messages (`None` for all), then open questions and next nodes."""
         one, messages = self._shown, self._shown.messages
         left_out = max(0, len(messages) - (last or len(messages)))
         told = (
@@ -134,7 +116,7 @@ class _Printer:
                 self._exchange(exchange)
                 continue
             for answer in exchange.answers:
-                if id(answer) in shown:  # of a call that is not
+                if id(answer) in shown:  # its call is among the messages that are left out
                     self._result(answer)
         if not messages:
             others = f": {_listed(one.other_keys)}" if one.other_keys else ""
@@ -225,7 +207,7 @@ def _texts(messages: Sequence[BaseMessage]) -> Iterator[str]:
 
 
 def _time(when: str) -> str:
-    """A time in words, in the time zone of this machine, to the minute."""
+    """Return a time in the local time zone, to the minute."""
     try:
         return f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:
@@ -240,7 +222,7 @@ def _table(*headings: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for heading in headings:
         numbers = heading in ("turns", "messages")
-        # All but the last one are shown whole, on the narrowest terminal too: names are there to be copied.
+        # All columns but the last are shown whole on any terminal: names and ids are there to be copied.
         table.add_column(
             heading,
             justify="right" if numbers else "left",

@@ -1,4 +1,4 @@
-"""`callboard trace`: a recording, looked at."""
+"""Command `callboard trace`: show a recording, or convert it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +14,11 @@ from callboard._cli._waterfall import Waterfall
 from callboard.telemetry import Recording, read_recording
 
 LIMIT = 40
-"""How many calls are shown one by one, unless more are asked for."""
+"""Default limit of calls that are shown one by one."""
 
 
 def show_recording(options: TraceOptions) -> int:
-    """Show a recording, or write it as a page or for Perfetto; returns the exit code.
-
-    Raises:
-        CommandError: if there is no such recording, or nothing in it that was asked for.
-    """
+    """Show a recording, or write it as a page or for Perfetto; return the exit code."""
     path = find_recording(options.recording, db=options.db, records=options.records)
     recording = _narrowed(_read(path), options)
     if options.html:

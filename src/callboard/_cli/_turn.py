@@ -1,4 +1,4 @@
-"""One run of an agent, from one stop to the next, and where its thread stands then. Lives in the event loop."""
+"""Runs of an agent in one thread, and the state of this thread between them. Used inside the event loop."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -27,33 +27,33 @@ _MODES = ["messages", "updates"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The state of a thread between two runs: its values, open questions and next nodes."""
+    """State of a thread between two runs: values, open questions and next nodes."""
 
     exists: bool
     values: Any
     questions: Sequence[Interrupt]
     next: Sequence[str]
-    """The nodes that come next; none at the end of a turn."""
+    """Names of the next nodes; empty at the end of a turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run came to a stop: the state of its thread then, and an error if one ended it."""
+    """Result of a run: the state of its thread, and the error that ended it, if any."""
 
     standing: Standing
     failure: Exception | None
 
 
 class Conversation:
-    """An agent and one of its threads.
+    """Thread of an agent, with its runs.
 
     Args:
-        agent: any; it stays as it is.
-        saver: keeps the thread; by default the agent's own, or else memory.
-        thread_id: of the thread.
-        console: for what runs show.
-        live: whether they show all that goes on while calls run.
-        recording: entered around each run.
+        agent: agent or graph; it is copied, not changed.
+        saver: checkpointer for the thread; by default the agent's own, or else one in memory.
+        thread_id: name of the thread.
+        console: output of the runs.
+        live: show the whole live view while calls run.
+        recording: makes a context manager that is entered around each run.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Conversation:
         self._cancelled = False
 
     async def standing(self) -> Standing:
-        """Read the state of the thread."""
+        """Read and return the state of the thread."""
         found: StateSnapshot = await self._agent.aget_state(self._config)
         return Standing(
             exists=found.created_at is not None,
@@ -88,18 +88,14 @@ class Conversation:
         )
 
     async def run(self, given: Any) -> RunResult:
-        """Run the agent until it stops, and show what happens.
-
-        Raises:
-            CommandError: if it is to be recorded, and that cannot be.
-        """
+        """Run the agent until it stops, and show its output; raise `CommandError` if it cannot be recorded."""
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
         calls.asked_for(open_calls(before.values))
         screen = Screen(self._console, calls, [message.id for message in _messages(before.values)], live=self._live)
         failure: Exception | None = None
         self._scope = scope = CancelScope()
-        if self._cancelled:
+        if self._cancelled:  # the signal came before the run had a scope
             scope.cancel()
         with self._recording():
             async with anyio.create_task_group() as watchers:
@@ -108,12 +104,12 @@ class Conversation:
                     try:
                         await self._show(given, calls, screen)
                     except Exception as error:
-                        failure = error  # told later, because the task group would wrap it
+                        failure = error  # returned below: the task group would wrap it in a group
                 watchers.cancel_scope.cancel()
         return RunResult(standing=await self.standing(), failure=failure)
 
     def cancel(self) -> None:
-        """Cancel the run, and those to come; its calls have their grace."""
+        """Cancel the current run and all later ones; calls have their grace."""
         self._cancelled = True
         if self._scope is not None:
             self._scope.cancel()
@@ -128,17 +124,17 @@ class Conversation:
 
 
 def _memory() -> InMemorySaver:
-    # A run that nobody keeps may have anything in its state; a question needs a saver all the same.
+    # Questions need a checkpointer even if nothing is stored. Pickle, because the state may have values of any type.
     return InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
 
 
 def _distinct(questions: Sequence[Interrupt]) -> list[Interrupt]:
-    """A question that two tasks report is one question."""
+    """Return the questions without duplicates: two tasks may report the same question."""
     return list({question.id: question for question in questions}.values())
 
 
 def open_calls(values: Any) -> list[ToolCall]:
-    """The calls of the last reply in a state that have no result."""
+    """Return the calls of the last reply in a state that have no result."""
     return unanswered(_messages(values))
 
 

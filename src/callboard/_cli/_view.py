@@ -1,4 +1,4 @@
-"""What the demo shows: the calls while they run, a table when they have ended."""
+"""Display of the demo: progress while calls run, and a table of results."""
 
 import os
 import sys
@@ -20,63 +20,55 @@ from callboard._cli._live import picture as live_picture
 from callboard.telemetry import Outcome
 
 REFRESH = 1 / 8
+"""Seconds between two pictures on a terminal."""
 LINE_EVERY = 1.0
+"""Seconds between two lines without a terminal."""
 
 _BAR = 20
 _WHOLE_NAME = 16
-"""The cells that the name of a tool keeps before columns go, if it is as long."""
+"""Cells that the name of a tool keeps before columns are dropped."""
 
 _Row = tuple[str, ToolCounts]
 
 _ALWAYS_SHOWN: tuple[Outcome, ...] = ("ok", "timeout", "rejected", "error")
-"""The outcomes that have a column also if no call has ended so."""
+"""Outcomes that have a column even if no call has this outcome."""
 
 
 class QuietlyClosedConsole(Console):
-    """A console whose reader may go away, as in `callboard demo | head`; the run goes on to its orderly end."""
+    """Console for a pipe that may close early, as in `callboard demo | head`. The run continues without output."""
 
     def on_broken_pipe(self) -> None:
-        """Write to nowhere from now on, where rich would raise SystemExit in the middle of the run."""
+        """Discard further output. rich would raise SystemExit in the middle of the run."""
         self.quiet = True
+        # The descriptor too: the interpreter flushes stdout at exit, and would fail on the closed pipe.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
 
 
 class View(Protocol):
-    """Shows the counts while their calls run."""
+    """Display of the counts while calls run."""
 
     async def keep_up(self) -> None:
-        """Show the latest numbers again and again, until cancelled."""
+        """Show the latest counts repeatedly, until cancelled."""
 
 
 class LiveView:
-    """A picture that is drawn anew on a terminal.
-
-    Args:
-        live: draws it.
-        picture: makes it, at that time.
-    """
+    """Picture on a terminal, redrawn in place; `picture` returns it for a time of the event loop."""
 
     def __init__(self, live: Live, picture: Callable[[float], RenderableType]) -> None:
         self._live = live
         self._picture = picture
 
     async def keep_up(self) -> None:
-        """Draw the view anew eight times a second, until this is cancelled."""
+        """Redraw the picture eight times a second, until cancelled."""
         while True:
             self._live.update(self._picture(anyio.current_time()), refresh=True)
             await anyio.sleep(REFRESH)
 
 
 class PlainView:
-    """A line a second, where output goes to a file or a pipe.
-
-    Args:
-        counts: the calls.
-        console: where it is written.
-        line: makes it, at that time.
-    """
+    """Line per second, for output to a file or a pipe; `line` returns it for a time of the event loop."""
 
     def __init__(self, counts: CallCounts, console: Console, line: Callable[[CallCounts, float], str]) -> None:
         self._counts = counts
@@ -84,7 +76,7 @@ class PlainView:
         self._line = line
 
     async def keep_up(self) -> None:
-        """Print a line a second, once there are calls."""
+        """Print one line per second after the first call, until cancelled."""
         while True:
             if self._counts.most_open:
                 self._console.print(self._line(self._counts, anyio.current_time()))
@@ -95,13 +87,7 @@ class PlainView:
 
 @contextmanager
 def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Generator[View]:
-    """The view that fits where the console writes to.
-
-    Args:
-        counts: the calls.
-        console: where they are shown.
-        live: whether with all there is to know of what goes on now.
-    """
+    """Yield a view that suits the console: a picture on a terminal, else lines; `live` shows all details."""
     if not draws(console):
         yield PlainView(counts, console, live_line if live else progress_line)
         return
@@ -109,13 +95,13 @@ def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Ge
     def picture(now: float) -> RenderableType:
         return live_picture(counts, now, *console.size) if live else progress_table(counts, console.width)
 
-    # No refreshing thread of rich's: the event loop draws, so that nobody reads a row that is half written.
+    # Without rich's refresh thread: the event loop draws, so that no row is read while it is half updated.
     with Live(console=console, auto_refresh=False, transient=True) as drawing:
         yield LiveView(drawing, picture)
 
 
 def progress_line(counts: CallCounts, now: float) -> str:
-    """One line with how many calls have ended, run and wait."""
+    """Return one line with the numbers of ended, running and waiting calls."""
     total = counts.total()
     return (
         f"{counts.elapsed(now):4.1f} s: {total.ended} of {total.asked} ended, "
@@ -124,22 +110,12 @@ def progress_line(counts: CallCounts, now: float) -> str:
 
 
 def progress_table(counts: CallCounts, width: int) -> Table:
-    """Return a table with how many calls of each tool have ended, failed, run and wait.
-
-    Args:
-        counts: the calls.
-        width: of the terminal.
-    """
+    """Return a table of the ended, failed, running and waiting calls of each tool, `width` cells wide."""
     return grid("tool", names_by(_name), _PROGRESS, counts.rows.items(), width=width, least=_WHOLE_NAME)
 
 
 def result_table(counts: CallCounts, width: int) -> Table:
-    """Return a table with how many calls of each tool ended in which way, and how long they took.
-
-    Args:
-        counts: the calls.
-        width: of what it is shown on.
-    """
+    """Return a table of the outcomes and durations of each tool's calls, `width` cells wide."""
     total = counts.total()
     endings = [name for name in get_args(Outcome) if name in _ALWAYS_SHOWN or getattr(total, name)]
     columns = (_CALLS, *map(_ending, endings), *_DURATIONS)

@@ -1,4 +1,4 @@
-"""A recording on a terminal, or as plain lines: a bar for each call."""
+"""Waterfall chart of a recording, on a terminal or as plain lines: a bar for each call."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from callboard.telemetry import Part, RecordedCall, Recording
 
 _PLAIN_WIDTH = 120
 _NARROW = 64
-"""Cells below which the bar of a call has a line of its own."""
+"""Width in cells below which the bar of a call gets its own line."""
 _SHORTEST_NAME = 16
 _SHORTEST_BAR = 10
 _BESIDE_BAR = 30
-"""Cells of a line that are neither name nor bar: the indent, the outcome, the duration and the number of attempts."""
+"""Cells of a line besides name and bar: indent, outcome, duration and number of attempts."""
 _LONGEST_ARGUMENTS = 1000
 _MOMENT = 1e-9
 
@@ -34,7 +34,7 @@ _FAILED = "red"
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """The characters that bars are made of."""
+    """Characters of a bar."""
 
     waiting: str = "░"
     running: str = "█"
@@ -46,14 +46,14 @@ ASCII = Glyphs(waiting=".", running="#", between="-")
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The scale of a waterfall: which character of a line stands for which time."""
+    """Time scale of a bar: maps times to columns."""
 
     start: float
     length: float
     width: int
 
     def columns(self, start: float, end: float) -> range:
-        """The columns from one time to another, at least one."""
+        """Return the columns between two times, at least one."""
         if self.length < _MOMENT:
             return range(1)
         first = min(self.width - 1, max(0, floor((start - self.start) / self.length * self.width)))
@@ -62,8 +62,9 @@ class Scale:
 
 
 def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Glyphs) -> str:
-    """A call as characters: its queues, its attempts, and what is between them."""
+    """Return a call as a bar of characters: waits in queues, attempts, and the time between them."""
     cells = [" "] * scale.width
+    # Later entries overwrite earlier ones: a running attempt hides a wait of a parallel attempt.
     painted = [(call.start, end, glyphs.between)]
     painted += [(wait.start, end if wait.end is None else wait.end, glyphs.waiting) for wait in call.waits]
     painted += [(one.start, end if one.end is None else one.end, glyphs.running) for one in call.attempts]
@@ -74,12 +75,7 @@ def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Glyphs) -> str:
 
 
 class Waterfall:
-    """Prints a recording as bars over time, a line for each call.
-
-    Args:
-        console: where.
-        recording: what.
-    """
+    """Printer of a recording as bars over time, one line for each call."""
 
     def __init__(self, console: Console, recording: Recording) -> None:
         self._console = console
@@ -94,11 +90,7 @@ class Waterfall:
         self._bar = max(_SHORTEST_BAR, self._width - self._name - _BESIDE_BAR - 2)
 
     def print(self, limit: int | None) -> None:
-        """Print runs, batches, and the calls that failed or took longest, in the order of their beginning.
-
-        Args:
-            limit: how many calls; `None` for all.
-        """
+        """Print at most `limit` calls (`None` for all) by run and batch, in order; prefer failed, then slow calls."""
         everything = [(call, part) for part in self._recording.parts for call in part.calls]
         shown = everything if limit is None else nsmallest(limit, everything, key=_least_telling)
         wanted = {id(call) for call, _ in shown}
@@ -109,7 +101,7 @@ class Waterfall:
         self._more(len(everything) - len(shown))
 
     def print_slowest(self, limit: int) -> None:
-        """Print the calls that took longest, the slowest first, all from the same line."""
+        """Print the slowest calls, slowest first, with all bars starting in the same column."""
         everything = [(call, part) for part in self._recording.parts for call in part.calls]
         shown = nsmallest(limit, everything, key=lambda pair: -_took(*pair))
         longest = _took(*shown[0]) if shown else 0.0
@@ -122,7 +114,7 @@ class Waterfall:
         self._more(len(everything) - len(shown))
 
     def print_summary(self) -> None:
-        """Print a row for each tool, and what the recording says of itself."""
+        """Print a row for each tool and each actor, and the statement of each part about itself."""
         rows = tallies(self._recording.calls())
         if rows:
             self._console.print()
@@ -161,7 +153,7 @@ class Waterfall:
     def _print_lines(self, lines: Sequence[Text]) -> None:
         if self._console.is_terminal:
             self._console.print(Text("\n").join(lines), soft_wrap=True)
-        else:  # many times faster, which is felt where a file takes them all
+        else:  # many times faster than styled output, which matters for a file with all calls
             self._console.out("\n".join(line.plain for line in lines), highlight=False)
 
     def _call(self, label: str, call: RecordedCall, part: Part, scale: Scale) -> Text:
@@ -184,7 +176,7 @@ class Waterfall:
         return line
 
     def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
-        """Add what is known of a call beside its bar, or below it where a terminal has no room there."""
+        """Add error, notes, id and arguments of a call beside its bar, or below it on a narrow terminal."""
         told = [named(call.error or ""), one_line(notes_in_short(call), _LONGEST_ARGUMENTS), named(call.id or "")]
         text, written = "  ".join(filter(None, told)), _not_in(label, call, part)
         both = "  ".join(filter(None, (text, written)))
@@ -209,7 +201,7 @@ class Waterfall:
 
 
 def _longest_label(recording: Recording, most: int) -> int:
-    """Return the cells of the longest label, at most as many as there are for labels."""
+    """Return the width of the longest label in cells, at most `most`."""
     longest = 4
     for part in recording.parts:
         for call in part.calls:
@@ -220,12 +212,12 @@ def _longest_label(recording: Recording, most: int) -> int:
 
 
 def _arguments(call: RecordedCall, part: Part) -> Arguments | None:
-    """Return the arguments of a call if its recording captures them; a field that should not be there is not shown."""
+    """Return the arguments of a call, only if the header of the recording says that they were captured."""
     return shown_arguments(call.args) if part.captures else None
 
 
 def _not_in(label: str, call: RecordedCall, part: Part) -> str:
-    """Return the arguments of a call, or nothing if its label shows all of them."""
+    """Return the arguments of a call as text; empty if its label shows all of them."""
     args = _arguments(call, part)
     whole = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
     return "" if whole == label or not args else whole.removeprefix(named(call.tool))
@@ -240,7 +232,7 @@ def _took(call: RecordedCall, part: Part) -> float:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text, cut where its character changes."""
+    """Yield runs of equal characters."""
     start = 0
     for place in range(1, len(text) + 1):
         if place == len(text) or text[place] != text[start]:
@@ -285,7 +277,7 @@ _ACTORS: tuple[Column[ActorTally], ...] = (
 
 
 def _time(value: float) -> str:
-    """A duration, to be read by people; short ones in milliseconds."""
+    """Return a duration as text, below one second in milliseconds."""
     if value < 0.9995:
         return f"{value * 1000:.0f} ms"
     return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"

@@ -1,4 +1,4 @@
-"""What the agent has to do, and the models that ask for it: one that plays a script, or a real one."""
+"""Work of the demo's agent, and the models that request it: a scripted or a real one."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ _ARCHIVE_PAGES = 12
 
 
 class ModelError(CommandError):
-    """A real model cannot be had, or failed; says why."""
+    """Raised if a real model is not available, or fails."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The calls that the model of the demo is to ask for."""
+    """Calls that the model of the demo is to request."""
 
     paths: Sequence[str]
     cities: Sequence[str]
@@ -31,7 +31,7 @@ class Work:
 
     @property
     def count(self) -> int:
-        """How many calls the work consists of."""
+        """Number of calls."""
         return len(self.paths) + len(self.cities) + len(self.pages)
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Work:
 
 
 def make_work(fetches: int, *, seed: int) -> Work:
-    """Choose the calls, the same ones for the same seed; one fetch in 25 is of the page that hangs."""
+    """Return random calls, determined by the seed; one fetch in 25 requests the page that hangs."""
     rng = random.Random(seed)  # noqa: S311 (nothing here is secret)
     paths = [f"/item/{number}" for number in range(fetches)]
     for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
@@ -52,7 +52,7 @@ def make_work(fetches: int, *, seed: int) -> Work:
 
 
 def scripted_model(work: Work, base_url: str, *, seed: int) -> BaseChatModel:
-    """A model that asks for all the work at once and then reads the answers."""
+    """Return a scripted model that requests all calls at once, and then reads the answers."""
     wanted: list[tuple[str, Mapping[str, object]]] = [
         *(("fetch", {"url": base_url + path}) for path in work.paths),
         *(("query", {"city": city}) for city in work.cities),
@@ -69,23 +69,19 @@ def _read_answers(messages: list[BaseMessage]) -> str:
 
 
 def real_model(name: str) -> BaseChatModel:
-    """The model of a provider, by langchain's `init_chat_model`.
-
-    Raises:
-        ModelError: without langchain, the provider's package or an API key, or for an unknown name.
-    """
+    """Return a model made by langchain's `init_chat_model`; raise `ModelError` if it is not available."""
     try:
         from langchain.chat_models import init_chat_model
     except ModuleNotFoundError:
         raise ModelError(f"--model {name} needs langchain: pip install 'callboard[langchain]'") from None
     try:
         return init_chat_model(name)
-    except Exception as error:  # every provider's package has errors of its own for a missing key
+    except Exception as error:  # each provider's package has its own error class for a missing key
         raise ModelError(f"--model {name}: {error}") from error
 
 
 def request(work: Work, base_url: str) -> str:
-    """Tell a model what to do; the scripted one knows it already."""
+    """Return the prompt for the model. The scripted model ignores it."""
     pages = ", ".join(map(str, work.pages))
     return (
         f"Make all of these {work.count} tool calls, in one reply if you can, each exactly once.\n"
