@@ -1,11 +1,11 @@
-"""Tools, a node or an agent as an MCP server, over stdio and streamable HTTP: what `callboard mcp` runs.
+"""MCP server for tools, a `ToolNode` or an agent, over stdio or streamable HTTP. `callboard mcp` runs it, too.
 
-await serve_mcp([search, book])                                  # for the client that has started this process
+await serve_mcp([search, book])                                  # for the client that started this process
 await serve_mcp(node, transport="http", port=8000)               # for any client
 app = mcp_app(agent, allowed_hosts=["tools.example.com"])        # under any ASGI server
 
-Every call is a supervised call: with the timeouts, limits and middleware of its node, in the client's trace, cancelled
-when the client cancels it. What asks a person asks the client's user.
+Every call is a supervised call: it has the timeouts, limits and middleware of its node, continues the client's trace,
+and is cancelled when the client cancels it. Questions to a person go to the client's user.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A service as an ASGI application: streamable HTTP, in both eras of MCP."""
+"""ASGI application for streamable HTTP, for protocol versions before and since 2026-07-28."""
 
 import hmac
 from collections.abc import AsyncGenerator, Sequence
@@ -24,13 +24,14 @@ from callboard_actors.mcp_service._service import PATIENCE, Service
 from callboard_actors.mcp_service._token import Token
 
 _TO_ANSWER: Final = 5.0
-"""Seconds that clients have to take their answers, once calls have ended."""
+"""Seconds for clients to receive their answers after a drain."""
 
 
 class McpApp(Starlette):
-    """An ASGI application that serves tools by MCP; made by `mcp_app`.
+    """ASGI application that serves tools by MCP; made by `mcp_app`.
 
-    It has to be running: as an application of its own it is, in another one by `lifespan`.
+    Its lifespan must run. An ASGI server runs it for a top-level application. If you mount the application in
+    another one, pass `lifespan` to the outer one.
     """
 
     def __init__(self, service: Service, *, path: str, allowed_hosts: Sequence[str], token: Token | None) -> None:
@@ -49,7 +50,7 @@ class McpApp(Starlette):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
-        """A block in which the application serves; for the lifespan of one that it is mounted in."""
+        """Serve requests during the block; pass this method as the lifespan of an outer application."""
         async with self._service.opened(), anyio.create_task_group() as group:
             await group.start(self._endpoint.serve)
             try:
@@ -59,14 +60,14 @@ class McpApp(Starlette):
 
     @property
     def tool_names(self) -> list[str]:
-        """The tools that are served."""
+        """Names of the served tools."""
         return self._service.tool_names
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Begin no calls, let those that run finish, and end the sessions of clients once they have their answers.
+        """Refuse new calls, wait for running calls, and end all client sessions after the last answer.
 
         Args:
-            timeout: seconds for calls to finish; those that have not are ended.
+            timeout: seconds for calls to finish; later ones are ended.
         """
         report = await self._service.drain(timeout)
         with anyio.move_on_after(_TO_ANSWER):
@@ -76,7 +77,7 @@ class McpApp(Starlette):
 
 
 class _Endpoint:
-    """Where clients send their requests, while it serves."""
+    """ASGI endpoint of the MCP requests, while the lifespan runs."""
 
     def __init__(self, service: Service, security: TransportSecuritySettings) -> None:
         self._service = service
@@ -84,12 +85,12 @@ class _Endpoint:
         self._sessions: StreamableHTTPSessionManager | None = None
         self._closing = anyio.Event()
         self._was_open = False
-        self._requests = 0
+        self._requests = 0  # POST requests without a complete answer
         self._none_left = anyio.Event()
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
-        """Keep the sessions of clients, until it is closed."""
-        # A manager serves once, and an application may be started again.
+        """Run the session manager of the SDK until `close()`."""
+        # A new manager each time: a manager runs only once, but an application may be started again.
         sessions = StreamableHTTPSessionManager(self._service.server(), security_settings=self._security)
         self._closing = anyio.Event()
         async with sessions.run():
@@ -99,12 +100,12 @@ class _Endpoint:
             await self._closing.wait()
 
     def close(self) -> None:
-        """End the sessions, and begin none."""
+        """End all sessions, and refuse new requests."""
         self._sessions = None
         self._closing.set()
 
     async def all_answered(self) -> None:
-        """Wait until no client waits for an answer."""
+        """Wait until every POST request has been answered."""
         while self._requests:
             self._none_left = anyio.Event()
             await self._none_left.wait()
@@ -117,7 +118,7 @@ class _Endpoint:
                     "as in Starlette(..., lifespan=app.lifespan)"
                 )
             await PlainTextResponse("The server is shutting down.", status_code=503)(scope, receive, send)
-        elif scope["method"] != "POST":  # a stream of news, which ends with its session
+        elif scope["method"] != "POST":  # a stream of notifications ends only with its session: a drain must not wait
             await self._sessions.handle_request(scope, receive, send)
         else:
             self._requests += 1
@@ -130,7 +131,7 @@ class _Endpoint:
 
 
 class _Tokens:
-    """Verifier of the tokens that the server was given; what the SDK asks for each request."""
+    """Token verifier that the SDK calls for each request."""
 
     def __init__(self, token: Token) -> None:
         self._shared = token.encode() if isinstance(token, str) else None
@@ -140,13 +141,13 @@ class _Tokens:
         shown = token.encode()
         if self._shared is not None and hmac.compare_digest(shown, self._shared):
             return SharedToken(token=token, client_id="client", scopes=[])
-        # All of them, so that the time does not say which one was nearly right.
+        # Compares with every token in constant time, so that timing does not reveal a nearly correct token.
         names = [name for name, one in self._of_clients.items() if hmac.compare_digest(shown, one)]
         return AccessToken(token=token, client_id=names[0], scopes=[]) if names else None
 
 
 def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """Let nobody in who asks for another host: a page in a browser here, by a name that was bound to this address."""
+    """Accept only requests for the allowed hosts, against DNS rebinding by pages in a browser on this machine."""
     return TransportSecuritySettings(
         allowed_hosts=[name for host in allowed_hosts for name in (host, f"{host}:*")],
         allowed_origins=[

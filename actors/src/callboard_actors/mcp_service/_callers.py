@@ -1,6 +1,6 @@
-"""Callers: which requests come from one client, as far as the transport and its authentication can tell.
+"""Identification of clients by the transport and its authentication.
 
-A client chooses its name, its arguments and its idempotency keys by itself, so none of these tells clients apart.
+A client chooses its name, its arguments and its idempotency keys freely, so none of these identifies it.
 """
 
 import hashlib
@@ -20,22 +20,22 @@ from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
 Context = ServerRequestContext[Any, Any]
 
 _ONE_CLIENT: Final = "the client of this process"
-"""Session of every request that does not come by HTTP: stdin and stdout belong to one client."""
+"""Session of all requests over stdio: stdin and stdout belong to one client."""
 
 
 class SharedToken(AccessToken):
-    """Token that several clients show: it lets a client in, and does not say which one it is."""
+    """Token shared by several clients: it authorizes a client, but does not identify it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Client that has made one request.
+    """Client of one request.
 
     Args:
-        principal: the authenticated client, as JSON; `None` if the request does not say by whom it was made.
-        session: the session of the protocol; `None` if the request has none, as over HTTP since 2026-07-28.
-        connection: address and port that the request came from; empty if it did not come by a network.
-        key: idempotency key that the client has chosen; `None` if there is none.
+        principal: identity of the authenticated client, as JSON; `None` without an identity.
+        session: session id of the protocol; `None` without one, as over HTTP since 2026-07-28.
+        connection: address and port of the peer; empty strings over stdio.
+        key: idempotency key that the client has chosen; `None` without one.
     """
 
     principal: str | None = None
@@ -45,45 +45,43 @@ class Caller:
 
     @property
     def thread_id(self) -> str | None:
-        """The thread of the client's calls; `None` if nothing tells the client from others.
-
-        A digest, because a thread is named in logs and traces, and the id of a session lets its holder in.
-        """
+        """Thread id of the client's calls; `None` if the client cannot be told apart from other clients."""
+        # A digest, because thread ids appear in logs and traces, and a session id is a credential.
         if self.principal is None and self.session is None:
             return None
         return _digest("thread", self.principal, self.session)
 
     @property
     def is_remote(self) -> bool:
-        """Whether other clients may reach the same service."""
+        """`True` if other clients may reach the same service: every transport but stdio."""
         return self.session != _ONE_CLIENT
 
     @property
     def call_name(self) -> str | None:
-        """Name of the call, the same whenever the client makes it again, in any session; `None` without a key."""
+        """Name of the call, equal for each retry of the client in any session; `None` without an idempotency key."""
         return None if self.key is None else _digest("call", self.principal, self.key)
 
     @property
     def owner(self) -> tuple[str, str]:
-        """The client as far as it is known, for bounds: the principal, or else the connection of the request."""
+        """Client for the purpose of bounds: the principal, or else the connection of the request."""
         return self.connection if self.principal is None else ("principal", self.principal)
 
     def own_name(self, name: str) -> str:
-        """Return the name under which something is kept that the client calls by this name.
+        """Return the internal name of an object that the client knows by `name`.
 
-        Authenticated clients have a name space each. Others share one.
+        Each authenticated client has its own name space. All other clients share one.
         """
         return name if self.principal is None else _digest("name", self.principal, name)
 
 
 def caller_of(context: Context) -> Caller:
-    """Return the client that has made a request."""
+    """Return the client of a request."""
     request: object = context.request
     key = _key_in(context)
     if not isinstance(request, Request):
         return Caller(key=key)
     is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-    # The SDK has refused an id of a session that it does not have. Since 2026-07-28 it does not look at the header.
+    # The SDK has refused unknown session ids already. Since 2026-07-28 it ignores the header, so it proves nothing.
     session = None if is_modern else request.headers.get(MCP_SESSION_ID_HEADER)
     peer = request.client
     connection = ("", "") if peer is None else (peer.host, str(peer.port))
@@ -91,7 +89,7 @@ def caller_of(context: Context) -> Caller:
 
 
 def _principal_of(request: Request) -> str | None:
-    """Return the authenticated client, by the SDK's middleware or any other that sets `scope["user"]`."""
+    """Return the identity set by the SDK's middleware, or by any middleware that sets `scope["user"]`."""
     user: object = request.scope.get("user")
     if isinstance(user, AuthenticatedUser):
         token = user.access_token
@@ -100,17 +98,17 @@ def _principal_of(request: Request) -> str | None:
         return None
     try:
         identity: object = cast("Any", user).identity
-    except (AttributeError, NotImplementedError):  # Starlette's SimpleUser has a display name only
+    except (AttributeError, NotImplementedError):  # Starlette's SimpleUser has only a display name
         identity = getattr(user, "display_name", None)
     return json.dumps([type(user).__qualname__, str(identity)]) if identity else None
 
 
 def _key_in(context: Context) -> str | None:
-    """Return the key by which the client knows the call again, if it gives one."""
+    """Return the idempotency key of a request, or `None`."""
     given: object = (context.meta or {}).get(IDEMPOTENCY_KEY)
     return given if isinstance(given, str) and given else None
 
 
 def _digest(*parts: str | None) -> str:
-    # The text may have lone surrogates, which UTF-8 has not: JSON escapes them.
+    # JSON, because it escapes lone surrogates, which UTF-8 cannot encode, and because it separates the parts.
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

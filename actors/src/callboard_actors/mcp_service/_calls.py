@@ -1,4 +1,4 @@
-"""Calls of clients: each is begun, asks its client's user what it has to ask, and is answered, in either era of MCP."""
+"""Handling of `tools/call`: run the call, ask the client's user if needed, and answer, in all protocol versions."""
 
 from typing import Final
 
@@ -23,11 +23,7 @@ _CLOSING: Final = "The call was not run to its end: it waited for a person, and 
 
 
 class Calls:
-    """All calls of all clients.
-
-    Args:
-        offer: what is served.
-    """
+    """Calls of all clients of one service."""
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
@@ -36,17 +32,17 @@ class Calls:
         self._is_closing = False
 
     async def answer(self, context: Context, params: types.CallToolRequestParams) -> Answer:
-        """Answer a request: with a result, or since 2026-07-28 with what the client has to ask its user.
+        """Return a result, or since 2026-07-28 the questions for the client's user.
 
         Raises:
-            MCPError: there is no such tool, or no such question is open.
+            MCPError: for an unknown tool, or a question that is not open.
         """
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         caller = caller_of(context)
         waiting = self._taken(caller, params) if is_modern and params.request_state is not None else None
         course = self._begun(caller, params) if waiting is None else waiting.course
         try:
-            # Nothing but a cancellation is raised in there: it would come out in a group.
+            # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
             async with telling(context.session) as tell:
                 if waiting is None:
                     outcome = await course.begin(tell)
@@ -55,7 +51,7 @@ class Calls:
                 while isinstance(outcome, Asking) and not is_modern:
                     outcome = await self._asked_meanwhile(context, course, outcome, tell)
         except BaseException:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
                 await course.work.forget()
             raise
         if not isinstance(outcome, Asking):
@@ -65,11 +61,11 @@ class Calls:
         return await self._asked_for(caller, params, course, outcome)
 
     def reopen(self) -> None:
-        """Let calls ask people again, after a drain that has ended."""
+        """Allow questions to people again, after a drain."""
         self._is_closing = False
 
     async def close(self) -> None:
-        """End every wait for a person; what they would have been asked stays unanswered."""
+        """Give up all calls that wait for a person, and ask no more questions."""
         self._is_closing = True
         for scope in list(self._asking):
             scope.cancel()
@@ -82,7 +78,7 @@ class Calls:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
         return Course(work)
 
-    # Until 2025-11-25: the server asks its client while the request is under way.
+    # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
 
     async def _asked_meanwhile(self, context: Context, course: Course, asking: Asking, tell: Tell) -> Outcome:
         if not _can_ask(context) or not context.session.can_send_request:
@@ -93,10 +89,10 @@ class Calls:
         return await course.fill_in(asking, filled, tell)
 
     async def _filled(self, context: Context, asking: Asking) -> Filled | str:
-        """What the user has filled in; why there is nothing."""
+        """Return the filled-in forms, or a text with the reason for their absence."""
         with anyio.CancelScope() as scope:
             self._asking.add(scope)
-            if self._is_closing:
+            if self._is_closing:  # `close()` has cancelled the scopes that it found, and knows nothing of this one
                 scope.cancel()
             try:
                 return {key: await _elicited(context, form) for key, form in forms(asking).items()}
@@ -106,7 +102,7 @@ class Calls:
                 self._asking.discard(scope)
         return _CLOSING
 
-    # Since 2026-07-28: the request is answered with the questions, and made again with what was filled in.
+    # Protocol versions since 2026-07-28: the answer has the questions; the client repeats its request with the forms.
 
     def _taken(self, caller: Caller, params: types.CallToolRequestParams) -> Waiting:
         waiting = self._open.take(params.request_state or "", caller, params.name, params.arguments or {})
@@ -128,7 +124,7 @@ class Calls:
 
 
 def _can_ask(context: Context) -> bool:
-    """Whether the client can show forms; one that says nothing of them can, since there was nothing else once."""
+    """Return whether the client supports forms; elicitation without a mode means forms, the only mode at first."""
     capabilities = context.session.client_capabilities
     elicitation = None if capabilities is None else capabilities.elicitation
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)

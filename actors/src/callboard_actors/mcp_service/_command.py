@@ -1,4 +1,4 @@
-"""The options of `callboard mcp`; they know nothing of what it does with them."""
+"""Options of `callboard mcp`. The implementation is imported only when the command runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ app = command_app()
 
 
 def main(args: list[str]) -> None:
-    """Run the command, with what stands behind its name; `callboard mcp` is found by this."""
+    """Run the command with its arguments. Entry point of `callboard mcp`."""
     app(args=args, prog_name="callboard mcp")
 
 
@@ -22,24 +22,27 @@ def mcp(
         str,
         typer.Argument(
             metavar="MODULE:TOOLS",
-            help="What is served: a ToolNode, an agent, a list of tools, functions, actors and MCP servers, or one of "
+            help="Object to serve: a ToolNode, an agent, a list of tools, functions, actors and MCP servers, or one of "
             "them; or a function with @asynccontextmanager that opens and yields it.",
         ),
     ],
     *,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the server, for its clients.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Name of the server, for its clients.", show_default=False)
     ] = None,
     description: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Of an agent, for the models of its clients.", show_default=False),
+        typer.Option(
+            metavar="TEXT", help="Description of an agent, for the models of its clients.", show_default=False
+        ),
     ] = None,
     http: Annotated[
-        bool, typer.Option("--http", help="Streamable HTTP, for many clients, instead of stdin and stdout.")
+        bool,
+        typer.Option("--http", help="Serve many clients by streamable HTTP, instead of one over stdin and stdout."),
     ] = False,
     host: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="With --http: where to listen.", show_default="127.0.0.1"),
+        typer.Option(metavar="ADDRESS", help="With --http: address to listen on.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[
         int | None,
@@ -47,39 +50,41 @@ def mcp(
             min=0,
             max=65535,
             metavar="N",
-            help="With --http: at which port; 0 for any, which is told.",
+            help="With --http: port to listen on; 0 chooses a free port and prints it.",
             show_default="8000",
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="With --http: a name by which clients come. May be repeated."),
+        typer.Option(
+            metavar="NAME", help="With --http: host name that clients use to reach the server. May be repeated."
+        ),
     ] = None,
     token_env: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[NAME=]VARIABLE",
-            help="With --http: the environment variable with the token that clients have to show; or NAME=VARIABLE, "
-            "repeated, for a token of each client.",
+            help="With --http: environment variable with the bearer token that clients must send; or NAME=VARIABLE, "
+            "repeated, for one token per client.",
             show_default=f"{TOKEN}, if it is set",
         ),
     ] = None,
     drain: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="For calls to finish, after SIGTERM or Ctrl-C.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Time for calls to finish after SIGTERM or Ctrl-C.")
     ] = 30.0,
-    backend: Annotated[Backend, typer.Option(help="The event loop to run on.")] = Backend.asyncio,
-    app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the module is looked for first.")] = Path(),
+    backend: Annotated[Backend, typer.Option(help="Event loop to run on.")] = Backend.asyncio,
+    app_dir: Annotated[Path, typer.Option(metavar="DIR", help="Directory to search first for the module.")] = Path(),
 ) -> None:
     """Serve tools, a ToolNode or an agent to any MCP client.
 
-    Every call is a supervised call of the node: with its timeouts, limits and middleware. What asks a person asks the
-    client's user; a client that cannot ask is refused.
+    Every call is a supervised call of the node, with its timeouts, limits and middleware. Questions to a person go to
+    the client's user. If the client cannot ask its user, the call fails.
 
-    Over stdio, which is what clients expect that start a server by a command, what the tools print goes to stderr.
-    Over HTTP nobody but this machine is let in, unless `--host` and `--allow-host` say so.
+    The default transport is stdio, for clients that start the server as a command. Output of the tools then goes to
+    stderr. With `--http`, only clients on this machine are admitted, unless `--host` and `--allow-host` admit others.
 
-    SIGTERM, or Ctrl-C, drains: no call begins, what runs has `--drain` seconds to finish, and is then ended. A second
-    one ends it at once.
+    SIGTERM or Ctrl-C drains the server: no new call begins, and running calls have `--drain` seconds to finish before
+    they are ended. A second signal ends them at once.
 
     **Examples**
 
@@ -91,8 +96,9 @@ def mcp(
 
     **Exit codes**
 
-    0: the client has left, or all that ran has finished. 1: it could not start. 2: the command line is wrong, or names
-    what is not there. 3: some was ended, and may be run again. 4: of some that was ended, nobody knows what came of it.
+    0: the client has left, or all calls have finished. 1: the server could not start. 2: the command line is wrong, or
+    names something that does not exist. 3: some calls were ended, and may be run again. 4: some calls were ended, and
+    their outcome is unknown.
     """
     from callboard_actors.mcp_service._process import Options, run
 

@@ -1,4 +1,4 @@
-"""What a call ended with, as an MCP client is told it: content for its model, structured content for its program."""
+"""Conversion of a call's outcome to an MCP result: content for the model, structured content for the program."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,17 +14,17 @@ from callboard import TOOL_CALL_ERROR_TEMPLATE
 from callboard_actors.mcp import McpArtifact
 
 ERRORS_OF_CALLS: Final = (Exception, SystemExit, KeyboardInterrupt)
-"""What a call may end with, and its client's model is to know: what would end the process ends the call, others run."""
+"""Errors that become a result for the model. An exit raised by a tool ends its call, not the server."""
 _ANYTHING: TypeAdapter[object] = TypeAdapter(object)
 
 
 def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> types.CallToolResult:
-    """What the client is told of a call.
+    """Return the MCP result of a call.
 
     Args:
-        outcome: what the node returned for it: a message, or a `Command` with one in its update.
-        structured: whether the tool says that it returns an object; its text is the JSON of that.
-        of_server: whether it is a tool of another MCP server, whose structured content and `_meta` are passed on.
+        outcome: return value of the node: a message, or a `Command` with one in its update.
+        structured: the tool declares that it returns an object, so the text of its message is JSON.
+        of_server: the tool belongs to another MCP server; its structured content and `_meta` are passed on.
     """
     message = _message_in(outcome)
     if message is None:
@@ -41,17 +41,17 @@ def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> 
 
 
 def failed(text: str) -> types.CallToolResult:
-    """A call that failed, in words for the model."""
+    """Return the result of a failed call, with a text for the model."""
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
 def failed_with(error: BaseException) -> types.CallToolResult:
-    """A call whose error nobody has handled: what a model reads of one that a node handles."""
+    """Return the result of a call with an unhandled error, in the same words as a `ToolNode` uses."""
     return failed(TOOL_CALL_ERROR_TEMPLATE.format(error=repr(error)))
 
 
 def text_of(message: BaseMessage) -> str:
-    """The text of a message: what a model says to its user."""
+    """Return the text of a message."""
     return str(message.text)
 
 
@@ -67,7 +67,7 @@ def _message_in(outcome: object) -> ToolMessage | None:
 
 
 def _structured(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None:
-    """The object that a call returned, beside its text; `None` if it is none."""
+    """Return the object that a call returned besides its text; `None` without one."""
     if message.artifact is not None:
         return _as_object(message.artifact)
     if not of_text or not isinstance(message.content, str):
@@ -75,16 +75,16 @@ def _structured(message: ToolMessage, *, of_text: bool) -> dict[str, Any] | None
     try:
         found = json.loads(message.content)
     except ValueError:
-        return None  # a middleware has shortened it, or a person has answered in its place
+        return None  # a middleware has shortened the text, or a person has answered instead of the tool
     return found if isinstance(found, dict) else None
 
 
 def _as_object(artifact: object) -> dict[str, Any] | None:
-    """An artifact as a JSON object. Any other is for the program that has the tool, and stays with it."""
+    """Return an artifact as a JSON object; `None` for any other artifact, which is not sent to clients."""
     if isinstance(artifact, (str, bytes, int, float)):
         return None
     if isinstance(artifact, dict) and is_data_content_block(cast("dict[str, Any]", artifact)):
-        return None  # it says where content is; a client that shows it to its model in place of the text shows nothing
+        return None  # a content block: a client that prefers structured content would hide the text from its model
     try:
         found = _ANYTHING.dump_python(artifact, mode="json")
     except (PydanticSerializationError, ValueError):
@@ -98,7 +98,7 @@ def _blocks(content: str | Sequence[str | dict[Any, Any]]) -> Iterator[types.Con
 
 
 def _block(block: Mapping[Any, Any]) -> types.ContentBlock:
-    """A block of LangChain's as one of MCP's; what MCP has no word for is told as its JSON."""
+    """Return a content block of LangChain as one of MCP; a block without a counterpart becomes JSON text."""
     kind = block.get("type")
     if kind == "text" and isinstance(block.get("text"), str):
         return types.TextContent(text=block["text"])

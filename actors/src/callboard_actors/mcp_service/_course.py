@@ -1,4 +1,4 @@
-"""A call on its course through the questions that it asks: their forms, and what is filled in. Knows no era of MCP."""
+"""Dialogue of one call with a person: forms out, answers in. Independent of the protocol version."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from callboard_actors.mcp_service._work import Asking, Tell, Work
 
 Outcome = types.CallToolResult | Asking
 Filled = Mapping[str, types.ElicitResult]
-"""What became of each form, by its key."""
+"""Result of each form, by its key."""
 
 MOST_COMPLAINTS: Final = 3
-"""How often a person is told that an answer was none, before the call is given up."""
+"""Number of invalid answers that are sent back to the user before the call is given up."""
 
 _DECLINED: Final = "The call was not run to its end: the user has not answered what it asks."
 
 
 def forms(asking: Asking) -> dict[str, types.ElicitRequest]:
-    """The forms of all questions of a call, by a key for each."""
+    """Return the forms of all questions of a call, each with a unique key."""
     found = {_key(n, place): form for n, one in enumerate(asking.questions) for place, form in enumerate(one.forms)}
     return {key: with_complaint(form, asking.complaint) for key, form in found.items()} if asking.complaint else found
 
@@ -31,22 +31,22 @@ def _key(question: int, place: int) -> str:
 
 
 _LEFT: Final = types.ElicitResult(action="cancel")
-"""Of a form that has not come back."""
+"""Result of a form that was not sent back."""
 
 
 @dataclass(slots=True)
 class Course:
-    """A call on its course: the work, and how often an answer for it was none."""
+    """Dialogue state of a call: its work, and the number of invalid answers so far."""
 
     work: Work
     complaints: int = 0
 
     async def begin(self, tell: Tell) -> Outcome:
-        """Run until a person has to be asked."""
+        """Run until the result, or until a person has to be asked."""
         return await self.work.go_on({}, tell)
 
     async def fill_in(self, asking: Asking, filled: Filled, tell: Tell) -> Outcome:
-        """Go on with what was filled in."""
+        """Continue with the filled-in forms, or ask again after an invalid answer."""
         try:
             answers = {
                 one.question.id: one.answer([filled.get(_key(n, place), _LEFT) for place in range(len(one.forms))])
@@ -68,6 +68,6 @@ class Course:
         return asking
 
     async def give_up(self, why: str) -> types.CallToolResult:
-        """Let the call be; the client is told why."""
+        """Abandon the call, and return a failed result with the reason."""
         await self.work.forget()
         return failed(why)

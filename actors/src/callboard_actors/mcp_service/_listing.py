@@ -1,4 +1,4 @@
-"""Tools as an MCP client sees them: with the schema that a model sees, and nothing that is injected."""
+"""Listing of tools for MCP clients: the schema for models, without injected arguments."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -18,17 +18,12 @@ _HINTS: Final = {
     "idempotentHint": "idempotent_hint",
     "openWorldHint": "open_world_hint",
 }
-"""What a tool may say of itself in its metadata, in the words of the protocol."""
+"""Annotations of the protocol that a tool may have in its metadata, with the field names of the SDK."""
 
 
 def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
-    """A tool as it is listed.
-
-    Args:
-        tool: as its node has it; `title` and the hints of the protocol (`readOnlyHint`, ...) are read from its
-            `metadata`.
-        output_schema: of its structured content, where there will be one in any case.
-    """
+    """Return the listing of a tool; `output_schema` only for tools that always return structured content."""
+    # `title` and the hints of the protocol (`readOnlyHint`, ...) come from the tool's `metadata`.
     function = convert_to_openai_tool(tool)["function"]
     metadata = tool.metadata or {}
     hints = {field: metadata[word] for word, field in _HINTS.items() if isinstance(metadata.get(word), bool)}
@@ -44,11 +39,7 @@ def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
 
 
 def check_servable(node: ToolNode) -> None:
-    """Refuse tools that need what only a graph or an agent around their node has.
-
-    Raises:
-        ValueError: for the first such tool.
-    """
+    """Raise ValueError for the first tool with an injected argument that only a graph or an agent can provide."""
     for name, tool in node.tools_by_name.items():
         for argument, what in _missing(node, tool):
             raise ValueError(
@@ -58,7 +49,7 @@ def check_servable(node: ToolNode) -> None:
 
 
 def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
-    """The injected arguments of a tool that nobody would fill in, and what each is."""
+    """Yield the injected arguments that a call without a graph would lack, each with a description."""
     probe: ToolCall = {"name": tool.name, "args": {}, "id": "probe", "type": "tool_call"}
     try:
         injected: dict[str, Any] = node.inject_tool_args(probe, {})["args"]
@@ -78,7 +69,7 @@ def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
 
 
 def _fields(schema: object) -> Mapping[str, FieldInfo]:
-    """The fields of a model; a schema of another kind, which LangChain makes a model with a root of, injects none."""
+    """Return the fields of a pydantic model; empty for other schemas, which have no injected arguments."""
     if not isinstance(schema, type) or not issubclass(schema, BaseModel) or issubclass(schema, RootModel):
         return {}
     return schema.model_fields

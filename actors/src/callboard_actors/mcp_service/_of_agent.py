@@ -1,4 +1,4 @@
-"""An agent, served: one tool, which takes a message and gives the answer."""
+"""Serving an agent: one tool that takes a message and returns the answer."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -27,19 +27,19 @@ _THREAD: Final = {
 }
 
 _OF_OURS: Final = re.compile("[0-9a-f]{32}")
-"""Names of threads that begin here; nobody can guess them."""
+"""Pattern of the thread names that this server makes: random, so a client cannot guess those of others."""
 
 
 class AgentOffer:
-    """An agent as one tool.
+    """Agent served as one tool.
 
-    An agent with a checkpointer keeps its conversations, and a client may name the one to go on with. One without is
-    given a checkpointer of ours, so that it can ask; what is in there goes with the call.
+    An agent with a checkpointer keeps its conversations, and a client may continue one by its thread id. An agent
+    without one gets a checkpointer in memory, because questions need it; each thread is deleted after its call.
 
     Args:
-        agent: is served.
-        name: of the server.
-        description: of the tool, for the model of the client.
+        agent: agent to serve.
+        name: name of the server.
+        description: description of the tool, for the client's model.
     """
 
     def __init__(self, agent: Agent, *, name: str, description: str | None) -> None:
@@ -52,16 +52,16 @@ class AgentOffer:
         self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
 
     def tools(self) -> list[types.Tool]:
-        """The one tool that stands for the agent."""
+        """Return the one tool that stands for the agent."""
         return [self._tool]
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "AgentCall | None":
-        """A run of the agent, which has not begun."""
+        """Return a run of the agent that has not begun."""
         return AgentCall(self._agent, arguments, caller, keeps=self._keeps) if name == self._tool.name else None
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """A block in which the agent's actors live, and after which its databases are closed."""
+        """Keep the agent's actors alive during the block, and close its databases at the end."""
         async with self._opened:
             yield
 
@@ -71,7 +71,7 @@ class AgentOffer:
 
 
 def _tool_name(name: str) -> str:
-    """Return a name that the protocol allows; LangGraph's name for agents without one says nothing to a client."""
+    """Return a tool name that the protocol allows. LangGraph's default name is replaced by "agent"."""
     if name == "LangGraph":
         return "agent"
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:128] or "agent"
@@ -97,7 +97,7 @@ def _tool(name: str, description: str, *, keeps: bool) -> types.Tool:
 
 
 class AgentCall:
-    """One run of an agent."""
+    """Run of an agent for one call of a client."""
 
     def __init__(self, agent: Agent, arguments: Mapping[str, Any], caller: Caller, *, keeps: bool) -> None:
         self._agent = agent
@@ -105,12 +105,12 @@ class AgentCall:
         self._keeps = keeps
         self._mistake = _mistake_in(arguments, keeps=keeps) or _unnamed_thread(arguments, caller)
         self._name = str(arguments.get("thread_id") or uuid4().hex) if keeps else uuid4().hex
-        """The name of the thread, as the client knows it."""
+        """Thread id as the client knows it."""
         self._thread_id = caller.own_name(self._name)
         self._questions: list[Asked] = []
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | Asking:
-        """Run until the model has an answer, or somebody has to be asked."""
+        """Run until the agent has an answer, or a person has to be asked."""
         if self._mistake is not None:
             return failed(self._mistake)
         given: object = (
@@ -120,7 +120,7 @@ class AgentCall:
             state = await self._run(given, tell)
         except ValidationError as error:
             if answers:
-                return Asking(self._questions, str(error))  # the question stays open
+                return Asking(self._questions, str(error))  # an invalid answer: the question stays open
             await self.forget()
             return failed_with(error)
         except ERRORS_OF_CALLS as error:
@@ -151,13 +151,13 @@ class AgentCall:
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
 
     async def forget(self) -> None:
-        """Forget the thread, unless it is the agent's own to keep."""
+        """Delete the thread, unless the agent has its own checkpointer."""
         if not self._keeps:
             await self._agent.checkpointer.adelete_thread(self._thread_id)
 
 
 def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
-    """What is wrong with the arguments of a client, in words for its model."""
+    """Return an error text about the arguments for the client's model, or `None`."""
     allowed = {"message", "thread_id"} if keeps else {"message"}
     if unknown := sorted(arguments.keys() - allowed):
         return f"The agent takes {' and '.join(sorted(allowed))}; got {', '.join(unknown)}, too."
@@ -167,7 +167,7 @@ def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
 
 
 def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
-    """Refuse a name that a client has made up, if nothing but the name protects the thread from other clients."""
+    """Return a refusal of a client-made thread id, if only the secrecy of ids separates the clients' threads."""
     name = arguments.get("thread_id")
     if not name or caller.principal is not None or not caller.is_remote or _OF_OURS.fullmatch(str(name)):
         return None
@@ -178,7 +178,7 @@ def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
 
 
 def _step(update: Mapping[str, Any]) -> str:
-    """What a step of the agent was, in a few words."""
+    """Return a short text about a step of the agent."""
     for node, written in update.items():
         messages = written.get("messages", ()) if isinstance(written, Mapping) else ()
         names = [call["name"] for one in messages if isinstance(one, AIMessage) for call in one.tool_calls]
@@ -189,7 +189,7 @@ def _step(update: Mapping[str, Any]) -> str:
 
 
 def _said(chunk: object) -> str | None:
-    """What a tool of the agent says of its progress; its numbers are of other things than the agent's steps."""
+    """Return the progress text of a tool. Its numbers are dropped: they do not count the agent's steps."""
     if not isinstance(chunk, dict) or chunk.get("type") != "progress":
         return None
     return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])

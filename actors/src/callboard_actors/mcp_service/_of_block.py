@@ -1,4 +1,4 @@
-"""What is there only while a block is: MCP servers, whose tools nobody knows before, and what a function opens."""
+"""Serving objects that must be opened first: MCP servers, and functions that yield the object to serve."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -13,16 +13,16 @@ from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._work import Offer, Work
 
 Block = Callable[[], AbstractAsyncContextManager[Any]]
-"""Opens what is served, and closes it again."""
+"""Function that returns an async context manager of the object to serve."""
 
 
 class BlockOffer:
-    """What is served while a block is.
+    """Offer that exists only while its block is open.
 
     Args:
-        block: makes the block; anew each time that it is opened.
-        offer: makes an offer of what the block has.
-        name: of the server, until it is open.
+        block: makes a new context manager each time that the offer is opened.
+        offer: makes an offer of the object that the block yields.
+        name: name of the server until the block is open.
     """
 
     def __init__(self, block: Block, offer: Callable[[Any], Offer], *, name: str) -> None:
@@ -33,20 +33,20 @@ class BlockOffer:
 
     @property
     def name(self) -> str:
-        """What clients are told that the server is."""
+        """Name of the server for clients."""
         return self._name if self._open is None else self._open.name
 
     def tools(self) -> list[types.Tool]:
-        """The tools, while it is open."""
+        """Return the tools; empty while the block is closed."""
         return [] if self._open is None else self._open.tools()
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Work | None:
-        """A call, while it is open."""
+        """Return a call that has not begun; `None` while the block is closed."""
         return None if self._open is None else self._open.begin(name, arguments, caller)
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """A block in which it can be called; raises what opening it raises, and as `serve_mcp` does."""
+        """Open the block and its offer; raise the errors of the block, and those of `serve_mcp`."""
         async with self._block() as served:
             offer = self._offer(served)
             async with offer.opened():
@@ -57,14 +57,13 @@ class BlockOffer:
                     self._open = None
 
     async def drain(self, timeout: float) -> Drained:
-        """Drain what is open."""
+        """Drain the open offer, if any."""
         return Drained() if self._open is None else await self._open.drain(timeout)
 
 
 def block_of(served: object) -> Block | None:
-    """What has to be opened before anything of it can be served: a function with `@asynccontextmanager`, or tools with
-    MCP servers among them that nobody has opened; `None` if there is nothing to open.
-    """
+    """Return a function that opens the object to serve, or `None` if it needs no opening."""
+    # Two kinds need it: functions with `@asynccontextmanager`, and MCP servers that are not open yet.
     if inspect.isfunction(served) and inspect.isasyncgenfunction(inspect.unwrap(served)):
         return cast("Block", served)
     listed: list[object] = list(cast("Sequence[object]", served)) if isinstance(served, (list, tuple)) else [served]

@@ -1,4 +1,4 @@
-"""A `ToolNode`, served: each of its tools is a tool of the server, and each call a supervised call of the node."""
+"""Serving a `ToolNode`: each tool of the node is a tool of the server, each call a supervised call of the node."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -24,16 +24,15 @@ from callboard_actors.mcp_service._work import Asking, Refusal, Tell, Work
 
 
 class NodeOffer:
-    """The tools of a node.
+    """Offer of the tools of a node.
 
     Args:
-        node: has them.
-        name: of the server.
-        promises_schemas: whether what a tool's function returns is what its client gets; a middleware of the node may
-            put something else in its place.
+        node: node to serve.
+        name: name of the server.
+        promises_schemas: list output schemas. `False` for a user's node: its middleware may replace results.
 
     Raises:
-        ValueError: a tool needs what only a graph has.
+        ValueError: if a tool needs an argument that only a graph provides.
     """
 
     def __init__(self, node: ToolNode, *, name: str, promises_schemas: bool) -> None:
@@ -45,7 +44,7 @@ class NodeOffer:
         self._promises_schemas = promises_schemas
 
     def tools(self) -> list[types.Tool]:
-        """The tools that the node offers now."""
+        """Return the tools that the node offers now."""
         return [listed(tool, self._output_schema(tool.name)) for tool in self._node.offered_tools()]
 
     def _output_schema(self, name: str) -> dict[str, Any] | None:
@@ -53,9 +52,10 @@ class NodeOffer:
         return found.schema if found is not None and self._promises_schemas else None
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "Work | None":
-        """A call of a tool, which has not begun."""
+        """Return a call of a tool that has not begun; `None` for an unknown tool."""
         if name not in self._results:
             return None
+        # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
         if caller.thread_id is None and keeps_conversations(self._node.tools_by_name[name], arguments):
             return Refusal(_NO_CONVERSATION.format(name))
         call: ToolCall = {"name": name, "args": arguments, "id": caller.call_name or uuid4().hex, "type": "tool_call"}
@@ -63,7 +63,7 @@ class NodeOffer:
         return NodeCall(self._node, call, _place(caller), told)
 
     def opened(self) -> AbstractAsyncContextManager[object]:
-        """A block in which the node's actors live."""
+        """Return the node as a context manager: its actors live inside the block."""
         return self._node
 
     async def drain(self, timeout: float) -> Drained:
@@ -79,10 +79,8 @@ _NO_CONVERSATION: Final = (
 
 
 def _place(caller: Caller) -> RunnableConfig:
-    """Return the config of a call: the thread of its client, and the name of a call that is made again.
-
-    A call of a client that nothing tells from others has a thread of its own, so that it finds nobody else's state.
-    """
+    """Return the config of a call: the thread id of its client, and the call name for retries."""
+    # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
     place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
     if caller.call_name is not None:
         place["callboard_run"] = caller.call_name  # makes `idempotency_key()` independent of the thread
@@ -90,7 +88,7 @@ def _place(caller: Caller) -> RunnableConfig:
 
 
 class NodeCall:
-    """One call of a tool of a node."""
+    """Call of one tool of a node."""
 
     def __init__(
         self, node: ToolNode, call: ToolCall, place: RunnableConfig, told: Callable[[object], types.CallToolResult]
@@ -100,12 +98,12 @@ class NodeCall:
         self._place = place
         self._told = told
         self._ledger: dict[str, Any] = {}
-        """What the node knows of the call while it waits for a person."""
+        """Ledger of the node: results, answers and open questions, while the call waits for a person."""
         self._questions: list[Asked] = []
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | Asking:
-        """Run the call, or go on with it."""
-        # With a state, though an empty one: it is there for arguments that may be without it.
+        """Run the call, or resume it with answers."""
+        # An empty state, for injected state arguments that have defaults.
         given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self._call, state={})
         runtime: Runtime[Any] = Runtime(stream_writer=tell)
         try:
@@ -118,10 +116,10 @@ class NodeCall:
         except ValidationError as error:
             if not answers:
                 return failed_with(error)
-            return Asking(self._questions, str(error))  # the question stays open
+            return Asking(self._questions, str(error))  # an invalid answer: the question stays open
         except ERRORS_OF_CALLS as error:
             return failed_with(error)
         return self._told(outcome)
 
     async def forget(self) -> None:
-        """Does nothing: of a call of a node, nothing is kept outside of this object."""
+        """Do nothing: all state of the call is in this object."""

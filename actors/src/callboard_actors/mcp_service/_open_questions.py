@@ -1,4 +1,4 @@
-"""Calls that wait for a person between two requests of one client: MCP since 2026-07-28."""
+"""Calls that wait for a person between two requests of a client, for protocol versions since 2026-07-28."""
 
 import math
 import secrets
@@ -13,16 +13,16 @@ from callboard_actors.mcp_service._course import Course
 from callboard_actors.mcp_service._work import Asking
 
 MOST: Final = 1000
-"""Calls of all clients that may wait at a time."""
+"""Limit of waiting calls of all clients."""
 MOST_OF_ONE: Final = 100
-"""Calls of one client that may wait at a time."""
+"""Limit of waiting calls of one client."""
 PATIENCE: Final = 3600.0
-"""Seconds that a call waits."""
+"""Seconds that a call waits for its answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A call that waits for a person, and what for."""
+    """Call that waits for a person, with its open questions."""
 
     caller: Caller
     name: str
@@ -33,23 +33,23 @@ class Waiting:
 
 
 class OpenQuestions:
-    """Keeps calls by what only the client knows that was asked. Each can be taken once: no call runs twice by that.
+    """Waiting calls by a secret state, which only the asked client knows. Each can be taken once, so none runs twice.
 
-    A client that has too many waiting loses the one that has waited longest. If all clients together have too many,
-    the client with the most of them loses one.
+    Above the limit per client, the client's oldest call is dropped. Above the limit of all clients, the oldest call
+    of the client with the most calls is dropped.
     """
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, Waiting] = OrderedDict()
         self._of_owners: Counter[tuple[str, str]] = Counter()
-        """Calls of each client. A client is a pair: its kind and name, or the address and port that it came from."""
+        """Number of waiting calls per client: ("principal", identity), or the peer's address and port."""
 
     async def keep(self, waiting: Waiting) -> str:
-        """Keep a call; returns what it is asked for by."""
+        """Store a call, and return its secret state."""
         for state in [state for state, one in self._waiting.items() if one.until <= anyio.current_time()]:
             await self._forget(state)
         owner = waiting.caller.owner
-        # In one step with the insertion below, as far as counts go: `forget` may wait, and other calls come meanwhile.
+        # No await between insertion and count: `_forget` may wait, and other calls may be stored meanwhile.
         state = secrets.token_urlsafe(32)
         self._waiting[state] = replace(waiting, until=anyio.current_time() + PATIENCE)
         self._of_owners[owner] += 1
@@ -60,8 +60,9 @@ class OpenQuestions:
         return state
 
     def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> Waiting | None:
-        """The call that waits, which no longer does; `None` if there is none, or it is another one."""
+        """Remove and return a waiting call; `None` if it is unknown, expired, or of another client or request."""
         found = self._waiting.get(state)
+        # The state is not enough: it must not continue a call of another client, or with other arguments.
         if found is None or (found.caller.principal, found.name, found.arguments) != (
             caller.principal,
             name,
@@ -72,7 +73,7 @@ class OpenQuestions:
         return found if found.until > anyio.current_time() else None
 
     async def close(self) -> None:
-        """Forget every call whose client has not come back with the answers."""
+        """Drop all waiting calls."""
         while self._waiting:
             await self._forget(next(iter(self._waiting)))
 
@@ -92,7 +93,8 @@ class OpenQuestions:
         return next(state for state, one in self._waiting.items() if one.caller.owner == owner)
 
     def _largest(self) -> tuple[str, str]:
-        """Return the client with the most calls: of the address with the most, so that many connections do not help."""
+        """Return the client with the most calls, at the address with the most calls in total."""
+        # By address first: a client must not evade the limit by opening many connections.
         of_hosts: Counter[tuple[str, str]] = Counter()
         for (host, name), count in self._of_owners.items():
             of_hosts[_group(host, name)] += count
@@ -100,5 +102,5 @@ class OpenQuestions:
 
 
 def _group(host: str, name: str) -> tuple[str, str]:
-    """Return what connections are bounded together by: their address; an authenticated client is one by itself."""
+    """Return the group for the limit of all clients: an authenticated client, or all connections of an address."""
     return (host, name) if host == "principal" else (host, "")

@@ -1,4 +1,4 @@
-"""A service over streamable HTTP, on an address of this machine."""
+"""Service over streamable HTTP, with uvicorn."""
 
 import logging
 import socket
@@ -17,7 +17,7 @@ _log = logging.getLogger("callboard")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches an address."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -27,17 +27,14 @@ def is_loopback(host: str) -> bool:
 async def serve_http(
     app: McpApp, host: str, port: int, *, drain: float, listening: Callable[[str, int], object]
 ) -> Drained:
-    """Serve until a signal comes.
+    """Serve until SIGTERM or SIGINT; raise OSError if the address cannot be used.
 
     Args:
-        app: is served.
-        host: the address to listen at.
-        port: the port; 0 for any.
-        drain: seconds for calls to finish when a signal comes.
-        listening: is told the address and the port, once clients may come.
-
-    Raises:
-        OSError: it cannot listen there.
+        app: application to serve.
+        host: address to listen on.
+        port: port to listen on; 0 for any free port.
+        drain: seconds for calls to finish after a signal.
+        listening: called with address and port when clients can connect.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listener:
@@ -51,7 +48,7 @@ async def serve_http(
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to us: there may be more to end than it knows of."""
+    """Uvicorn server without its own signal handlers: `drain_on_signal` drains the calls first."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -59,18 +56,18 @@ class _Server(uvicorn.Server):
 
 
 class _End:
-    """The end of the server, once calls have ended."""
+    """Drainable end of the server; it is drained after the calls."""
 
     def __init__(self, server: _Server) -> None:
         self._server = server
         self._has_come = anyio.Event()
 
     def come(self) -> None:
-        """Note that nothing is served any more."""
+        """Note that the server has stopped."""
         self._has_come.set()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Have the server end: clients that are served have this many seconds, and are then hung up on."""
+        """Stop the server; close the connections that still have requests after `timeout` seconds."""
         self._server.should_exit = True
         with anyio.move_on_after(timeout):
             await self._has_come.wait()

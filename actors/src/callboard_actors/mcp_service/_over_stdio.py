@@ -1,4 +1,4 @@
-"""A service over the stdin and stdout of its process."""
+"""Service over stdin and stdout of the process."""
 
 from types import TracebackType
 from typing import Any, Self, cast
@@ -17,13 +17,7 @@ from callboard_actors.mcp_service._stdio import Wire
 
 
 async def serve_stdio(service: Service, wire: Wire, drain: float) -> Drained:
-    """Serve the client at the other end of a wire, until it leaves or a signal comes.
-
-    Args:
-        service: what is served.
-        wire: to the client.
-        drain: seconds for calls to finish when a signal comes.
-    """
+    """Serve the client of a wire until it leaves, or until SIGTERM or SIGINT; `drain` is in seconds."""
     answers = _Answers()
     end = _End(wire, answers)
     async with service.opened(), drain_on_signal(service, end, timeout=drain) as shutdown:
@@ -33,12 +27,12 @@ async def serve_stdio(service: Service, wire: Wire, drain: float) -> Drained:
             async with stdio_server(cast("Any", wire), cast("Any", wire)) as (requests, responses):
                 await server.run(requests, answers.seen_on(responses), server.create_initialization_options())
         finally:
-            end.come()  # also of one that broke, or the drain would wait for it for ever
+            end.come()  # also after an error, or a drain would wait for ever
     return shutdown.report
 
 
 class _Answers:
-    """Which requests have no answer yet; a middleware of the server, which sees them begin."""
+    """Middleware of the server that tracks unanswered requests."""
 
     def __init__(self) -> None:
         self._due: set[str | int | None] = set()
@@ -51,30 +45,30 @@ class _Answers:
         try:
             return await call_next(ctx)
         except Exception:
-            raise  # which is an answer, too
+            raise  # the server sends an error response, which `_Noticing` sees
         except BaseException:
-            self.settled(ctx.request_id)  # cancelled: nobody waits for one
+            self.settled(ctx.request_id)  # cancelled: no response will be sent
             raise
 
     def settled(self, request: str | int | None) -> None:
-        """Note that a request needs no answer any more."""
+        """Note that a request is answered, or needs no answer."""
         self._due.discard(request)
         if not self._due:
             self._none_due.set()
 
     async def all_given(self) -> None:
-        """Wait until every request has its answer."""
+        """Wait until every request is answered."""
         while self._due:
             self._none_due = anyio.Event()
             await self._none_due.wait()
 
     def seen_on(self, stream: WriteStream[SessionMessage]) -> WriteStream[SessionMessage]:
-        """A stream on which answers are noticed once they are on their way."""
+        """Return a stream wrapper that notes each response after it was sent."""
         return _Noticing(stream, self)
 
 
 class _Noticing:
-    """A stream of messages to the client."""
+    """Stream of messages to the client that notes sent responses."""
 
     def __init__(self, stream: WriteStream[SessionMessage], answers: _Answers) -> None:
         self._stream = stream
@@ -102,7 +96,7 @@ class _Noticing:
 
 
 class _End:
-    """The end of the connection: once calls have ended, their answers are given, and then nothing is read any more."""
+    """Drainable end of the connection: it waits for the answers, then stops reading. It is drained after the calls."""
 
     def __init__(self, wire: Wire, answers: _Answers) -> None:
         self._wire = wire
@@ -110,11 +104,11 @@ class _End:
         self._has_come = anyio.Event()
 
     def come(self) -> None:
-        """Note that nothing is served any more."""
+        """Note that the connection has ended."""
         self._has_come.set()
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Wait until all requests have their answers, or the time is over (seconds), and hang up."""
+        """Wait until all requests are answered, for `timeout` seconds at most, then hang up."""
         if not self._has_come.is_set():
             with anyio.move_on_after(timeout):
                 await self._answers.all_given()

@@ -1,4 +1,4 @@
-"""A process that serves tools by MCP until it is told to end: `callboard mcp`, behind its options."""
+"""Implementation of `callboard mcp`: a process that serves tools by MCP until a signal."""
 
 import logging
 import sys
@@ -19,12 +19,12 @@ from callboard_actors.mcp_service._stdio import Wire, claimed_stdio
 from callboard_actors.mcp_service._token import take_token
 
 FAILED, WRONG = 1, 2
-"""Exit codes: it could not start; the command line is wrong. The others are those of `Drained`."""
+"""Exit codes: the server could not start; the command line is wrong. The other codes are those of `Drained`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was said on the command line; its help tells what each means."""
+    """Options of the command line; the help texts in `_command` explain them."""
 
     tools: str
     name: str | None
@@ -40,11 +40,11 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Serve until it ends; returns the exit code."""
+    """Serve until the client leaves or a signal arrives; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("mcp").setLevel(logging.WARNING)
     with ExitStack() as stack:
-        # Before the module is loaded, which may print, too.
+        # Before the module is imported: its output must not reach the client.
         wire = None if options.http else stack.enter_context(claimed_stdio())
         try:
             serve = _planned(options, wire)
@@ -59,13 +59,8 @@ def run(options: Options) -> int:
 
 
 def _planned(options: Options, wire: Wire | None) -> Callable[[], Awaitable[Drained]]:
-    """Check the options, load what is served, and return what serves it.
-
-    Raises:
-        ValueError: they do not go together, or name what is not there.
-        TypeError: they name what cannot be served.
-        ImportError: a package is missing.
-    """
+    """Check the options, load the object to serve, and return the function that serves it."""
+    # First of all, so that neither the user's module nor its subprocesses see the token in the environment.
     token = take_token(options.token_env)
     _check(options)
     served = _served(options)
@@ -85,7 +80,7 @@ def _planned(options: Options, wire: Wire | None) -> Callable[[], Awaitable[Drai
 
 
 def _check(options: Options) -> None:
-    """Refuse options that do not go together."""
+    """Raise ValueError for options that contradict each other."""
     if options.http and options.backend == "trio":
         raise ValueError("--http runs uvicorn, which needs asyncio: leave --backend trio out")
     given = {
@@ -104,7 +99,7 @@ def _served(options: Options) -> Any:
         module, found = load_named(options.tools, options.app_dir, example="tools")
     except (ImportError, ValueError):
         raise
-    except Exception as error:  # it is their code: they want to know where
+    except Exception as error:  # an error in the user's code: they need its traceback
         traceback.print_exception(error)
         raise ValueError(f"{options.tools} could not be loaded: {error!r}") from error
     if found is module:

@@ -1,4 +1,4 @@
-"""Progress of a call, told to the client that asked for it."""
+"""Progress notifications of a call for its client."""
 
 import math
 from collections.abc import AsyncGenerator, Callable
@@ -8,11 +8,11 @@ from typing import Final, NamedTuple, Protocol
 import anyio
 
 _STEP: Final = 1e-6
-"""Part of the total by which a number rises that has to rise, though no more is done."""
+"""Smallest step of a progress number, as a fraction of the total."""
 
 
 class Report(NamedTuple):
-    """How far a call is, as a client is told it."""
+    """Progress of a call, as sent to the client."""
 
     progress: float
     total: float | None
@@ -20,29 +20,23 @@ class Report(NamedTuple):
 
 
 class TellsProgress(Protocol):
-    """The session of a request: it tells its client, if that has asked for it."""
+    """Session of a request; it sends progress only if the client asked for it."""
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the client how far its request is."""
+        """Send the progress of the request to the client."""
         ...
 
 
 class Rising:
-    """Makes reports of what tools say: the protocol wants numbers that rise, and tools may say none."""
+    """Source of reports with strictly rising numbers, as the protocol requires. Tools may report no numbers."""
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._total: float | None = None
 
     def report(self, message: object, done: object = None, total: object = None) -> Report:
-        """Return what the client is told next, with a number that is higher than the last one.
-
-        Args:
-            message: a text, or nothing.
-            done: how much is done; if that is no more than before, or unknown, the number rises by one, or by a
-                millionth of the total.
-            total: how much there is to do; what was said last holds.
-        """
+        """Return the next report; its number is higher than the last one."""
+        # If `done` is missing or did not rise, the number rises by one, or by a millionth of the last known total.
         if isinstance(total, (int, float)):
             self._total = float(total)
         self._last = self._next(done)
@@ -54,15 +48,13 @@ class Rising:
         if self._last is None:
             return 0.0
         step = 1.0 if self._total is None else _STEP * max(self._total, 1.0)
-        return max(self._last + step, math.nextafter(self._last, math.inf))  # a step may be too small for a large one
+        return max(self._last + step, math.nextafter(self._last, math.inf))  # a small step may vanish by rounding
 
 
 @asynccontextmanager
 async def telling(session: TellsProgress) -> AsyncGenerator[Callable[[object], None]]:
-    """A block in which progress is told; gives what takes the chunks of a stream, of which some are progress.
-
-    What a slow client has not taken is replaced by what comes later: a call never waits for it.
-    """
+    """Send progress during the block; yield a function that takes stream chunks, and ignores other chunks."""
+    # `waiting` holds at most one report, the newest: a call never waits for a slow client.
     rising = Rising()
     waiting: list[Report] = []
     due = anyio.Event()

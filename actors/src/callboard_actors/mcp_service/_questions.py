@@ -1,4 +1,4 @@
-"""Questions of a run as forms that an MCP client shows to its user, and what is filled in as the answers to them."""
+"""Questions of a run as forms for the client's user, and answers from the filled-in forms."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,18 +21,18 @@ _WHAT_FOR: Final = {
 
 
 class DeclinedError(Exception):
-    """The user has not answered, and the question has no answer that says so."""
+    """Raised if the user declines a question that has no answer for this."""
 
 
 class UnfitAnswerError(Exception):
-    """What was filled in is no answer; says why, to the user."""
+    """Raised for an invalid answer, with a text for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question, and the forms that it is asked by: one for each action that waits for approval, else one.
+    """Question with its forms: one form for each action that waits for approval, else one form.
 
-    What another MCP server asks is asked in its own words, and its client's answer is passed on, a refusal, too.
+    A question of another MCP server is passed on unchanged, and so is the client's answer, even a refusal.
     """
 
     question: Interrupt
@@ -41,7 +41,7 @@ class Asked:
 
     @property
     def forms(self) -> list[types.ElicitRequest]:
-        """What the client is asked to show."""
+        """Forms for the client to show."""
         if self.passed_on is not None:
             return [self.passed_on]
         if self.approval is None:
@@ -49,14 +49,11 @@ class Asked:
         return [_form(_described(action), _schema_for(action)) for action in self.approval.actions]
 
     def answer(self, filled: Sequence[types.ElicitResult]) -> object:
-        """What the run is resumed with.
-
-        Args:
-            filled: what became of each form.
+        """Return the value to resume the run with, from the result of each form.
 
         Raises:
-            DeclinedError: the user has not answered, and has to.
-            UnfitAnswerError: what was filled in is no answer.
+            DeclinedError: if the user declined, and the question does not allow it.
+            UnfitAnswerError: if an answer is invalid.
         """
         if self.passed_on is not None:
             return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))
@@ -67,12 +64,12 @@ class Asked:
 
 
 def asked(questions: Sequence[Interrupt]) -> list[Asked]:
-    """The questions of a run, to be shown."""
+    """Return the questions of a run with their forms."""
     return [Asked(question, approval_in(question.value), request_in(question.value)) for question in questions]
 
 
 def with_complaint(form: types.ElicitRequest, complaint: str) -> types.ElicitRequest:
-    """A form that is shown once more, and says first why."""
+    """Return a copy of a form that begins with a complaint about the last answer."""
     params = form.params
     return form.model_copy(update={"params": params.model_copy(update={"message": f"{complaint}\n\n{params.message}"})})
 
@@ -89,9 +86,9 @@ def _as_text(value: object) -> str:
 
 
 def _described(action: Action) -> str:
-    """What is asked, with all arguments: what is not seen cannot be approved."""
+    """Return the text of an approval with all arguments: a person must see everything that they approve."""
     description = action.description or ""
-    if f"Args: {dict(action.args)}" in description:  # as RequireApproval writes it, unless somebody else does
+    if f"Args: {dict(action.args)}" in description:  # RequireApproval has added the arguments already
         return description
     return f"{description}\n\n{action.name}({_as_text(dict(action.args))})".strip()
 
@@ -114,7 +111,7 @@ def _schema_for(action: Action) -> dict[str, Any]:
 
 
 def _decided(action: Action, filled: types.ElicitResult) -> Answer:
-    """What was decided of an action; who does not fill the form in refuses it."""
+    """Return the decision about an action. A form that was not filled in means `ignore`."""
     content = filled.content or {}
     if filled.action != "accept":
         if "ignore" not in action.allowed:
@@ -149,7 +146,7 @@ def _args_of(word: str, content: Mapping[str, object]) -> Any:
 
 
 def _free_schema(question: Interrupt) -> dict[str, Any]:
-    """The schema that came with a question, where a form can have it; else a text."""
+    """Return the schema of the question if a form supports it; else a form with one text field."""
     schema = _own_schema(question)
     if _is_flat(schema):
         return {name: value for name, value in schema.items() if name in ("type", "properties", "required")}
@@ -166,6 +163,7 @@ def _own_schema(question: Interrupt) -> Mapping[str, Any]:
 
 
 def _is_flat(schema: Mapping[str, Any]) -> bool:
+    # MCP allows only flat objects with primitive fields in a form.
     properties = schema.get("properties")
     return (
         schema.get("type") == "object"

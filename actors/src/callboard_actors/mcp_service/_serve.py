@@ -1,4 +1,4 @@
-"""`serve_mcp` and `mcp_app`: the doors for programs; `callboard mcp` goes through the first one."""
+"""Public functions `serve_mcp` and `mcp_app`, and their parts that `callboard mcp` uses."""
 
 import logging
 import sys
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from callboard_actors.mcp_service._stdio import Wire
 
 Transport = Literal["stdio", "http"]
-"""By which way clients come: the one that has started this process, or any by HTTP."""
+"""Transport: stdio for the client that started this process, or HTTP for any client."""
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8000
-"""Where to listen, where nobody says otherwise."""
+"""Default address and port to listen on."""
 
 _PATH: Final = "/mcp"
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
-"""The names of this machine for itself."""
-_ANYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
+"""Names of the loopback interface."""
+_ANYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - for comparison only
 _log = logging.getLogger("callboard")
 
 
@@ -44,26 +44,26 @@ async def serve_mcp(
     token: Token | None = None,
     drain: float = 30.0,
 ) -> Drained:
-    """Serve tools by MCP, until the client leaves or the process is told to end; returns what became of what ran.
+    """Serve tools by MCP until the client leaves, or until SIGTERM or SIGINT; return the report of the drain.
 
     Args:
-        served: a `ToolNode`, an agent, or tools: functions, LangChain's, actors, and MCP servers, which are opened for
-            as long; or a function with `@asynccontextmanager` that yields one of these.
-        transport: "stdio" for the client that has started this process, "http" for streamable HTTP.
-        name: of the server, for its clients.
-        description: of an agent, for the models of its clients.
-        host: where to listen, for HTTP.
-        port: at which port; 0 for any, which is told on stderr.
-        allowed_hosts: by which other names than that of the host clients come, without a port.
-        token: what clients have to show, as a bearer: one token for all, or one for each client, by the client's name.
-        drain: seconds for calls to finish at SIGTERM or Ctrl-C; what has not is ended.
+        served: a `ToolNode`, an agent, or tools (functions, LangChain tools, actors, MCP servers); or a function with
+            `@asynccontextmanager` that yields one of these. MCP servers are opened while the tools are served.
+        transport: "stdio" for the client that started this process, "http" for streamable HTTP.
+        name: name of the server, for its clients.
+        description: description of an agent, for the models of its clients.
+        host: address to listen on, for HTTP.
+        port: port to listen on, for HTTP; 0 for any free port, which is printed on stderr.
+        allowed_hosts: further host names, without a port, that clients may use to reach the server.
+        token: bearer token that all clients must send, or a mapping from client names to their tokens.
+        drain: seconds for calls to finish after a signal; later ones are ended.
 
     Raises:
         ImportError: without the extra `mcp`.
-        TypeError: for what cannot be served.
-        ValueError: for tools that need what only a graph has, and options that do not go together.
-        RuntimeError: for HTTP on trio; `mcp_app` runs there, under a server that does.
-        OSError: it cannot listen there.
+        TypeError: for an object that cannot be served.
+        ValueError: for tools with arguments that only a graph provides, and for contradictory options.
+        RuntimeError: for HTTP on trio; run `mcp_app` under an ASGI server that supports trio.
+        OSError: if the address cannot be used.
     """
     if transport not in ("stdio", "http"):
         raise ValueError(f'serve_mcp(transport=...) is "stdio" or "http", got {transport!r}')
@@ -78,7 +78,7 @@ async def serve_mcp(
 
 
 def service_of(served: "Served", *, name: str | None, description: str | None) -> "Service":
-    """What is served, checked; raises as `serve_mcp` does."""
+    """Return the service of a checked object; raise the errors of `serve_mcp`."""
     needs("an MCP server", "mcp", extra="mcp")
     from callboard_actors.mcp_service._service import Service
 
@@ -86,13 +86,7 @@ def service_of(served: "Served", *, name: str | None, description: str | None) -
 
 
 async def over_stdio(service: "Service", drain: float, wire: "Wire | None" = None) -> Drained:
-    """Serve the client that has started this process.
-
-    Args:
-        service: what is served.
-        drain: seconds for calls to finish.
-        wire: of `claimed_stdio`, where stdin and stdout were claimed before.
-    """
+    """Serve the client that started this process; `wire` if stdin and stdout were claimed before."""
     from callboard_actors.mcp_service._over_stdio import serve_stdio
     from callboard_actors.mcp_service._stdio import claimed_stdio
 
@@ -109,7 +103,7 @@ def http_app(
     allowed_hosts: Sequence[str],
     token: Token | None,
 ) -> "McpApp":
-    """An application for the clients that come to a host; raises as `serve_mcp` does, and warns of an open door."""
+    """Return an application for a host; raise the errors of `serve_mcp`, and warn of access without a token."""
     needs("an MCP server", "mcp", extra="mcp")
     from callboard_actors.mcp_service._over_http import is_loopback
 
@@ -126,7 +120,7 @@ def http_app(
 
 
 async def over_http(app: "McpApp", host: str, port: int, drain: float) -> Drained:
-    """Serve all who come by HTTP; raises as `serve_mcp` does."""
+    """Serve clients by HTTP; raise the errors of `serve_mcp`."""
     from callboard_actors.mcp_service._over_http import serve_http
 
     if sniffio.current_async_library() != "asyncio":
@@ -155,23 +149,24 @@ def mcp_app(
     allowed_hosts: Sequence[str] = _LOOPBACK,
     token: Token | None = None,
 ) -> "McpApp":
-    """Make an ASGI application that serves tools by MCP, over streamable HTTP, on asyncio and trio.
+    """Return an ASGI application that serves tools by MCP over streamable HTTP, on asyncio and trio.
 
-    It runs by itself, or in another application that has its `lifespan`. `drain_on_signal` takes it.
+    Run it under an ASGI server, or mount it in another application that uses its `lifespan`. It can be passed to
+    `drain_on_signal`.
 
     Args:
-        served: a `ToolNode`, an agent, or tools: functions, LangChain's, actors, and MCP servers, which are opened for
-            as long; or a function with `@asynccontextmanager` that yields one of these.
-        name: of the server, for its clients.
-        description: of an agent, for the models of its clients.
-        path: where clients find it.
-        allowed_hosts: by which names clients come, without a port.
-        token: what clients have to show, as a bearer: one token for all, or one for each client, by the client's name.
+        served: a `ToolNode`, an agent, or tools (functions, LangChain tools, actors, MCP servers); or a function with
+            `@asynccontextmanager` that yields one of these. MCP servers are opened while the tools are served.
+        name: name of the server, for its clients.
+        description: description of an agent, for the models of its clients.
+        path: URL path of the MCP endpoint.
+        allowed_hosts: host names, without a port, that clients may use to reach the server.
+        token: bearer token that all clients must send, or a mapping from client names to their tokens.
 
     Raises:
         ImportError: without the extra `mcp`.
-        TypeError: for what cannot be served.
-        ValueError: for tools that need what only a graph has, and for an empty token or one of two clients.
+        TypeError: for an object that cannot be served.
+        ValueError: for tools with arguments that only a graph provides, for an empty token, and for equal tokens.
     """
     service = service_of(served, name=name, description=description)
     from callboard_actors.mcp_service._app import McpApp

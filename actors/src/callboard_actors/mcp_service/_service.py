@@ -1,4 +1,4 @@
-"""What is served, behind whichever transport: the server of the SDK, and the way from what a user gives to it."""
+"""Service behind any transport: the server of the SDK, and the conversion of the user's object to an offer."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,24 +22,24 @@ from callboard_actors.mcp_service._typed_results import with_json_results
 from callboard_actors.mcp_service._work import Offer
 
 PATIENCE: Final = 30.0
-"""Seconds that calls have to finish when the server ends, where nobody says otherwise."""
+"""Default time for calls to finish when the server ends, in seconds."""
 
 Tool = BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | McpServer
 Served = ToolNode | Agent | Sequence[Tool] | Tool | Callable[[], AbstractAsyncContextManager[Any]]
-"""What can be served."""
+"""Object that can be served."""
 
 
 class Service:
-    """Serves a node, an agent or tools to clients of MCP, by whichever transport they come.
+    """Service of a node, an agent or tools for MCP clients, independent of the transport.
 
     Args:
         served: a node, an agent, or tools; or a function that opens one of these.
-        name: of the server, for its clients.
-        description: of an agent, for the models of its clients.
+        name: name of the server, for its clients.
+        description: description of an agent, for the models of its clients.
 
     Raises:
-        TypeError: for what cannot be served.
-        ValueError: for tools that need what only a graph has, two of one name, and no tool at all.
+        TypeError: for an object that cannot be served.
+        ValueError: for tools with arguments that only a graph provides, equal tool names, and an empty list of tools.
     """
 
     def __init__(self, served: Served, *, name: str | None, description: str | None) -> None:
@@ -48,11 +48,11 @@ class Service:
 
     @property
     def tool_names(self) -> list[str]:
-        """The tools that are served."""
+        """Names of the served tools."""
         return [tool.name for tool in self._offer.tools()]
 
     def server(self) -> Server[Any]:
-        """The server of the SDK, for one transport."""
+        """Return a new server of the SDK, for one transport."""
         return Server(
             self._offer.name,
             version=version("callboard-actors"),
@@ -69,13 +69,14 @@ class Service:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """A block in which it can be called."""
+        """Open the offer: calls are possible during the block."""
         self._calls.reopen()
         async with self._offer.opened():
             yield
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
-        """Ask nobody any more, begin no calls, and let those that run finish."""
+        """Ask no more questions, refuse new calls, and wait for running calls; `timeout` is in seconds."""
+        # Questions first: an answer that arrives during the drain could not continue its call.
         await self._calls.close()
         return await self._offer.drain(timeout)
 
@@ -91,7 +92,7 @@ def _offer(served: Served, name: str | None, description: str | None) -> Offer:
         raise ValueError("description=... is for an agent, which is one tool; tools have descriptions of their own")
     if block is not None:
         if block is not served:
-            _tools(served)  # what of it is no tool is said before anything is opened
+            _tools(served)  # raises for an object that is no tool, before anything is opened
         return BlockOffer(block, partial(_offer, name=name, description=description), name=name or _NAME)
     if isinstance(served, ToolNode):
         node, promises_schemas = served, False
@@ -108,7 +109,7 @@ def _tools(served: object) -> list[Any]:
 
 
 def _tool(one: object) -> object:
-    """A tool for a node; what the node makes of actors and of servers is its own affair."""
+    """Return an object that `ToolNode` accepts; actors and MCP servers are accepted as they are."""
     if isinstance(one, (Actor, ChildSpec, McpServer)):
         return one
     if isinstance(one, BaseTool):

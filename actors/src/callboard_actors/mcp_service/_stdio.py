@@ -1,7 +1,7 @@
-"""The wire of a process whose client has started it: its stdin and stdout, which nobody else reads or writes.
+"""Connection to the client that started this process: its stdin and stdout, reserved for the protocol.
 
-While it is claimed, what else the process prints goes to stderr, and who reads its stdin finds nothing there: tools,
-what they start, the module that has them.
+While they are claimed, all other output of the process goes to stderr, and its standard input is empty. This holds
+for the tools, for their subprocesses, and for the module that defines them.
 """
 
 import os
@@ -12,17 +12,14 @@ from contextlib import contextmanager, redirect_stdout, suppress
 import anyio
 
 _AT_ONCE = 4096
-"""Bytes that can be written without waiting, where a pipe or a socket has room at all: POSIX's PIPE_BUF."""
+"""Bytes that a writable pipe accepts without blocking: PIPE_BUF of POSIX."""
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class Wire:
-    """Lines from the client, and to it. No thread waits for them, so that nothing has to end first when we do.
+    """Lines from and to the client, over two file descriptors."""
 
-    Args:
-        source: the descriptor to read.
-        sink: the descriptor to write.
-    """
+    # Waits in the event loop and not in a thread: a thread blocked in `read()` would keep the process from ending.
 
     def __init__(self, source: int, sink: int) -> None:
         self._source = source
@@ -31,13 +28,13 @@ class Wire:
         self._waiting: anyio.CancelScope | None = None
 
     def hang_up(self) -> None:
-        """Read no more: for who reads, the client has left."""
+        """Stop reading: the iterator ends as if the client had left."""
         self._hung_up = True
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """The lines that come, until the client leaves or `hang_up` is called."""
+        """Yield the received lines until the client leaves, or until `hang_up()`."""
         rest = b""
         while chunk := await self._chunk():
             *lines, rest = (rest + chunk).split(b"\n")
@@ -53,7 +50,7 @@ class Wire:
         return b""
 
     async def write(self, text: str) -> None:
-        """Write all of it, as the client takes it; for one that has left, nothing is written."""
+        """Write a text as fast as the client reads it; discard it if the client has left."""
         left = memoryview(text.encode())
         try:
             while left:
@@ -63,28 +60,29 @@ class Wire:
             self.hang_up()
 
     async def flush(self) -> None:
-        """Do nothing: what was written is with the client."""
+        """Do nothing: `write()` does not buffer."""
 
 
 async def _until(ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
-    """Wait for a descriptor; a file on disk is always ready, and cannot be waited for."""
+    """Wait until a descriptor is ready. A file on disk is always ready, and raises PermissionError."""
     with suppress(PermissionError):
         await ready(descriptor)
 
 
 @contextmanager
 def claimed_stdio() -> Generator[Wire]:
-    """Have stdin and stdout of the process for the client alone, until the block is left."""
+    """Reserve stdin and stdout of the process for the client during the block."""
     sys.stdout.flush()
     source, sink = os.dup(_STDIN), os.dup(_STDOUT)
     nothing = os.open(os.devnull, os.O_RDONLY)
+    # On the level of descriptors: subprocesses and C code use these, and not `sys.stdin` and `sys.stdout`.
     os.dup2(nothing, _STDIN)
     os.dup2(_STDERR, _STDOUT)
     try:
         with redirect_stdout(sys.stderr):
             yield Wire(source, sink)
     finally:
-        sys.stdout.flush()  # what somebody has written who had it before
+        sys.stdout.flush()  # buffered output of code that kept the old object must go to stderr
         os.dup2(source, _STDIN)
         os.dup2(sink, _STDOUT)
         for descriptor in (nothing, source, sink):

@@ -1,22 +1,18 @@
-"""Tokens that clients over HTTP have to show, and where `callboard mcp` finds them."""
+"""Bearer tokens of clients over HTTP, and their environment variables."""
 
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 TOKEN = "CALLBOARD_MCP_TOKEN"  # noqa: S105 - the name of a variable
-"""Has it, where it is set."""
+"""Environment variable with the token of `callboard mcp`."""
 
 Token = str | Mapping[str, str]
-"""One token that all clients show; or the token of each client, by the client's name."""
+"""Token of all clients, or the tokens of clients by their names."""
 
 
 def check_token(token: Token | None) -> None:
-    """Refuse tokens that do not keep anybody out, or do not tell clients apart.
-
-    Raises:
-        ValueError: a token is empty, two clients have the same one, or no client has one.
-    """
+    """Raise ValueError for an empty token, equal tokens of two clients, or an empty mapping."""
     tokens = [] if token is None else [token] if isinstance(token, str) else list(token.values())
     if not all(one.strip() for one in tokens):
         raise ValueError("the token is empty: whoever shows none would have it")
@@ -27,14 +23,10 @@ def check_token(token: Token | None) -> None:
 
 
 def take_token(variables: Sequence[str] | None) -> Token | None:
-    """Take the tokens out of the environment, so that what the tools start does not have them.
+    """Return the tokens of the environment, and remove them, so that subprocesses of tools do not inherit them.
 
-    Args:
-        variables: as the command line names them: one variable, or NAME=VARIABLE for each client; without any, `TOKEN`
-            is looked at.
-
-    Raises:
-        ValueError: a variable was named, and is not set, or empty; or the two forms are mixed.
+    `variables` is one variable, or NAME=VARIABLE for each client; the default is `TOKEN`. Raises ValueError for an
+    unset variable, or a mixture of both forms.
     """
     if not variables:
         return os.environ.pop(TOKEN, "").strip() or None

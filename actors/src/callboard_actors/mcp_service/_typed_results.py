@@ -1,4 +1,4 @@
-"""Tools whose functions say that they return an object: what it looks like, and its JSON in place of its `str`."""
+"""Tools with an object as annotated return type: output schema, and JSON results instead of `str` of the object."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,31 +12,27 @@ from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
 _FUNCTIONS: Final = ("func", "coroutine")
-"""Where LangChain's tools keep the functions that they were made of."""
+"""Attributes of a LangChain tool that hold its functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultType:
-    """What the function of a tool says that it returns."""
+    """Annotated return type of a tool's function."""
 
     adapter: TypeAdapter[Any]
     schema: dict[str, Any]
 
     def as_json(self, name: str, result: object) -> object:
-        """A result as the JSON that the schema describes.
-
-        Raises:
-            TypeError: it is something else.
-        """
+        """Return a result as JSON value of the schema; raise TypeError if it does not fit."""
         try:
             return self.adapter.dump_python(self.adapter.validate_python(result), mode="json")
         except ValidationError as error:
-            # Not as it is: it would be taken for one about arguments, which the model could repair.
+            # Not a ValidationError: the node would take it for wrong arguments, and ask the model to repair them.
             raise TypeError(f"the tool {name!r} did not return what its annotation says: {error}") from None
 
 
 def result_type(tool: BaseTool) -> ResultType | None:
-    """What a tool returns, if that is an object with a schema; one that is told in two parts says nothing of it."""
+    """Return the result type of a tool if it is an object with a schema; `None` for tools with content and artifact."""
     function = next((one for attribute in _FUNCTIONS if (one := getattr(tool, attribute, None)) is not None), None)
     if function is None or tool.response_format != "content":
         return None
@@ -47,7 +43,7 @@ def result_type(tool: BaseTool) -> ResultType | None:
         adapter = _adapter(returned)
         schema = adapter.json_schema(mode="serialization")
     except (PydanticSchemaGenerationError, PydanticUserError, NameError, TypeError):
-        return None  # nothing that has a schema, such as a Command
+        return None  # a type without a schema, such as a Command
     return ResultType(adapter, schema) if schema.get("type") == "object" else None
 
 
@@ -57,17 +53,17 @@ def _adapter(returned: Any) -> TypeAdapter[Any]:
     except PydanticUserError:
         if not is_typeddict(returned):
             raise
-        return TypeAdapter(dict[str, Any])  # one of `typing`, before Python 3.12: what it has in it is not known
+        return TypeAdapter(dict[str, Any])  # pydantic rejects `typing.TypedDict` before Python 3.12: accept any fields
 
 
 def _is_langchains_own(returned: object) -> bool:
-    """Whether it is no result itself, but has one in it: a message, a command."""
+    """Return whether a type is a container of the result (message or command), and not the result itself."""
     kind = get_origin(returned) or returned
     return isinstance(kind, type) and issubclass(kind, ToolOutputMixin | BaseMessage)
 
 
 def with_json_results(tool: BaseTool) -> BaseTool:
-    """A tool whose objects a model reads as JSON; the tool itself where it returns none."""
+    """Return a copy of a tool with JSON results; the tool itself if it does not return an object."""
     found = result_type(tool)
     if found is None or not isinstance(tool, StructuredTool):
         return tool

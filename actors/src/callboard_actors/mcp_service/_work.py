@@ -1,4 +1,4 @@
-"""What is served, and one call of it: it ends with a result, or waits for a person. Knows no transport and no era."""
+"""Protocols of a served object and of its calls, independent of transport and protocol version."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,38 +13,38 @@ from callboard_actors.mcp_service._content import failed
 from callboard_actors.mcp_service._questions import Asked
 
 Tell = Callable[[object], None]
-"""Takes the chunks of a stream; of those that are progress, the client is told."""
+"""Function that takes stream chunks, and sends the progress among them to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A call that waits for a person."""
+    """State of a call that waits for a person: its questions."""
 
     questions: Sequence[Asked]
     complaint: str = ""
-    """What was wrong with the answer that they have given before."""
+    """Error in the previous answer, for the person; empty without one."""
 
 
 class Work(Protocol):
-    """One call, from its arguments to its result, through all of its questions."""
+    """Call of a client, from its arguments through its questions to its result."""
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | Asking:
-        """Run until it has a result, or a person has to be asked; never raises an error of the call.
+        """Run until the result, or until a person has to be asked. An error of the call is returned as a result.
 
         Args:
-            answers: by the id of the question; none to begin.
-            tell: is told of progress.
+            answers: answers by question id; empty to begin the call.
+            tell: receives stream chunks with progress.
         """
         ...
 
     async def forget(self) -> None:
-        """Let go of what was kept for it: its questions will not be answered."""
+        """Delete the stored state of the call: its questions will not be answered."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A call that does not begin; says why."""
+    """Call that is refused with a reason."""
 
     why: str
 
@@ -53,35 +53,35 @@ class Refusal:
         return failed(self.why)
 
     async def forget(self) -> None:
-        """Do nothing: nothing is kept for the call."""
+        """Do nothing: the call has no stored state."""
 
 
 class Offer(Protocol):
-    """What a server of MCP offers: its name, its tools, and calls of them."""
+    """Served object: its name, its tools, and calls of them."""
 
     @property
     def name(self) -> str:
-        """What clients are told that the server is."""
+        """Name of the server for clients."""
         ...
 
     def tools(self) -> list[types.Tool]:
-        """The tools that clients may see now."""
+        """Return the tools that clients may see now."""
         ...
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> Work | None:
-        """A call, which has not begun; `None` if there is no such tool.
+        """Return a call that has not begun; `None` for an unknown tool.
 
         Args:
-            name: of the tool.
-            arguments: as the client has written them.
-            caller: the client that makes the call.
+            name: name of the tool.
+            arguments: arguments from the client, not validated.
+            caller: client that makes the call.
         """
         ...
 
     def opened(self) -> AbstractAsyncContextManager[object]:
-        """A block in which it can be called."""
+        """Return a context manager: calls are possible inside its block."""
         ...
 
     async def drain(self, timeout: float) -> Drained:
-        """Begin nothing any more, and let what runs finish within so many seconds."""
+        """Refuse new calls, and wait for running ones; `timeout` is in seconds."""
         ...
