@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 @contextmanager
 def stoppable() -> Generator[None]:
     """Raise `Stopped` in the main thread at the first SIGINT or SIGTERM; end the process at the second."""
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
     stopping = False

@@ -1,6 +1,6 @@
 """Telemetry of calls, runs and actors: OpenTelemetry spans and metrics, log lines, recordings.
 
-Tracing, Metrics, Logs    observers; active without any code once the application has an SDK, or sets a log level
+Tracing, Metrics, Logs    observers; active by themselves once the application has an SDK, or sets a log level
 setup                     sets up an OpenTelemetry SDK and log lines for an application without them
 Recorder, read_recording  write all events to a file, and read the file back
 CallTracker               base class of your own observers: follows the state of each call

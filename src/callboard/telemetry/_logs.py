@@ -77,7 +77,7 @@ class Logs:
     """Log lines of calls, runs and actors, on the logger "callboard.calls".
 
     Each line has an event name and fields. structlog passes them to the standard library's logging as the message and
-    the `extra` of a record, so any handler of the application receives them. No code is needed beyond a level:
+    the `extra` of a record. Any handler of the application receives them. Setting a level is enough to get them:
     `logging.getLogger("callboard").setLevel("INFO")`. No field contains an argument, a result or an error's text.
 
     Args:

@@ -50,8 +50,8 @@ class _OpenRun:
 class Metrics:
     """OpenTelemetry metrics: those of the conventions for generative AI, and metrics of queues and limits.
 
-    Without any code, metrics are recorded once the application has set up a meter provider. Make an instance only
-    for another provider.
+    callboard records them by itself once the application has set up a meter provider. Make an instance only for
+    another provider.
 
     Args:
         provider: source of the meter; by default the global meter provider.

@@ -42,7 +42,7 @@ class Records:
             line["id"] = event.call_id
         if event.run is not None and event.run.number:
             line["run"] = event.run.number
-        if event.resumes is not None:
+        if event.resumes is not None:  # a mark of `_links`: the span of the call, a space, the span of the run
             line["resumes"] = event.resumes.split(" ")[0]
         if self._capture.wanted and event.call is not None:
             line["args"] = self._capture.short(event.call.get("args"))

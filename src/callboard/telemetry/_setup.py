@@ -111,6 +111,8 @@ def _tracer_provider(
     made = TracerProvider(resource=_resource(service_name))
     exporter = OTLPSpanExporter(endpoint=_path(endpoint, "traces"), headers=headers)
     made.add_span_processor(BatchSpanProcessor(exporter))
+    # After an earlier `setup()`, its ended provider is still the global one, which the API never replaces. Then only
+    # the observers of this `setup()` use the new provider.
     if is_stand_in(provider):
         trace.set_tracer_provider(made)
     # Registered before the observers, so `shutdown()` calls it after them: no span begins on a provider that is down.

@@ -19,8 +19,8 @@ from callboard.telemetry._run_spans import RunSpans
 class Tracing:
     """Spans of the OpenTelemetry conventions for generative AI, through any tracer provider.
 
-    Without any code, spans are made once the application has set up an SDK. Make an instance only for another
-    provider, or for other settings.
+    callboard makes spans by itself once the application has set up an SDK. Make an instance only for another provider,
+    or for other settings.
 
     Args:
         provider: source of the tracer; by default the global tracer provider.

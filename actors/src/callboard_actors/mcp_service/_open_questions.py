@@ -46,6 +46,7 @@ class OpenQuestions:
 
     async def keep(self, waiting: Waiting) -> str:
         """Store a call, and return its secret state."""
+        # There is no timer: expired calls are dropped here, or refused by `take`.
         for state in [state for state, one in self._waiting.items() if one.until <= anyio.current_time()]:
             await self._forget(state)
         owner = waiting.caller.owner
