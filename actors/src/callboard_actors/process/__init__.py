@@ -1,9 +1,9 @@
-"""Worker processes: functions that can be killed, on asyncio and trio.
+"""Worker processes for functions that may have to be killed, on asyncio and trio.
 
     async with Processes(workers=2, preload=["json"]) as pool:
         value = await pool.run(fn, *args)
 
-It is an engine: tools and actors that say `runs_in=pool` run there.
+A pool is an engine: tools and actors with `runs_in=pool` run in its workers.
 """
 
 import sys
@@ -15,7 +15,8 @@ if sys.platform in ("win32", "emscripten", "wasi"):
         "and what it hands to workers are file descriptors over UNIX sockets; on Windows, run it within WSL"
     )
 
-# The zygote lives in this package, too, and every worker would pay for what it imports.
+# Loaded on first use: the zygote and every spawned worker import this package, and each import costs them time and
+# memory.
 if TYPE_CHECKING:
     from callboard_actors.process._confine import Confine as Confine
     from callboard_actors.process._errors import ResultLostError as ResultLostError
@@ -35,6 +36,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    # Not cached in the module's globals: `import_module` finds a loaded module in `sys.modules` without reading a file.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

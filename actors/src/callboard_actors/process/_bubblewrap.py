@@ -1,6 +1,7 @@
-"""Bubblewrap: a program in namespaces of its own, with nothing in its file system but what it needs.
+"""Bubblewrap: runs a zygote in its own namespaces, with a file system that holds only the paths it needs.
 
-Its first process is one of bubblewrap's, which ends with the program, and with which the kernel ends all others.
+The first process in the new process namespace belongs to bubblewrap. It ends with the program that it runs, and then
+the kernel kills every other process of that namespace.
 """
 
 import os
@@ -18,16 +19,18 @@ from callboard_actors.process._kernel import children_of
 from callboard_actors.process._mounts import OwnPlaceError, mounts
 from callboard_actors.process._readable import ways_to_readable
 
+# Bytes. A tmpfs is memory of the kernel, which the limit of address space does not count.
 _TEMPORARY_SIZE = 256 * 1024**2
 
+# A user namespace lets bubblewrap create the others without root.
 _ALONE = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")
 
 
 def wrapped(command: Sequence[str], confine: Confine) -> list[str]:
-    """Make a command that starts this one inside.
+    """Return the `bwrap` command that runs `command` in the sandbox.
 
     Raises:
-        CannotConfineError: there is no bubblewrap, or a path cannot be had inside.
+        CannotConfineError: `bwrap` is not installed, or a path cannot be mounted.
     """
     program = shutil.which("bwrap")
     if program is None:
@@ -38,9 +41,11 @@ def wrapped(command: Sequence[str], confine: Confine) -> list[str]:
         program,
         *_ALONE,
         *([] if confine.network else ["--unshare-net"]),
+        # A session without a terminal: the program cannot put input into the terminal of ours.
         *("--cap-drop", "ALL", "--die-with-parent", "--new-session"),
         *("--proc", "/proc", "--dev", "/dev", "--size", str(_TEMPORARY_SIZE), "--tmpfs", TEMPORARY),
         *_inside(confine),
+        # Last, because bubblewrap creates the mount points of the options above in the root.
         *("--remount-ro", "/", "--", *command),
     ]
 
@@ -59,7 +64,8 @@ def _inside(confine: Confine) -> list[str]:
 
 
 def _still_there(name: str, path: str) -> str:
-    # A worker of before may have made it a link, to be given more.
+    # Paths were resolved when `Confine` was created. A confined worker with write access could since have replaced one
+    # by a link, to gain access to its target.
     now = os.path.realpath(path)
     if now != path:
         raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {path} leads to {now} now")
@@ -69,7 +75,7 @@ def _still_there(name: str, path: str) -> str:
 
 
 async def why_it_failed(confine: Confine) -> str | None:
-    """What bubblewrap says when it starts an interpreter that does nothing; `None` if it can."""
+    """Run an interpreter that does nothing in bubblewrap; return an error text, or `None` if it succeeded."""
     found = await anyio.run_process(
         wrapped([sys.executable, "-I", "-S", "-c", ""], confine),
         check=False,
@@ -83,25 +89,31 @@ async def why_it_failed(confine: Confine) -> str | None:
 
 
 class Inside:
-    """The processes inside of one bubblewrap, by our numbers for them and by their own."""
+    """Processes inside one bubblewrap sandbox, by their process ids outside and inside.
+
+    Args:
+        bwrap: process id of the outer `bwrap` process, which leads its own process group.
+    """
 
     def __init__(self, bwrap: int) -> None:
         self._bwrap = bwrap
         self._program: int | None = None
 
     def kill(self) -> None:
-        """End it with all that is inside, also where it has not got so far that it would die with us."""
+        """Kill the sandbox with all its processes."""
+        # The whole group: early in its start, bubblewrap has not yet arranged that its child dies with it.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._bwrap, signal.SIGKILL)
 
     def program(self) -> int | None:
-        """Return our number of the program; `None` if it has not begun, or has ended."""
+        """Return the outer process id of the program; `None` before it has started or after it has ended."""
+        # Process tree: bwrap, its init process in the namespace, the program. Cached, since the ids do not change.
         if self._program is None:
             self._program = next((pid for init in children_of(self._bwrap) for pid in children_of(init)), None)
         return self._program
 
     def pid(self, own: int) -> int | None:
-        """Return our number of a child of the program, by its own; `None` if it has ended."""
+        """Return the outer process id of a child of the program, given its inner id; `None` if it has ended."""
         program = self.program()
         if program is None:
             return None
@@ -113,4 +125,5 @@ def _own_number(pid: int) -> int | None:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return None
+    # NSpid lists the ids from the outermost namespace to the innermost.
     return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), None)

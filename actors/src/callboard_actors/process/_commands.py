@@ -1,9 +1,7 @@
-"""What goes over the socket between pool and zygote: commands to it, and its reports.
+"""Protocol between pool and zygote: fixed-size commands to the zygote, and its fixed-size reports.
 
-A zygote and the new interpreters that it starts speak to each other in the same way.
-
-Commands have one size, because file descriptors come with them; reports have one size, too, but for the one that it
-cannot start, which a text follows.
+The zygote and the interpreters that it spawns use the same protocol between them. Commands have one size because they
+are received together with file descriptors. Only the report FAILED is followed by a text.
 """
 
 import struct
@@ -11,40 +9,43 @@ from enum import IntEnum
 from typing import Final
 
 COMMAND: Final = struct.Struct("!BQd")
-"""What to do, with which worker, how long its grace is."""
+"""Command, worker number, grace in seconds."""
 GIVEN: Final = 3
-"""Files that come with the command to have a worker."""
+"""Number of file descriptors sent with FORK and SEAT: socket, output pipe, begun counter."""
 
 
 class Command(IntEnum):
-    """What the pool wants of the zygote."""
+    """Command of the pool to the zygote."""
 
     FORK = 1
-    """Have a new worker; its socket, its output and its notebook come along."""
+    """Start a worker that serves one call after another. Carries `GIVEN` file descriptors."""
     SEAT = 2
-    """Have a new worker with an event loop, for one owner; with the same things."""
+    """Start a dedicated worker: one owner, one event loop, concurrent calls. Carries the same descriptors."""
     END = 3
-    """Terminate a worker and all it has started; kill them when the grace is over."""
+    """Send SIGTERM to a worker and its children, and SIGKILL after the grace."""
 
 
 REPORT: Final = struct.Struct("!BQq")
-"""What happened, to which worker, and its process id, exit code, error number or length of a text."""
+"""Report, worker number (for LOADING: index of the module), value.
+
+The value is the process id, the exit code, the error number or the length of the text that follows.
+"""
 
 
 class Report(IntEnum):
-    """What the zygote says, or a new interpreter to it."""
+    """Report of the zygote to the pool, or of a spawned interpreter to the zygote."""
 
     LOADING = 1
-    """It tries to load a module, by its place among those wanted; if it ends there, that one cannot be."""
+    """Begins to load the wanted module with this index. If the process then ends, this module is to blame."""
     READY = 2
-    """It has loaded what it should, and waits for commands."""
+    """All modules are loaded; commands are accepted."""
     FAILED = 3
-    """It cannot begin; why is in the text that follows."""
+    """The process cannot start; a text with the reason follows."""
     FORKED = 4
-    """A worker lives, and has a process id."""
+    """A worker has started; the value is its process id."""
     UNFORKED = 5
-    """A worker could not be had, with the error number of the system."""
+    """A worker could not be started; the value is the `errno`."""
     ENDED = 6
-    """A worker has ended, with its exit code, and so has all that it had started."""
+    """A worker and its children have ended; the value is its exit code."""
     TAKEN = 7
-    """A new interpreter has the files that come with the command to be a worker."""
+    """A spawned interpreter has received the file descriptors, and becomes a worker now."""

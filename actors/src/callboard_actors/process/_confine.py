@@ -1,4 +1,4 @@
-"""`Confine`: what a worker may do that is not trusted, and what environment it has."""
+"""`Confine`: the permissions and the environment of workers that run untrusted code."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -10,40 +10,40 @@ from callboard_actors._environment import variables
 
 _INHERITED = ("PATH", "LANG", "TZ")
 _NOWHERE = "/nonexistent"
-"""What Debian has as the home of those who have none."""
+"""HOME of a confined worker: a folder that does not exist, as for system users on Debian."""
 _ISOLATIONS: Final = ("landlock", "bubblewrap")
-TEMPORARY: Final = "/tmp"  # noqa: S108 - nobody else's
-"""The folder for temporary files of those who have a file system of their own."""
+TEMPORARY: Final = "/tmp"  # noqa: S108 - a private file system, which no other user can reach
+"""Folder for temporary files inside bubblewrap."""
 INIT: Final = 1
-"""The process id of the first process of those who have such ids of their own, as they see it."""
+"""Process id of the first process of a process namespace, as seen inside."""
 
 
 class CannotConfineError(Exception):
-    """This system cannot keep what is promised; says what is missing."""
+    """Raised if this system cannot enforce the confinement; the text names the missing part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confine:
-    """What the workers of a pool may do, if what runs in them is not trusted; all else is refused by the kernel.
+    """Permissions of workers that run untrusted code; the kernel refuses everything else.
 
-    They always may read the interpreter, its standard library and its site-packages, and use the processor, memory and
-    threads.
+    Workers may always read the interpreter, its standard library and its site-packages, and use processor time, memory
+    and threads.
 
     Args:
-        read: files and folders, with all that is below them. They have to be there.
-        write: likewise; they may be read, too. Modes, owners and times stay as they are.
-        network: whether they may connect anywhere and listen, by TCP and UDP. UNIX sockets are refused all the same.
-        processes: whether they may start processes, and execute what they may read.
-        environment: variables, beside a few without secrets: PATH, LANG, LC_*, TZ, and a HOME that is not there.
-        modules: folders from which they may load your own modules, beside the standard library and site-packages.
-            Every file in such a folder can be read. The script's folder, `PYTHONPATH` and editable installations are
-            closed unless they are named here. A module named in `preload` is loaded before the confinement and needs
-            no folder, except with isolation="bubblewrap".
-        reuse: whether a worker that has finished a call may get another one. What the first has left behind can read
-            the second one's arguments, and answer for it.
-        isolation: "landlock" refuses what is not theirs; with "bubblewrap", which has to be installed, that is not
-            even there: they are in namespaces of their own, with a /proc, /dev and /tmp of their own. The latter is
-            shared by the workers of an event loop, and lasts as long as they.
+        read: files and folders, with everything below them. They must exist.
+        write: files and folders that may be written and read. Modes, owners and times cannot be changed.
+        network: allow to connect and listen by TCP and UDP, to and on any address. UNIX sockets are always refused.
+        processes: allow to start processes, and to execute readable files.
+        environment: additional variables. By default a worker has PATH, LANG, LC_*, TZ, and a HOME that does not exist.
+        modules: folders from which workers may load your own modules, besides the standard library and site-packages.
+            Every file in such a folder becomes readable. The script's folder, `PYTHONPATH` and editable installations
+            are closed unless they are named here. A module named in `preload` is loaded before the confinement and
+            needs no folder, except with isolation="bubblewrap".
+        reuse: allow a worker to serve several calls. Code left behind by one call can then read the arguments of the
+            next call, and answer in its place.
+        isolation: "landlock" refuses access to other files. With "bubblewrap", which must be installed, other files do
+            not exist: workers run in their own namespaces with their own /proc, /dev and /tmp. The workers of one event
+            loop share this /tmp; it is deleted with them.
     """
 
     read: Iterable[str | os.PathLike[str]] = ()
@@ -57,6 +57,7 @@ class Confine:
 
     def __post_init__(self) -> None:
         for name in ("read", "write", "modules"):
+            # Links are resolved now: what a path means is fixed before any untrusted code runs.
             object.__setattr__(self, name, _paths(name, getattr(self, name)))
         for name in ("network", "processes", "reuse"):
             if not isinstance(getattr(self, name), bool):
@@ -66,14 +67,15 @@ class Confine:
         object.__setattr__(self, "environment", variables("environment", self.environment))
 
     def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """All variables that a worker has, if these are ours."""
+        """Return the complete environment of a worker, given the environment `ours` of this process."""
+        # An allow-list: variables of this process may contain secrets.
         kept = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
         own = {"TMPDIR": TEMPORARY} if self.in_bubblewrap else {}
         return kept | {"HOME": _NOWHERE} | own | dict(self.environment)
 
     @property
     def in_bubblewrap(self) -> bool:
-        """Whether workers have namespaces and a file system of their own."""
+        """Whether workers run in their own namespaces and file system."""
         return self.isolation == "bubblewrap"
 
 

@@ -1,4 +1,4 @@
-"""Confinement, carried out: what the zygote opens once, and what each worker does to itself before its first call."""
+"""Enforcement of `Confine`: the zygote opens all paths once, and each worker restricts itself before its first call."""
 
 import os
 import resource
@@ -16,16 +16,22 @@ from callboard_actors.process._readable import always_readable
 
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _CAPABILITIES: Final = 0x20080522
-"""The version of the structures."""
+"""_LINUX_CAPABILITY_VERSION_3, the version of the structures that `capset` reads."""
 _DONE: Final = b"done"
 _MORE_TASKS: Final = 256
-"""Threads and processes that the user of a worker may have beside those of now; not counted for root."""
+"""Threads and processes that the worker's user may have beyond those that exist at the start.
+
+The kernel does not enforce this limit for root.
+"""
 
 
 class Confinement:
-    """What workers may do, found out once and applied by each of them to itself.
+    """Restrictions of all workers of a zygote, prepared once and applied by each worker to itself.
 
-    Paths are opened here, before any worker runs: one that may write could put a link in the place of another path.
+    Paths are opened here, before any worker runs: a worker with write access could later replace a path by a link.
+
+    Raises:
+        CannotConfineError: this system lacks a feature, or a path cannot be opened.
     """
 
     def __init__(self, confine: Confine) -> None:
@@ -33,8 +39,9 @@ class Confinement:
         self._machine = _machine()
         self._landlock = _landlock_for(confine)
         self._rules = list(self._opened())
-        _seccomp.program(self._machine, 0, self._allowed())  # most of it is the same for all, and made once
+        _seccomp.program(self._machine, 0, self._allowed())  # caches the common part, which forks share
 
+    # The descriptors stay open in the zygote for its lifetime; workers inherit them and close them in `enter`.
     def _opened(self) -> Iterator[_landlock.Rule]:
         more = _landlock.EXECUTE if self._confine.processes else 0
         for path in always_readable(self._confine.modules, network=self._confine.network):
@@ -42,6 +49,7 @@ class Confinement:
         yield _landlock.rule("/dev/null", _landlock.WRITE)
         for one in self._confine.read:
             yield self._asked_for("read", str(one), _landlock.READ | more)
+        # Only then is /tmp private. With Landlock alone it is the /tmp of all users.
         if self._confine.in_bubblewrap:
             yield _landlock.rule(TEMPORARY, _landlock.WRITE | more)
         for one in self._confine.write:
@@ -54,10 +62,15 @@ class Confinement:
             raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
 
     def rehearse(self) -> None:
-        """Confine a process that does nothing else; it tells what the kernel refuses."""
+        """Confine a forked process that does nothing else, to find out what the kernel refuses.
+
+        Raises:
+            CannotConfineError: the confinement failed.
+        """
         heard, told = os.pipe()
         pid = os.fork()
         if not pid:
+            # Never returns: the child must not run the zygote's code.
             self._perform(told)
         os.close(told)
         with os.fdopen(heard, "rb") as stream:
@@ -71,20 +84,26 @@ class Confinement:
         try:
             self.enter([told])
             os.write(told, _DONE)
-        except BaseException as error:  # this process ends here, whatever it was
+        except BaseException as error:  # this process ends here in any case
             os.write(told, repr(error).encode())
         finally:
             os._exit(0)
 
     def enter(self, fds: Iterable[int]) -> None:
-        """Confine this process, for good; of its files it keeps these, and the first three."""
-        with suppress(OSError):  # a promise to our neighbours, not one about the worker
+        """Confine this process permanently; keep only these open files, and stdin, stdout and stderr."""
+        # The kernel should kill an untrusted worker first when memory runs out. This protects other processes and is
+        # no part of the confinement, so a failure is ignored.
+        with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
+        # Against fork bombs. The limit counts all tasks of the user, so those that exist already are added.
         if os.geteuid() != 0:
             most = _tasks_of(os.geteuid()) + _MORE_TASKS
             hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        # The order matters. The kernel requires no_new_privs before Landlock and seccomp. Landlock needs the open files
+        # of its rules, so files are closed after it. The filter comes last, because it refuses the system calls of the
+        # steps before it.
         _seccomp.take_no_new_privileges()
         _drop_capabilities(self._machine)
         _landlock.restrict(self._rules, self._landlock, network=self._confine.network)
@@ -95,6 +114,7 @@ class Confinement:
         return _seccomp.Allowed(
             network=self._confine.network,
             processes=self._confine.processes,
+            # From this version on, Landlock itself refuses signals to processes outside; the filter need not.
             signals=self._landlock >= _landlock.SIGNALS,
         )
 
@@ -116,7 +136,7 @@ def _landlock_for(confine: Confine) -> int:
 
 
 def why_not(confine: Confine, version: int) -> str | None:
-    """Say what a kernel whose Landlock has this version lacks for what is asked; `None` if nothing."""
+    """Return what a kernel with this Landlock version lacks for `confine`; `None` if nothing."""
     if not version:
         return (
             "confine= needs Landlock, which this kernel lacks, or was not told to use (since Linux 5.13; lsm=landlock)"
@@ -133,18 +153,20 @@ def _tasks_of(user: int) -> int:
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and entry.stat().st_uid == user:
+                # Field 20 of /proc/PID/stat is the number of threads. The name in parentheses may contain spaces.
                 found += int((entry / "stat").read_text().rpartition(")")[2].split()[17])
     return found
 
 
 def _drop_capabilities(machine: str) -> None:
-    """Root stays the owner of its files, and is nothing else."""
+    """Drop all capabilities: root keeps its ownership of files, and loses every other privilege."""
     syscall("capset", _CAPSET[machine], struct.pack("=Ii", _CAPABILITIES, 0), bytes(24))
 
 
 def _close_all_but(fds: set[int]) -> None:
+    # Ranges between the descriptors to keep: one system call each, however many files may be open.
     first = 0
     for fd in [*sorted(fds), 2**31 - 1]:
-        if first < fd:  # an empty range closes all of them
+        if first < fd:  # `closerange(0, 0)` would close everything
             os.closerange(first, fd)
         first = fd + 1

@@ -1,4 +1,4 @@
-"""What crosses between the pool and its workers, on the pool's side: bodies out, results and exceptions back."""
+"""Transfer of calls from the pool to its workers as pickles, and of results and exceptions back; the pool's side."""
 
 import inspect
 import io
@@ -18,19 +18,21 @@ from callboard_actors.process._pickles import loads
 
 
 class _Pickler(pickle.Pickler):
-    """Finds functions behind their decorators; refuses what is of a `__main__` that no worker could load."""
+    """Pickler that finds functions behind decorators, and rejects names of a `__main__` that workers cannot load."""
 
     def reducer_override(self, obj: Any) -> Any:
-        # Functions and classes have a name of their own; it is by this that a worker would look for them.
+        # Functions and classes are pickled by module and name. So a name that is missing in the worker's main module is
+        # detected here, not after the call was sent.
         if hasattr(obj, "__qualname__") and getattr(obj, "__module__", None) in NAMES:
             _check_main(obj.__module__, obj.__qualname__)
+        # The name of a decorated function leads to the decorator's result; the worker follows the same attributes.
         if isinstance(obj, FunctionType) and not _is_its_name(obj) and (way := way_to(obj)):
             return found_behind, (obj.__module__, obj.__qualname__, way)
         return NotImplemented
 
 
 def _is_its_name(fn: FunctionType) -> bool:
-    """Whether it is what its own name leads to, for the most common case, in which nothing has to be looked for."""
+    """Return whether the function's name leads to it directly: the most common case, and a cheap check."""
     return getattr(sys.modules.get(fn.__module__), fn.__qualname__, None) is fn
 
 
@@ -47,26 +49,27 @@ def _check_main(module: str, qualname: str) -> None:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """What errors call a function."""
+    """Return the name of a function for error texts."""
     if isinstance(fn, partial):
         return name_of(fn.func)
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
 def packed(body: Body, variables: Mapping[str, Any]) -> bytes:
-    """Pickle a body, and the context variables that go with it.
+    """Pickle a call with the context variables that it carries.
 
     Raises:
-        TypeError: it cannot be sent; says whether that is the function's doing, or which argument's.
+        TypeError: a part cannot be pickled; the text names the function, the argument or the variable.
     """
     try:
         return _pickled((body.fn, body.args, dict(body.kwargs), variables))
     except Exception as error:
+        # Parts are pickled one by one only after a failure, to name the part.
         raise TypeError(_why_not(body, variables) or _refusal(body.title, "call", error)) from error
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise TypeError for a function that cannot be sent, or whose result could not."""
+    """Raise `TypeError` for a function that cannot be sent to a worker, or whose result could not be sent back."""
     inner = fn.func if isinstance(fn, partial) else fn
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(
@@ -99,7 +102,7 @@ def _why_not(body: Body, variables: Mapping[str, Any]) -> str | None:
 
 
 def module_of(fn: Callable[..., Any]) -> str | None:
-    """The module that a worker loads for a function."""
+    """Return the name of the module that a worker has to load for a function."""
     if isinstance(fn, partial):
         return module_of(fn.func)
     module = getattr(fn, "__module__", None)
@@ -113,15 +116,15 @@ def _refusal(title: str, what: str, error: Exception) -> str:
 def _shown(value: object) -> str:
     try:
         return f"{value!r:.80}"
-    except Exception:  # a repr of somebody else's
+    except Exception:  # user-defined `__repr__`
         return f"of type {type(value).__qualname__}"
 
 
 def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Return what a call has returned, or raise what it has raised.
+    """Return the result of a call, or raise the exception that it raised.
 
     Raises:
-        ResultLostError: neither can be had.
+        ResultLostError: the result or exception was lost in the worker, or cannot be unpickled here.
     """
     if kind is Kind.LOST:
         reason, details = reason_and_details(reply)
@@ -136,6 +139,7 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output) from error
     if kind is Kind.VALUE:
         return found
+    # Raising a `BaseException` such as `KeyboardInterrupt` or a cancellation here would act on the caller's task.
     if not isinstance(found, Exception):
         said = f"it raised an object of type {type(found).__qualname__}"
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output)

@@ -1,4 +1,4 @@
-"""How a call in a worker can end without a result."""
+"""Errors of calls that end without a result in their worker."""
 
 import signal
 from typing import Final, Literal
@@ -7,9 +7,12 @@ from callboard import CallboardError
 from callboard.engines import EngineError
 
 TO_TELL: Final = 0.5
-"""Seconds for the zygote to say that a worker has ended whose socket is closed; else it has closed it itself."""
+"""Seconds to wait for the zygote's report of a worker's end after its socket was closed.
+
+Without a report in this time, the worker still lives and has closed the socket itself.
+"""
 _SHOWN = 2_000
-"""Characters of the output that a note has; the attribute has all that was kept."""
+"""Characters of output in an error's note; the attribute `output` has all that was kept."""
 _OWN_SIGNALS = frozenset(
     {
         signal.SIGALRM,
@@ -21,14 +24,14 @@ _OWN_SIGNALS = frozenset(
         signal.SIGFPE,
     }
 )
-"""By which a process ends because of what runs in it."""
+"""Signals that end a process because of its own code. Others are usually sent by other processes."""
 
 
 class WorkerDiedError(EngineError):
-    """The worker process of a call has ended, and this call with it; others go on.
+    """The worker process of a call ended before the call did; calls in other workers continue.
 
-    `ended` is "unavailable" if the call had not begun, and "unknown" if it had: it may have had its effect. `recurs`
-    says that the call itself ended the worker, by a crash, an exit or too much of what is bounded.
+    `ended` is "unavailable" if the call had not begun. It is "unknown" if it had begun, and may have had side effects.
+    `recurs` says that the call itself ended the worker, by a crash, an exit or by exceeding a limit.
     """
 
     def __init__(
@@ -44,18 +47,19 @@ class WorkerDiedError(EngineError):
         recurs: bool = False,
     ) -> None:
         ended: Literal["unknown", "unavailable"] = "unknown" if begun else "unavailable"
+        # A call that had not begun cannot be the cause, so a retry in another worker is safe.
         super().__init__(tool, call_id, reason, ended=ended, recurs=begun and recurs)
         self.begun = begun
         self.exitcode = exitcode
-        """As `multiprocessing` has it: minus the number of the signal, if it was one. `None` if nobody knows."""
+        """Exit code, or minus the signal number, as in `multiprocessing`; `None` if unknown."""
         self.pid = pid
         self.output = output
-        """The end of what it wrote to stdout and stderr during the call."""
+        """Last part of the output that the call wrote to stdout and stderr."""
         add_output(self, output)
 
 
 class ResultLostError(EngineError):
-    """A call has finished in its worker and had its effect, but what it returned or raised did not arrive.
+    """A call finished in its worker with all its effects, but its result or exception could not be transferred.
 
     `ended` is "finished".
     """
@@ -67,30 +71,33 @@ class ResultLostError(EngineError):
 
 
 class WorkerCallError(CallboardError):
-    """A call in a confined worker has raised what is not brought back as itself: only Python's own exceptions are."""
+    """A call in a confined worker raised an exception of a class that is not built into Python.
+
+    Confined workers send no pickles, so only built-in exceptions are raised here as themselves.
+    """
 
     def __init__(self, tool: str, type_name: str, text: str) -> None:
         self.tool = tool
         self.type_name = type_name
-        """What the exception's class was called there."""
+        """Qualified name of the exception's class in the worker."""
         self.text = text
         super().__init__(f"{tool!r} has raised {type_name}: {text}")
 
 
 def add_output(error: Exception, output: str) -> None:
-    """Show with an error what the call has written."""
+    """Add the output of a call to its error as a note."""
     if output:
         more = "... " if len(output) > _SHOWN else ""
         error.add_note(f"Its stdout and stderr:\n{more}{output[-_SHOWN:]}")
 
 
 def is_own_doing(exitcode: int | None) -> bool:
-    """Whether a process that ended so was ended by what ran in it, and by nobody else."""
+    """Return whether a process with this exit code was ended by its own code, not by another process."""
     return exitcode is not None and (exitcode >= 0 or -exitcode in _OWN_SIGNALS)
 
 
 def end_of(exitcode: int | None, cpu: int | None) -> str:
-    """Say how a worker process ended."""
+    """Return an error text for the end of a worker process; `cpu` is its limit of processor time in seconds."""
     if exitcode is None:
         return "its worker process was lost with the zygote, its parent"
     if exitcode >= 0:

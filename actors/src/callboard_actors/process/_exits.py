@@ -1,4 +1,4 @@
-"""How a worker process ends in its own time."""
+"""Exit of a worker process that ends by itself."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 
 def end_after(work: Callable[[], None]) -> NoReturn:
-    """Do the work of this process and end with it, as the interpreter would, but at once."""
+    """Run the work of this process and exit with the interpreter's exit codes, but without its finalization."""
     code = 1
     try:
         work()
@@ -20,11 +20,12 @@ def end_after(work: Callable[[], None]) -> NoReturn:
         traceback.print_exc()
     finally:
         flush()
+        # No finalization: `atexit` handlers and other cleanup inherited by a fork belong to the zygote.
         os._exit(code)
 
 
 def exit_code(end: SystemExit) -> int:
-    """The code with which a process ends, by the interpreter's rules."""
+    """Return the exit code of a `SystemExit`, by the interpreter's rules."""
     if end.code is None:
         return 0
     if isinstance(end.code, int):
@@ -34,7 +35,7 @@ def exit_code(end: SystemExit) -> int:
 
 
 def flush() -> None:
-    """Have everything written that was printed, if that is still possible."""
+    """Write buffered output, if that is still possible."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # whatever a body has put there, or closed
+        with suppress(Exception):  # user code may have closed or replaced the stream
             stream.flush()

@@ -1,4 +1,4 @@
-"""Workers as copies of the zygote, each in the instant in which it is asked for."""
+"""Starter of workers that are forked from the zygote when they are requested."""
 
 import os
 import signal
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class Forks:
-    """Has workers forked; see `Starter`.
+    """Starts each worker as a fork of the zygote; see `Starter`.
 
     Args:
-        settings: what workers are told.
-        confinement: what they do to themselves, if they are not trusted.
-        own: what of the zygote's no worker should have.
-        ready: is told that there can be any.
-        born: is told the number of a worker, and its process id.
-        unborn: is told the number of one that cannot be had, and that of the error.
+        settings: settings of the workers.
+        confinement: restrictions that each worker applies to itself; `None` for trusted workers.
+        own: sockets of the zygote that workers must not keep.
+        ready: called when workers can be started.
+        born: called with the number and the process id of a worker that has started.
+        unborn: called with the number and the `errno` of a worker that could not be started.
     """
 
     def __init__(
@@ -45,16 +45,17 @@ class Forks:
         self._pid = os.getpid()
 
     def begin(self) -> None:
-        """Say at once that workers can be had: a fork needs no preparation."""
+        """Report at once that workers can be started: a fork needs no preparation."""
         self._ready()
 
     def pids(self) -> set[int]:
-        """Returns nobody: no worker is kept ahead, each is somebody's from the first."""
+        """Return the empty set: forked workers are assigned from the start."""
         return set()
 
     def ask(self, number: int, fds: list[int], *, is_seat: bool) -> None:
-        """Fork a worker for somebody; the child becomes the worker, and never returns from here."""
-        # A worker that is to end before it has handlers of its own hears of it when it has them.
+        """Fork a worker; in the child, become the worker and never return."""
+        # Blocked across the fork: until the child has replaced the zygote's handlers, SIGTERM would run them and be
+        # lost. It is delivered when the child unblocks the signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             pid = os.fork()
@@ -66,21 +67,22 @@ class Forks:
             self._born(number, pid)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            # Only the zygote arrives here; the child exits in `_become_worker` with its own copies open.
             for fd in fds:
                 os.close(fd)
 
     def forget(self, number: int) -> bool:
-        """Say that no request waits: a fork is there when it is asked for."""
+        """Return `False`: a fork is immediate, so no request is ever pending."""
         return False
 
     def hear(self, fd: int) -> None:
-        """Hear nothing: a fork has no socket to the zygote."""
+        """Do nothing: a forked worker has no socket to the zygote."""
 
     def lost(self, pid: int) -> None:
-        """Do nothing: whoever has ended was a worker, and the pool knows."""
+        """Do nothing: every process that ends was a worker, which the zygote reports itself."""
 
     def end(self) -> None:
-        """Do nothing: no worker is being started."""
+        """Do nothing: there are no spare processes."""
 
     def _become_worker(self, sock: int, output: int, notebook: int, *, is_seat: bool) -> NoReturn:
         def work() -> None:
@@ -88,6 +90,7 @@ class Forks:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
+            # Before any code of a call. Only these files, stdin, stdout and stderr stay open.
             if self._confinement is not None:
                 self._confinement.enter([sock, notebook])
             serve = _seat.serve if is_seat else _worker.serve
@@ -96,16 +99,21 @@ class Forks:
         end_after(work)
 
     def _leave_the_zygote(self) -> None:
+        # A process group per worker: signalling it also reaches the processes that a call starts.
         os.setpgid(0, 0)
+        # The file descriptor is shared with the zygote, which would be woken by this worker's signals.
         signal.set_wakeup_fd(-1)
         for name in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
             signal.signal(name, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Dies with the zygote. The check below covers a zygote that died before this request took effect.
         _kernel.signal_when_parent_dies(signal.SIGKILL)
         if os.getppid() != self._pid:
-            os._exit(1)  # it died before it was asked for
-        # Orphans within a worker stay its own; so those that come to the zygote are of workers that ended.
+            os._exit(1)
+        # Orphaned descendants of a worker become its own children. So orphans that reach the zygote are left by workers
+        # that have ended.
         _kernel.adopt_orphans()
+        # An open copy of the control socket would hide the zygote's death from the pool.
         for one in self._own:
             one.close()

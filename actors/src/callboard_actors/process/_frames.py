@@ -1,4 +1,4 @@
-"""What goes over the sockets between pool and worker: calls and their replies, each a header and a body."""
+"""Protocol between pool and worker: frames with a header and a body, for calls, replies and events."""
 
 import json
 import marshal
@@ -10,28 +10,28 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 MAGIC: Final = b"cb"
 HEADER: Final = struct.Struct("!2sBQQ")
-"""Magic, kind, number of the call, length of the body."""
+"""Magic bytes, kind, call number, length of the body."""
 
 
 class Kind(IntEnum):
-    """What the body of a frame is."""
+    """Kind of a frame, which determines its body."""
 
     CALL = 1
-    """A call: what is carried with it, as data, and a pickle of a function and its arguments."""
+    """Call: injected context as data, then a pickle of the function and its arguments."""
     VALUE = 2
-    """A pickle of what it returned."""
+    """Reply: pickled result."""
     RAISED = 3
-    """A pickle of the exception that it raised."""
+    """Reply: pickled exception."""
     LOST = 4
-    """Text: why what it returned or raised cannot be sent, and what only its programmer wants to know; see `lost`."""
+    """Reply: text with the reason why the result or exception cannot be sent, and details; see `lost`."""
     TOLD = 5
-    """What the call says while it runs, in JSON; so many of them as it likes, and none after its reply."""
+    """Event of a running call, in JSON. Any number of them, but none after the reply."""
     CANCEL = 6
-    """To a seat: a call is to end. It has no body."""
+    """Request to a dedicated worker to cancel a call. The body is empty."""
 
 
 MAX_TOLD: Final = 64 * 1024
-"""Bytes of what a call says at once."""
+"""Bytes of one event at most."""
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
@@ -41,7 +41,7 @@ K = TypeVar("K", bound=IntEnum)
 
 
 class FrameHeader(NamedTuple, Generic[K]):
-    """The beginning of a frame, read: its kind, what it is about, by its number, and the length of its body."""
+    """Decoded header of a frame."""
 
     kind: K
     number: int
@@ -52,39 +52,39 @@ Header = FrameHeader[Kind]
 
 
 class GarbageError(Exception):
-    """Bytes that are no frame."""
+    """Raised for bytes that are no valid frame."""
 
 
 def lost(reason: str, details: str = "") -> bytes:
-    """The body of a reply that has been lost: why, for anybody, and details."""
+    """Return the body of a LOST reply: a reason for the error text, and details for a note."""
     return "\0".join((reason.replace("\0", "\\0"), details)).encode(errors="replace")
 
 
 def reason_and_details(reply: bytes | bytearray) -> tuple[str, str]:
-    """Why a reply has been lost, and the details of it."""
+    """Decode the body of a LOST reply."""
     reason, _, details = reply.decode(errors="replace").partition("\0")
     return reason, details
 
 
 def frame(kind: Kind, number: int, body: bytes) -> bytes:
-    """A frame as it is sent: its header, and its body behind it."""
+    """Encode a frame."""
     return HEADER.pack(MAGIC, kind, number, len(body)) + body
 
 
 def header_of(data: bytes | bytearray | memoryview) -> Header:
-    """Read the header of a frame, whoever has written it.
+    """Decode the header of a frame between pool and worker. The bytes need not be trusted.
 
     Raises:
-        GarbageError: it is none.
+        GarbageError: the bytes are no header.
     """
     return read_header(data, MAGIC, _KINDS)
 
 
 def read_header(data: bytes | bytearray | memoryview, magic: bytes, kinds: Mapping[int, K]) -> FrameHeader[K]:
-    """Read the header of a frame that begins so and is of one of these kinds; what is sent elsewhere has its own.
+    """Decode a header with these magic bytes and kinds; other protocols of this package share the layout.
 
     Raises:
-        GarbageError: it is none.
+        GarbageError: the bytes are no such header.
     """
     begin, code, number, length = HEADER.unpack(data)
     kind = kinds.get(code)
@@ -97,41 +97,43 @@ _LENGTH: Final = struct.Struct("!I")
 
 
 def call(carried: dict[str, Any], pickled: bytes) -> bytes:
-    """The body of a call."""
+    """Encode the body of a CALL frame: injected context and pickled call."""
     try:
-        along = marshal.dumps(carried)  # read by the same interpreter, in a tenth of the time of JSON
-    except ValueError:  # there are subclasses of text or numbers in it
+        along = marshal.dumps(carried)  # takes a tenth of the time of JSON; both ends are the same interpreter
+    except ValueError:  # marshal rejects subclasses of `str`, `int` and `float`; JSON makes them plain
         along = marshal.dumps(json.loads(json.dumps(carried)))
     return _LENGTH.pack(len(along)) + along + pickled
 
 
 def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
-    """What is carried with a call, and its pickle."""
+    """Split the body of a CALL frame into injected context and pickled call."""
     view = memoryview(call)
     end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
-    return marshal.loads(view[_LENGTH.size : end]), view[end:]  # noqa: S302 - the pool is trusted by its workers
+    return marshal.loads(view[_LENGTH.size : end]), view[end:]  # noqa: S302 - workers trust their pool
 
 
 NOTEBOOK: Final = struct.Struct("!Q")
-"""What a worker writes down when it begins a call: its number. It outlives the worker.
+"""Layout of the begun counter: a file in which a worker writes the number of each call before it begins it.
 
-In a seat, the calls with smaller numbers have begun before.
+The file outlives the worker, so the pool can tell a call that began from one that did not. In a dedicated worker, all
+calls with smaller numbers have begun, too.
 """
 
 
 def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, bytes | bytearray] | None:
-    """Block until a frame is there, the number and the body of a call; `None` if the other end has closed.
+    """Block until a frame has arrived; return call number and body, or `None` if the other end has closed.
 
-    Nothing may follow it that has not been asked for. A file that comes with it is appended to `files`; without such
-    a list it is not received.
+    The peer must not send another frame before this one is answered: surplus bytes would be lost. A file sent with the
+    frame is appended to `files`; without such a list it is dropped.
     """
     if files is None:
         data = sock.recv(64 * 1024)
     else:
-        from callboard_actors.process._kernel import receive_with_files  # what is sent elsewhere has frames without it
+        from callboard_actors.process._kernel import receive_with_files  # `remote` uses frames without it
 
         data, sent = receive_with_files(sock, 64 * 1024, 1)
         files += sent
+    # Usually one `recv` gets the whole frame; the lines below complete a partial header or body.
     if data and len(data) < HEADER.size:
         data += receive_exactly(sock, HEADER.size - len(data)) or b""
     if len(data) < HEADER.size:
@@ -145,7 +147,7 @@ def receive_frame(sock: socket, files: list[int] | None = None) -> tuple[int, by
 
 
 def receive_exactly(sock: socket, length: int) -> bytearray | None:
-    """Block until so many bytes are there; `None` if the other end has closed before."""
+    """Block until `length` bytes have arrived; return `None` if the other end closes before."""
     data = bytearray(length)
     view = memoryview(data)
     while view:
