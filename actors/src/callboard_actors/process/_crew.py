@@ -1,4 +1,8 @@
-"""The workers of a pool, kept at full strength: one task for the zygote, one for each place."""
+"""Workers of one pool in one event loop: keeps one zygote and a fixed number of workers running.
+
+A task watches the zygote and replaces it when it dies; one task per place starts a worker, waits for its end, and
+starts the next.
+"""
 
 import logging
 import os
@@ -26,55 +30,68 @@ _NAME = "Processes"
 _logger = logging.getLogger("callboard_actors.process")
 
 _PAUSE = 0.05
-"""Seconds before a place is filled again whose workers keep ending without a call, or a zygote started; doubled."""
+"""Seconds before a zygote is started again, or a worker whose predecessors ended without a call; doubled each time."""
 _LONGEST_PAUSE = 5.0
+"""Upper bound of `_PAUSE` after doubling."""
 _UNHEARD = 5.0
-"""Seconds beyond the grace of a worker after which a zygote that does not report its end is killed."""
+"""Seconds beyond a worker's grace after which a zygote that has not reported its end is killed."""
 _HURRIED = 0.5
-"""The same for a zygote whose pool is being closed by somebody who was cancelled."""
+"""Same as `_UNHEARD`, for a pool that is closed by a cancelled task."""
 
 
 class Crew:
-    """Workers that live, and those among them that have nothing to do.
+    """Supervisor of the workers of a pool in one event loop.
 
-    `keep` runs in a task of its own, which nobody cancels but `dismiss`, and the event loop when it ends: calls that
-    are cancelled wait for what it is told. What goes wrong in it, those are told who wait.
+    `keep` runs in its own task, which ends by `dismiss` only, or with the event loop. It is never cancelled by callers,
+    because cancelled calls wait for the reports that it receives. Its failures are raised in the tasks that wait for
+    workers.
+
+    Args:
+        terms: options of the pool.
+        wanted: names of the modules to preload if possible; shared by the crews of the pool, used as an ordered set.
     """
 
     def __init__(self, terms: Terms, wanted: dict[str, None]) -> None:
         self._terms = terms
+        # The zygote ends when its parent is not this process. Inside bubblewrap it sees its parent as process 1.
         parent = os.getpid() if terms.confine is None or not terms.confine.in_bubblewrap else INIT
         self._settings = Settings(
             parent=parent, backend=sniffio.current_async_library(), terms=terms, main=main_module()
         )
         self._wanted = wanted
+        # `None` before the first start and between two zygotes.
         self._zygote: HeldZygote | None = None
+        # Workers of the pool's places, and dedicated workers. Both are ended and awaited by `dismiss`.
         self._members: set[HeldWorker] = set()
         self._seats: set[HeldWorker] = set()
         self._group: TaskGroup | None = None
         self._idle = Idle[HeldWorker]()
+        # Why no zygote runs; cleared when one runs again. While it is set, calls fail instead of waiting.
         self._trouble: Exception | None = None
+        # Set when the first zygote is ready, and when `keep` has ended.
         self._started = anyio.Event()
+        # Set once when every place has a worker for the first time.
         self._full = anyio.Event()
         self._dismissed = anyio.Event()
         self._over = anyio.Event()
+        # Cancelled at the very end of a dismissal: its cancellation closes the zygote.
         self._keeping = anyio.CancelScope()
         self._ending = anyio.CancelScope()
-        """Around the wait for the end of all workers."""
+        """Bounds the wait for the end of all workers during dismissal; its deadline may be moved forward."""
         self._patience = _UNHEARD
         self.failure: ActorStartError | None = None
-        """Why there never were any workers."""
+        """Reason why no worker was ever started. Final: no further attempt is made."""
 
     @property
     def is_dismissed(self) -> bool:
-        """Whether it was told to end, so that it takes no new call."""
+        """Whether `dismiss` was called, so that no new call is accepted."""
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:
-        """Wait for the first worker in each place, or for the failure.
+        """Wait until every place has a worker, or until `failure` is set.
 
         Raises:
-            ActorStartError: they did not come in time.
+            ActorStartError: the workers were not ready within `start_timeout`.
         """
         await self._started.wait()
         with anyio.move_on_after(self._terms.start_timeout):
@@ -89,7 +106,7 @@ class Crew:
         return ActorStartError(_NAME, reason)
 
     async def keep(self) -> None:
-        """Fill each place whenever it is empty, with a new zygote if the old one has died, until it is dismissed."""
+        """Run the zygote and its workers, replacing each that ends, until dismissed."""
         try:
             with self._keeping:
                 async with anyio.create_task_group() as group:
@@ -98,6 +115,7 @@ class Crew:
                     await self._live_on()
                     group.cancel_scope.cancel()
         finally:
+            # Also on failure and on cancellation by a closing event loop: every waiting task must be woken.
             self._dismissed.set()
             self._idle.turn_away()
             self._started.set()
@@ -112,6 +130,7 @@ class Crew:
                 await self._live_with_a_zygote()
             except Exception as error:
                 self._suffer(error)
+            # A zygote that lived for a second was a working one: its replacement starts without a longer pause.
             pause = _PAUSE if anyio.current_time() - began > 1 else min(_LONGEST_PAUSE, pause * 2)
             if self.failure is None:
                 await anyio.sleep(pause)
@@ -126,6 +145,8 @@ class Crew:
         try:
             await self._live(self._zygote)
         finally:
+            # Closing waits for the process and its workers. Interrupted, it would leave processes without anybody to
+            # end them.
             with anyio.CancelScope(shield=True):
                 await self._zygote.close()
                 self._zygote = None
@@ -137,15 +158,18 @@ class Crew:
                 return await HeldZygote.start(replace(self._settings, wanted=names))
             except UnloadableError as error:
                 self._wanted.pop(error.module, None)
+                # The zygote has ended while it loaded this module, so it is dropped from the list and the next zygote
+                # is started.
                 _logger.info("%s starts threads or ends its process, so each worker loads it by itself", error.module)
 
     def _suffer(self, error: Exception) -> None:
-        """Tell those who wait that there are no workers, and why."""
+        """Record that there are no workers, and fail the calls that wait for one."""
+        # The first start has failed: most likely it always will, and the caller of `async with` is told.
         if not self._started.is_set():
             reason = f"its zygote process cannot be started: {error!r}"
             self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_NAME, reason)
             return
-        if self._trouble is None:
+        if self._trouble is None:  # logged once per outage, not at each attempt
             _logger.error("a pool of processes has no workers, and tries again: %r", error)
         self._trouble = error
         self._idle.turn_away()
@@ -155,15 +179,18 @@ class Crew:
             for _ in range(self._terms.workers):
                 places.start_soon(self._fill, zygote)
             await zygote.listen()
+            # `listen` has returned: the zygote is dead, and every worker has been marked as ended.
             places.cancel_scope.cancel()
 
     async def _fill(self, zygote: HeldZygote) -> None:
         in_vain = 0
+        # `in_vain` counts consecutive workers that served no call or could not be started. The first one is replaced at
+        # once.
         while not self.is_dismissed:
             try:
                 worker = self._new_worker()
                 await self._employ(worker, zygote)
-            except OSError as error:  # as many files are open as may be, or processes; calls wait until there are fewer
+            except OSError as error:  # too many open files or processes; calls wait until there are fewer
                 if not in_vain:
                     _logger.warning("a worker process cannot be started; it is tried again until it can: %s", error)
                 in_vain += 1
@@ -176,19 +203,21 @@ class Crew:
         return HeldWorker(self._terms.max_output, is_trusted=self._terms.confine is None)
 
     async def _employ(self, worker: HeldWorker, zygote: HeldZygote) -> None:
-        """Have a worker forked and let others have it, until it has ended.
+        """Start a worker, offer it to calls, and wait until it has ended.
 
         Raises:
-            OSError: it cannot be forked.
+            OSError: the worker process cannot be started.
         """
         self._members.add(worker)
         try:
             await zygote.fork(worker)
+            # The worker may have ended already, between the report of its start and this line.
             if worker.is_alive:
                 self.give_back(worker)
                 if len(self.pids()) == self._terms.workers:
                     self._full.set()
             async with anyio.create_task_group() as group:
+                # Between calls, too: a full pipe would block a worker that prints from a thread.
                 group.start_soon(worker.collect_output)
                 await worker.ended.wait()
                 group.cancel_scope.cancel()
@@ -197,13 +226,13 @@ class Crew:
             worker.close()
 
     async def hire(self, title: str) -> HeldWorker:
-        """Have a worker forked for one owner, which is to let it go.
+        """Start a dedicated worker; its owner must pass it to `let_go`.
 
         Raises:
-            WorkerDiedError: there is none.
+            WorkerDiedError: the worker cannot be started.
         """
         while self._zygote is None and self._trouble is None and not self.is_dismissed:
-            await anyio.sleep(_PAUSE / 10)  # another one is being started
+            await anyio.sleep(_PAUSE / 10)  # the next zygote is being started
         try:
             if self._zygote is None:
                 raise OSError("its pool of processes is closed" if self._trouble is None else f"{self._trouble}")
@@ -214,6 +243,7 @@ class Crew:
                 if not worker.is_alive:
                     raise OSError("its zygote process has ended")
             except BaseException:
+                # Also after a cancellation: the fork may already have been requested.
                 await self.let_go(worker)
                 raise
         except OSError as error:
@@ -221,36 +251,39 @@ class Crew:
         return worker
 
     async def let_go(self, worker: HeldWorker) -> None:
-        """End a worker that was hired, and close it."""
+        """End a dedicated worker, wait for its end, and close its files."""
         await self.end(worker)
         self._seats.discard(worker)
         worker.close()
 
     def look_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run something as long as it takes, or as the crew lives."""
+        """Start a background task that ends with its work, or with this crew."""
         assert self._group is not None
+        # An empty context: the task outlives its starter, and must not inherit its context variables or cancel scopes.
         Context().run(self._group.start_soon, work)
 
     def pids(self) -> list[int]:
-        """The process ids of the workers that live and are to go on."""
+        """Return the process ids of the pool's workers that live and were not asked to end."""
         return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
 
     async def take(self, body: Body) -> HeldWorker:
-        """Wait for a worker that has nothing to do.
+        """Wait for an idle worker.
 
         Raises:
-            ActorGoneError: there will be none.
-            WorkerDiedError: nobody knows when there will be one.
+            ActorGoneError: the pool is closed.
+            WorkerDiedError: no zygote runs, and its next start may fail, too.
         """
         while True:
             if self._trouble is not None or self.is_dismissed:
                 raise self._gone(body)
             worker = await self._idle.take()
+            # Woken by `turn_away`: dismissed, or no zygote runs.
             if worker is None:
                 raise self._gone(body)
             if worker.is_alive and worker.is_silent():
                 return worker
-            # It has ended, or talks without being asked: another one comes in its place.
+            # It has ended, or has sent bytes without a call, which would be taken for the reply of this one. Its place
+            # starts another worker.
             with anyio.CancelScope(shield=True):
                 await self.ask_to_end(worker, self._terms.last_grace)
 
@@ -261,22 +294,24 @@ class Crew:
         return WorkerDiedError(body.title, reason, begun=False, call_id=body.call_id)
 
     def give_back(self, worker: HeldWorker) -> None:
-        """Let other calls have a worker that is done with its call."""
+        """Offer a worker to the next call."""
         if not self.is_dismissed:
             self._idle.put(worker)
 
     async def ask_to_end(self, worker: HeldWorker, grace: float | None = None) -> None:
-        """Have it ended, and all that it has started, unless that is going on; the pool's grace is the longest."""
+        """Request the end of a worker and its children once; the grace is at most the pool's."""
         if self._zygote is not None:
             longest = self._terms.grace
             await self._zygote.end(worker, longest if grace is None else min(grace, longest))
 
     async def end(self, worker: HeldWorker, grace: float | None = None) -> None:
-        """End it and wait until it has, whoever is cancelled meanwhile; a zygote that does not do it is killed."""
+        """End a worker and wait until it has ended, shielded from cancellation; kill the zygote if it does not obey."""
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self._terms.grace + _UNHEARD):
                 await self.ask_to_end(worker, grace)
                 await worker.ended.wait()
+            # After `break_off`, `listen` sees the zygote's end and marks all its workers as ended, so this wait is
+            # bounded.
             if not worker.ended.is_set():
                 self._break_off_zygote()
                 await worker.ended.wait()
@@ -287,31 +322,36 @@ class Crew:
             self._zygote.break_off()
 
     async def dismiss(self) -> None:
-        """End all workers, then the zygote; whoever waits for a worker is told that there is none.
+        """End all workers, then the zygote; calls that wait for a worker fail.
 
-        It takes the grace and `_UNHEARD` at most, and less if the caller is cancelled; then all is killed.
+        This takes at most the grace plus `_UNHEARD` seconds. If the caller is cancelled, the bound shrinks to the grace
+        plus `_HURRIED`. At the bound, everything is killed.
         """
         self._dismissed.set()
         self._idle.turn_away()
         try:
             await self._over.wait()
         except BaseException:
+            # Even when cancelled, return only after all processes have ended.
             self._hurry()
             with anyio.CancelScope(shield=True):
                 await self._over.wait()
             raise
 
     def _hurry(self) -> None:
+        # `_end_all_when_dismissed` may not have set its deadline yet: it reads this field when it does.
         self._patience = _HURRIED
         self._ending.deadline = min(self._ending.deadline, anyio.current_time() + self._terms.grace + _HURRIED)
 
     async def _end_all_when_dismissed(self) -> None:
         await self._dismissed.wait()
         if self._zygote is not None:
+            # A stopped zygote (SIGSTOP, job control) cannot end its workers.
             self._zygote.go_on()
         self._ending.deadline = anyio.current_time() + self._terms.grace + self._patience
         with self._ending:
             members = [*self._members, *self._seats]
+            # All are asked first, so that their graces run concurrently.
             for worker in members:
                 await self.ask_to_end(worker)
             for worker in members:
@@ -321,7 +361,7 @@ class Crew:
         self._keeping.cancel()
 
     def abandon(self) -> None:
-        """End everything at once, where the event loop has been closed, and nobody can wait any more."""
+        """Kill everything without waiting, after the event loop was closed."""
         if self._zygote is not None:
             self._zygote.kill()
         for worker in self._members | self._seats:

@@ -1,4 +1,4 @@
-"""A seat, as its owner holds it: calls side by side, their replies in any order, and how it ended."""
+"""Dedicated worker, on the pool's side: concurrent calls of one owner, with replies in any order."""
 
 import itertools
 from collections import deque
@@ -17,15 +17,16 @@ from callboard_actors.process._settings import Terms
 from callboard_actors.process._variables import Variables
 
 _WORDS = 1_000
-"""Of one call, that wait to be delivered; of more, the newest."""
+"""Undelivered events kept for one call; when there are more, the oldest are dropped."""
 
 
 class _Open:
-    """A call that has no reply yet."""
+    """Call without a reply."""
 
     def __init__(self) -> None:
         self.words = deque[bytes | bytearray](maxlen=_WORDS)
         self.reply: tuple[Kind, bytes | bytearray] | None = None
+        # The worker has ended; no reply will come.
         self.is_lost = False
         self._news = anyio.Event()
 
@@ -34,19 +35,26 @@ class _Open:
         return self.reply is not None or self.is_lost
 
     def tell(self) -> None:
-        """Wake up whoever waits for news."""
+        """Wake the task that waits in `news`."""
         self._news.set()
 
     async def news(self) -> None:
-        """Wait until there is something new."""
+        """Wait for an event, the reply or the loss of the worker. Only one task may wait."""
         await self._news.wait()
         self._news = anyio.Event()
 
 
 class HeldSeat:
-    """A worker that one owner has for itself; see `callboard.Engine.seat`.
+    """Worker process that one owner has for itself; see `callboard.Engine.seat`.
 
-    `keep` runs in a task of the pool as long as the worker lives.
+    `keep` runs in a task of the pool for as long as the worker lives.
+
+    Args:
+        title: name of the owner for error texts.
+        worker: the worker process, started with `Command.SEAT`.
+        end: ends the worker within a grace in seconds, and waits for its end.
+        terms: options of the pool.
+        variables: context variables that are sent with each call.
     """
 
     def __init__(
@@ -65,26 +73,31 @@ class HeldSeat:
         self._open = opener(is_plain=terms.confine is not None)
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Open] = {}
+        # Encoded frames with their call numbers. Only `_speak` removes the first one, after it was sent completely.
         self._due = deque[tuple[int, bytes]]()
         self._more = anyio.Event()
+        # Set by a caller that may not wait any longer; a task of the pool then ends the worker.
         self._given_up = anyio.Event()
+        # Why this side ended the worker; decided before its exit code is known, and stronger than it.
         self._broken: str | None = None
+        # Why the worker ended. Set by `_settle` at the very end, so it also says that no call can be made.
         self._reason: str | None = None
         self._recurs = False
         self.over = anyio.Event()
-        """Nobody reads from the worker, nor writes to it."""
+        """Set when the worker has ended, and no task reads its socket or writes to it."""
 
     async def until_ended(self) -> str:
-        """Wait until the worker has ended by itself, or was killed; says how, in words."""
+        """Wait until the worker has ended for any cause; return the reason as text."""
         await self.over.wait()
         assert self._reason is not None
         return self._reason
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run an async function there, beside those that run; see `callboard.Seat`."""
+        """Run an async function in the worker, concurrently with other calls; see `callboard.Seat`."""
         if self._reason is not None or self._worker.asked_to_end:
             raise self._death(body, begun=False)
         data = frame(Kind.CALL, number := next(self._numbers), call(carried(), packed(body, self._variables.values())))
+        # No await between the registration and the `try` below: a cancellation cannot leave the entry behind.
         self._calls[number] = one = _Open()
         self._send(number, data)
         if body.on_begin is not None:
@@ -93,6 +106,7 @@ class HeldSeat:
             reply = await self._reply(one)
         except GarbageError as error:
             await self._break(f"its worker process sent what is no reply: {error}")
+            # The reply of a broken worker is its death, which has to be known before the error is built.
             with anyio.CancelScope(shield=True):
                 await self.over.wait()
             reply = None
@@ -101,11 +115,12 @@ class HeldSeat:
                 with anyio.CancelScope(shield=True):
                     await self._cancel(number, one, body)
             except BaseException:
-                self._give_up(body)  # whoever waits was cancelled once more, and does not wait for it
+                self._give_up(body)  # a native cancellation passes the shield: nobody may wait here any longer
                 raise
             raise
         finally:
             del self._calls[number]
+        # Calls are begun in the order of their numbers, so a greater begun counter proves that this call began, too.
         if reply is None:
             raise self._death(body, begun=self._worker.last_begun() >= number)
         output = "" if reply[0] is Kind.VALUE else self._worker.output()
@@ -120,9 +135,10 @@ class HeldSeat:
                 return one.reply
 
     async def _cancel(self, number: int, one: _Open, body: Body) -> None:
-        """End a call whose caller has gone, if need be with the worker."""
+        """Cancel a call in the worker and wait for its end; after the grace, end the worker."""
         if self._has_not_left(number):
             return
+        # In the same queue as calls: the worker never reads a cancellation before its call.
         self._send(number, frame(Kind.CANCEL, number, b""))
         with anyio.move_on_after(self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)):
             while not one.is_over:
@@ -131,7 +147,7 @@ class HeldSeat:
             await self._break(_deaf(body), by_itself=False)
 
     def _give_up(self, body: Body) -> None:
-        """Have the worker ended, by a task of the pool."""
+        """Let a task of the pool end the worker."""
         if self._broken is None and not self._worker.asked_to_end:
             self._broken, self._recurs = _deaf(body), False
         self._given_up.set()
@@ -141,8 +157,9 @@ class HeldSeat:
         await self._break("nobody waited for it", by_itself=False)
 
     def _has_not_left(self, number: int) -> bool:
-        """Whether a call waited to be sent; then it does so no more. The first one may have been sent in part."""
+        """Remove a call from the send queue; return `False` if it may have been sent, at least in part."""
         for place, (other, _) in enumerate(self._due):
+            # The frame at place 0 may be half written. Removing it would corrupt the stream.
             if other == number and place:
                 del self._due[place]
                 return True
@@ -166,7 +183,8 @@ class HeldSeat:
         self._more.set()
 
     async def keep(self) -> None:
-        """Write and read until the worker has ended, and tell all who wait for it."""
+        """Read from the worker and write to it until it has ended; then fail its open calls."""
+        # Keeps the worker's files open until `release` in `_settle`, even if the pool closes the worker before.
         self._worker.use()
         try:
             async with anyio.create_task_group() as group:
@@ -177,6 +195,7 @@ class HeldSeat:
                 await self._worker.ended.wait()
                 group.cancel_scope.cancel()
         finally:
+            # Also if this task is cancelled: callers would otherwise wait for ever.
             self._settle()
 
     def _settle(self) -> None:
@@ -199,12 +218,13 @@ class HeldSeat:
             while True:
                 while self._due:
                     number, data = self._due[0]
+                    # A frame stays in the queue while it is being sent, so that `_has_not_left` can see it.
                     await self._worker.send(data, number)
                     self._due.popleft()
                 self._more = anyio.Event()
                 await self._more.wait()
         except ConnectionError:
-            pass  # who listens hears of it
+            pass  # `_listen` reports the end
 
     async def _listen(self) -> None:
         reader = self._worker.reader(self._terms.max_result)
@@ -212,6 +232,8 @@ class HeldSeat:
             while True:
                 self._take_in(*await reader.next())
         except ConnectionError:
+            # Normally the worker has ended and the zygote's report is on its way, with the exit code as the better
+            # reason.
             with anyio.move_on_after(TO_TELL):
                 await self._worker.ended.wait()
             if not self._worker.ended.is_set():
@@ -230,7 +252,8 @@ class HeldSeat:
         one.tell()
 
     async def _break(self, reason: str, *, by_itself: bool = True) -> None:
-        """End the worker, because it is of no more use."""
+        """End a worker that cannot be used any longer; `by_itself` if its own code is to blame."""
+        # The first reason counts: later ones are consequences of it.
         if self._broken is None and not self._worker.asked_to_end:
             self._broken, self._recurs = reason, by_itself
         await self._end(self._worker, None if by_itself else 0.0)

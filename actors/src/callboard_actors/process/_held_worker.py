@@ -1,4 +1,4 @@
-"""A worker, as the pool holds it: its number, our ends of its sockets, and how it ended."""
+"""Worker process, on the pool's side: its sockets and files, its calls, and its exit status."""
 
 import itertools
 import os
@@ -27,7 +27,7 @@ _CHUNK = 64 * 1024
 
 
 class BrokenError(Exception):
-    """A worker cannot go on with its call; says why, where its end does not."""
+    """Raised if a worker cannot finish its call; `reason` is `None` if its exit status will tell."""
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason
@@ -35,14 +35,14 @@ class BrokenError(Exception):
 
 
 class HeldWorker:
-    """One worker process, as the pool holds it: its sockets, its calls, its end.
+    """One worker process, on the pool's side.
 
-    It is the pool's until it has ended and nobody reads from it any more; then its sockets are closed.
+    Its sockets and files are closed when it has ended and no call uses them any more.
 
     Args:
-        max_output: bytes of its output that are kept, the last.
-        is_trusted: whether its own note of the call that it has begun is believed. Code in a confined worker can
-            change that note; so a call counts there as begun from its first byte that was sent.
+        max_output: bytes kept of its output; the oldest are dropped.
+        is_trusted: trust the begun counter that the worker writes. Code in a confined worker could change the counter,
+            so there a call counts as begun from the first byte that was sent.
     """
 
     _numbers = itertools.count(1)
@@ -51,22 +51,25 @@ class HeldWorker:
         self._is_trusted = is_trusted
         self.number = next(self._numbers)
         self.pid: int | None = None
-        """Its process id, as soon as it has been forked."""
+        """Process id; `None` before the start, and for a worker that was never started."""
         self.exitcode: int | None = None
         self.unforked: int | None = None
-        """Why it never was a process, by the number of the error."""
+        """`errno` of a failed start."""
         self.asked_to_end = False
         self.calls = 0
         self.settled = anyio.Event()
-        """It has been forked, or never will be."""
+        """Set when the worker has started, or never will."""
         self.ended = anyio.Event()
+        # While true, `close` is postponed until `release`: a call may still read from the files below.
         self._in_use = False
         self._closing = False
         self._is_closed = False
+        # Last value read from the begun counter, for questions after the file was closed.
         self._begun = 0
+        # Greatest call number of which at least one byte was sent.
         self._last_sent = 0
         self._kept = _Tail(max_output)
-        with ExitStack() as opened:  # all of it, or nothing
+        with ExitStack() as opened:  # close everything again if one of the files cannot be opened
             self._sock, self._theirs = socket.socketpair()
             opened.callback(self._theirs.close)
             opened.callback(self._sock.close)
@@ -77,58 +80,61 @@ class HeldWorker:
             opened.callback(os.close, self._their_output)
             os.set_blocking(self._output, False)
             self._speech, self._printing = _watch(self._sock), _watch(self._output)
-            # A file and no message, because it can be read when nobody is left to send.
+            # The begun counter is a file, not a message: it can be read after the worker has died.
             self._notebook = shared_number(NOTEBOOK.size)
             opened.callback(os.close, self._notebook)
             opened.pop_all()
 
     def fds(self) -> list[int]:
-        """The file descriptors that the worker is given when it is forked."""
+        """Return the file descriptors to pass to the worker at its start."""
         return [self._theirs.fileno(), self._their_output, self._notebook]
 
     def begin(self, pid: int | None) -> None:
-        """Be told that the process is there, and has what it needs."""
+        """Record the start of the process, which has received its files."""
         self.pid = pid
         self._hand_over()
         self.settled.set()
 
     def _hand_over(self) -> None:
-        """Close the worker's ends; not before it has them: macOS loses files that are on their way and open nowhere."""
+        """Close our copies of the worker's ends."""
+        # Only after the worker has received them: macOS loses descriptors in transit that are open nowhere. They must
+        # be closed then, or the end of the worker would not be seen as end of file.
         if self._theirs.fileno() >= 0:
             self._theirs.close()
             os.close(self._their_output)
 
     def end(self, exitcode: int | None) -> None:
-        """Be told that the process is gone."""
+        """Record the end of the process; `exitcode` is `None` if unknown."""
         self.exitcode = exitcode
         self._hand_over()
         self.ended.set()
         self.settled.set()
-        # Whoever reads would wait for ever if a child of the worker, which is a copy of it, held the other end.
+        # A forked child of the worker may hold a copy of its socket. Without a shutdown, readers would wait for that
+        # child.
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     @property
     def is_alive(self) -> bool:
-        """It has been forked, has not ended, and nobody has asked it to."""
+        """Whether the process has started, has not ended, and was not asked to end."""
         return self.pid is not None and not self.ended.is_set() and not self.asked_to_end
 
     def is_silent(self) -> bool:
-        """Whether it says nothing, as one without a call should; it does say something when its socket is closed."""
+        """Return whether nothing can be read from the socket: no unexpected bytes, and no end of file."""
         return not self._speech.poll(0)
 
     def is_worn(self, terms: Terms) -> bool:
-        """Whether it has to be replaced after its call."""
+        """Return whether the worker has to be replaced after its call."""
         if terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls):
             return True
         return terms.max_resident is not None and self.pid is not None and resident(self.pid) > terms.max_resident
 
     def has_begun(self, number: int) -> bool:
-        """Return whether this call was begun, or may have been; also of a worker that has ended."""
+        """Return whether this call has or may have begun; also after the worker has ended."""
         return self.last_begun() == number
 
     def last_begun(self) -> int:
-        """Return the number of the call that was begun last, or may have been; 0 if there was none."""
+        """Return the number of the last call that has or may have begun; 0 for none."""
         if not self._is_trusted:
             return self._last_sent
         if not self._is_closed:
@@ -139,11 +145,12 @@ class HeldWorker:
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
     ) -> tuple[Kind, bytes | bytearray]:
-        """Send a call, perhaps with an open file, and wait for its reply; meanwhile, deliver what it tells.
+        """Send a call, perhaps with an open file, and wait for its reply; pass its events to `deliver`.
 
         Raises:
-            BrokenError: there is none, or something else.
+            BrokenError: the worker has ended, or sent an invalid frame.
         """
+        # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
         self._kept.clear()
         self.calls += 1
@@ -155,20 +162,21 @@ class HeldWorker:
                 if header.kind is not Kind.TOLD:
                     break
                 hand_on(said, deliver)
+            # Bytes after the reply would be taken for the reply of the next call.
             if reader.has_more:
                 raise GarbageError("something follows it")
         except ConnectionError:
-            raise BrokenError from None
+            raise BrokenError from None  # the exit status tells why
         except GarbageError as error:
             raise BrokenError(f"its worker process sent what is no reply: {error}") from None
         return header.kind, said
 
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
-        """What reads what it says, perhaps of one call only."""
+        """Return a reader of the worker's frames; `only` is the number of the only call to accept."""
         return FrameReader(self._incoming, max_result, only)
 
     async def send(self, data: bytes, number: int, file: int | None = None) -> None:
-        """Send all of a frame of this call, and an open file with its first bytes; one sender at a time."""
+        """Send a whole frame of this call, with an open file beside its first bytes; one sender at a time."""
         view = memoryview(data)
         while view:
             try:
@@ -176,21 +184,23 @@ class HeldWorker:
                     view = view[self._sock.send(view) :]
                 else:
                     view, file = view[socket.send_fds(self._sock, [view], [file]) :], None
+                # After each partial send: a cancellation in the wait below must find the call counted as sent.
                 self._last_sent = max(self._last_sent, number)
             except BlockingIOError:
                 await anyio.wait_writable(self._sock)
 
     async def collect_output(self) -> None:
-        """Take what it writes to stdout and stderr, so that it never waits for a reader."""
+        """Read the worker's stdout and stderr until they are closed, so that it never blocks on a full pipe."""
         while not self._is_closed:
             await anyio.wait_readable(self._output)
             if not self._take_output(reads=1):
                 return
 
     def _take_output(self, *, reads: int = 16) -> bool:
-        """Take what is there now, but not for ever from one who writes for ever; false if there will be no more."""
+        """Read the output that is available, at most `reads` chunks; return `False` at its end."""
         if self._is_closed:
             return False
+        # Bounded: a worker that writes without pause must not hold the event loop.
         for _ in range(reads):
             if not self._printing.poll(0):
                 return True
@@ -201,35 +211,35 @@ class HeldWorker:
         return True
 
     def output(self) -> str:
-        """The end of what it has written since its call began."""
+        """Return the last part of the output since the current call began."""
         self._take_output()
         return self._kept.text()
 
     def use(self) -> None:
-        """Begin with a call: nothing is closed meanwhile."""
+        """Mark the worker as used by a call, so that its files stay open."""
         self._in_use = True
 
     def release(self) -> None:
-        """Note that a call is done with it, and close our ends if that was waited for."""
+        """Mark the worker as unused, and close its files if that was postponed."""
         self._in_use = False
         if self._closing:
             self._close()
 
     def close(self) -> None:
-        """Close our ends, as soon as nobody uses them."""
+        """Close the files now, or when the call that uses them has ended."""
         self._closing = True
         if not self._in_use:
             self._close()
 
     def abandon(self) -> None:
-        """Close our ends, whoever uses them, because nobody can."""
+        """Close the files at once, after the event loop was closed."""
         self._hand_over()
         self._close()
 
     def _close(self) -> None:
         if self._is_closed:
             return
-        # Kept for who asks later: by then the numbers of these files may be those of somebody else's.
+        # Read for the last time: after the close, these descriptor numbers may belong to other files of this process.
         self._take_output()
         self.last_begun()
         self._is_closed = True
@@ -240,27 +250,27 @@ class HeldWorker:
 
 
 def _watch(file: socket.socket | int) -> select.poll:
-    """Returns what tells whether there is something to read, or never will be, without an error for nothing."""
+    """Return a poll object for readability and end of file; unlike a read, it does not fail without data."""
     watch = select.poll()
     watch.register(file, select.POLLIN)
     return watch
 
 
 def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
-    """Deliver here what a body has said in its worker.
+    """Decode an event of a call and deliver it.
 
     Raises:
-        GarbageError: it says nothing.
+        GarbageError: the event is invalid.
     """
     told = told_by(said)
     try:
         deliver(told)
-    except NonsenseError as error:  # and no other ValueError, which may be of who observes it
+    except NonsenseError as error:  # only this one: another ValueError may come from an observer
         raise GarbageError(str(error)) from error
 
 
 class _Tail:
-    """The last so many bytes, or a little more."""
+    """Last `most` bytes of a stream; keeps up to one chunk more."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""The zygote, as the pool holds it: a process that is started, given commands, and listened to."""
+"""Zygote, on the pool's side: starts the process, sends it commands, and receives its reports."""
 
 import fcntl
 import os
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _NAME = "Processes"
 _TO_END = 3.0
-"""Seconds for it to end by itself; it has less to do than that."""
+"""Seconds for the zygote to end by itself. It kills its workers without a grace then, so this is ample."""
 _STDERR = 2
 
 
 class UnloadableError(Exception):
-    """A zygote cannot go on with a module that it need not have loaded."""
+    """Raised if the zygote ended while it loaded an optional module."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -38,24 +38,33 @@ class UnloadableError(Exception):
 
 
 class HeldZygote:
-    """A running zygote, and the workers that it has."""
+    """Running zygote and the table of its workers.
+
+    Args:
+        process: the zygote, or the `bwrap` process around it.
+        inside: the processes in the sandbox; `None` without bubblewrap.
+        control: our end of the control socket.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], inside: "Inside | None", control: socket.socket) -> None:
         self._process = process
         self._inside = inside
         self._control = control
         self._sending = anyio.Lock()
+        # Workers that were requested and whose end was not reported. Each is told its end exactly once, then removed.
         self._workers: dict[int, HeldWorker] = {}
         self._ready = False
+        # Set by `_lose_all` before it marks the workers as ended. `fork` checks it for a worker that was registered too
+        # late.
         self._gone = False
 
     @classmethod
     async def start(cls, settings: Settings) -> "HeldZygote":
-        """Start it, and wait until it has loaded what it should.
+        """Start a zygote, and wait until it has loaded its modules.
 
         Raises:
-            UnloadableError: it cannot load one of the modules that are wanted.
-            ActorStartError: it could not.
+            UnloadableError: an optional module ends the process or starts threads.
+            ActorStartError: the zygote cannot be started.
         """
         ours, theirs = socket.socketpair()
         with _above_standard(theirs) as theirs:
@@ -67,12 +76,14 @@ class HeldZygote:
             except BaseException:
                 ours.close()
                 raise
-        with suppress(ConnectionError):  # it has ended; why is told below
+        with suppress(ConnectionError):  # it has ended; `_until_ready` finds out why
             ours.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
+        # Blocking until here: the zygote reads its settings first, and they may be larger than the socket's buffer.
         ours.setblocking(False)
         try:
             await zygote._until_ready(settings)
         except BaseException:
+            # Not to leave a process behind; the wait is bounded by `_TO_END`.
             with anyio.CancelScope(shield=True):
                 await zygote.close()
             raise
@@ -82,6 +93,7 @@ class HeldZygote:
         what, length, loading = Report.LOADING, 0, None
         while what == Report.LOADING:
             data = await self._receive_exactly(REPORT.size)
+            # It ended between LOADING and the next report, so this module has ended it.
             if data is None and loading is not None:
                 raise UnloadableError(loading)
             if data is None:
@@ -95,11 +107,12 @@ class HeldZygote:
         self._ready = True
 
     async def fork(self, worker: HeldWorker, what: Command = Command.FORK) -> None:
-        """Ask for a process for this worker, and wait for it, or for the end of the zygote.
+        """Request a process for a worker; return when it has started or has failed to.
 
         Raises:
-            OSError: there is none.
+            OSError: the worker process cannot be started.
         """
+        # Before the command: its report may arrive while this task waits to be resumed.
         self._workers[worker.number] = worker
         try:
             await self._command(COMMAND.pack(what, worker.number, 0.0), worker.fds())
@@ -107,19 +120,23 @@ class HeldZygote:
             del self._workers[worker.number]
             worker.end(None)
             raise
+        # The zygote ended before the command was sent, and `_lose_all` ran before this registration.
         if self._gone and self._workers.pop(worker.number, None) is not None:
             worker.end(None)
+        # A cancellation here leaves the worker registered: the process may start, and its owner has to end it.
         await worker.settled.wait()
         if worker.unforked is not None:
             raise OSError(worker.unforked, os.strerror(worker.unforked))
 
     async def end(self, worker: HeldWorker, grace: float) -> None:
-        """Ask for the end of a worker and of all that it has started, unless that has been asked for."""
+        """Request the end of a worker and its children once; `grace` is in seconds."""
         if not worker.asked_to_end and not worker.ended.is_set():
+            # Before the await, so that a second task sends no second command and no call is given to this worker.
             worker.asked_to_end = True
             await self._command(COMMAND.pack(Command.END, worker.number, grace), [])
 
     async def _command(self, command: bytes, fds: list[int]) -> None:
+        # One task waits for the socket at a time. A command is far smaller than the buffer, so it is sent whole.
         async with self._sending:
             while not self._gone:
                 try:
@@ -127,12 +144,12 @@ class HeldZygote:
                 except BlockingIOError:
                     await anyio.wait_writable(self._control)
                 except (ConnectionError, anyio.ClosedResourceError):
-                    return  # `listen` tells everybody
+                    return  # `listen` marks all workers as ended
                 else:
                     return
 
     async def listen(self) -> None:
-        """Tell workers what becomes of them, until the zygote ends."""
+        """Receive reports and update the workers until the zygote ends."""
         while (data := await self._receive_exactly(REPORT.size)) is not None:
             what, number, value = REPORT.unpack(data)
             worker = self._workers[number]
@@ -145,9 +162,10 @@ class HeldZygote:
         self._lose_all()
 
     def _lose_all(self) -> None:
-        """The zygote has died: its workers die with it, by the kernel; what they have started is left to us.
+        """Mark all workers as ended after the zygote's death, and kill what they have started.
 
-        Inside of bubblewrap that dies, too, all of it.
+        The kernel kills workers together with their zygote, but not their children. Inside bubblewrap, the kernel kills
+        all processes.
         """
         self._gone = True
         if self._inside is None:
@@ -157,6 +175,8 @@ class HeldZygote:
         self._workers.clear()
 
     def _kill_groups(self) -> None:
+        # Workers lead process groups. A group that still has members keeps its id; an empty group is not found, unless
+        # its id was reused at this moment.
         for worker in self._workers.values():
             if worker.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):
@@ -178,37 +198,38 @@ class HeldZygote:
         return data
 
     async def close(self) -> None:
-        """Have it end, with all that is left, and wait until it has; nobody listens any more."""
+        """End the zygote and all its workers, and wait for it. `listen` must not be running."""
         self._lose_all()
+        # Wakes tasks that wait to write; they see `_gone`. Closing the socket tells the zygote to end.
         anyio.notify_closing(self._control)
         self._control.close()
         if not self._ready:
-            self._kill()  # it loads modules, does not listen, and has no workers
+            self._kill()  # it still loads modules, does not read the socket, and has no workers
         with anyio.move_on_after(_TO_END):
             await self._until_ended()
         self._kill()
         await self._until_ended()
 
     def go_on(self) -> None:
-        """Continue it if somebody has stopped it, so that it can end its workers in order."""
+        """Resume the zygote if it was stopped, so that it can end its workers in order."""
         pid = self._process.pid if self._inside is None else self._inside.program()
         if pid is not None and self._process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGCONT)
 
     def break_off(self) -> None:
-        """Kill it with all that is below it, because it does not do what it is told; `listen` sees its end."""
+        """Kill a zygote that does not obey, with all its descendants; `listen` sees its end."""
         if self._process.poll() is not None:
             return
         if self._inside is None:
-            # Before itself, or nobody could tell any more whose they are.
+            # Descendants first: after its death they are children of init, and cannot be found any more.
             for pid in _kernel.descendants_of(self._process.pid):
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
         self._kill()
 
     def kill(self) -> None:
-        """End it at once, with all that is left, where nobody can wait."""
+        """Kill the zygote and its workers without waiting for the event loop."""
         if self._inside is None:
             self._kill_groups()
         self._control.close()
@@ -226,7 +247,7 @@ class HeldZygote:
 
 
 def _started(control: socket.socket, confine: Confine | None) -> tuple["subprocess.Popen[bytes]", "Inside | None"]:
-    # Our way to modules is the workers' way, too.
+    # Workers must find the same modules as this process, also after changes of `sys.path`.
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         f"from callboard_actors.process._zygote import main; main({control.fileno()})"
@@ -241,8 +262,9 @@ def _started(control: socket.socket, confine: Confine | None) -> tuple["subproce
 
 
 def _run(command: list[str], control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
-    # A session of its own, which Ctrl-C does not reach; stdout belongs to our program, stderr to everybody.
-    # Where this program was started without one, any other file may have its number.
+    # A new session: Ctrl-C in the terminal reaches this program only, which then ends the zygote in order. The zygote
+    # prints to stderr, since stdout may carry this program's results. If this program has no stderr, descriptor 2 may
+    # be an unrelated file.
     errors = subprocess.DEVNULL if sys.__stderr__ is None else _STDERR
     return subprocess.Popen(  # noqa: S603
         command,
@@ -256,7 +278,7 @@ def _run(command: list[str], control: socket.socket, confine: Confine | None) ->
 
 
 def _above_standard(end: socket.socket) -> socket.socket:
-    """The same socket by a number that is not stdin's, stdout's or stderr's, of which the zygote has its own."""
+    """Return the socket with a descriptor above 2; the zygote's own stdin, stdout and stderr take 0 to 2."""
     if end.fileno() > _STDERR:
         return end
     with end:

@@ -1,4 +1,4 @@
-"""Workers that have nothing to do, and calls that wait for one, first come, first served."""
+"""Queue of idle workers and of calls that wait for a worker, in FIFO order."""
 
 from collections import deque
 from contextlib import suppress
@@ -10,7 +10,7 @@ _Worker = TypeVar("_Worker")
 
 
 class _Waiting(Generic[_Worker]):
-    """A call that waits for a worker, and which it has been given."""
+    """Call that waits for a worker."""
 
     def __init__(self) -> None:
         self.told = anyio.Event()
@@ -22,21 +22,21 @@ class _Waiting(Generic[_Worker]):
 
 
 class Idle(Generic[_Worker]):
-    """Some wait for others: there are workers here, or calls, or nobody."""
+    """FIFO queue that pairs idle workers with waiting calls; at any time, only one of its two sides is filled."""
 
     def __init__(self) -> None:
         self._workers = deque[_Worker]()
         self._calls = deque[_Waiting[_Worker]]()
 
     def put(self, worker: _Worker) -> None:
-        """Give a worker to the call that has waited longest, or keep it for the next one."""
+        """Assign a worker to the call that has waited longest, or keep it as idle."""
         if self._calls:
             self._calls.popleft().tell(worker)
         else:
             self._workers.append(worker)
 
     async def take(self) -> _Worker | None:
-        """Wait for one; `None` if it is no use to wait."""
+        """Wait for a worker; return `None` if `turn_away` was called."""
         if self._workers:
             return self._workers.popleft()
         call = _Waiting[_Worker]()
@@ -44,6 +44,7 @@ class Idle(Generic[_Worker]):
         try:
             await call.told.wait()
         except BaseException:
+            # Cancelled after a worker was assigned: pass it on, or it would be idle and belong to nobody.
             if call.worker is not None:
                 self.put(call.worker)
             elif not call.told.is_set():
@@ -55,16 +56,16 @@ class Idle(Generic[_Worker]):
         return worker in self._workers
 
     def __len__(self) -> int:
-        """How many workers wait for a call."""
+        """Return the number of idle workers."""
         return len(self._workers)
 
     def forget(self, worker: _Worker) -> None:
-        """Give this worker to no call any more."""
+        """Remove a worker from the idle ones."""
         with suppress(ValueError):
             self._workers.remove(worker)
 
     def turn_away(self) -> None:
-        """Tell all calls that it is no use to wait, and forget the workers."""
+        """Wake all waiting calls without a worker, and forget the idle workers."""
         self._workers.clear()
         while self._calls:
             self._calls.popleft().tell(None)

@@ -1,7 +1,7 @@
-"""Bytes out of a socket as they come, by the running event loop; the socket stays its owner's.
+"""Receiving from a socket on the running event loop, without owning the socket.
 
-On asyncio the loop is told once to watch the socket, and reads when it can: `anyio.wait_readable` tells it anew for
-every wait, after a checkpoint, which took a quarter of the time of a call of a worker. trio's own wait is quick.
+On asyncio, one `add_reader` serves many reads. `anyio.wait_readable` registers and unregisters the socket for each wait
+and adds a checkpoint, which took a quarter of the time of a call. On trio, its wait is fast.
 """
 
 import asyncio
@@ -13,28 +13,28 @@ import sniffio
 
 
 class Incoming(Protocol):
-    """What comes out of a socket. One task waits for it at a time."""
+    """Receiving side of a socket. Only one task may wait at a time."""
 
     async def receive(self, most: int) -> bytes:
-        """Wait for bytes, at most so many.
+        """Wait for at most `most` bytes.
 
         Raises:
-            ConnectionError: nothing more will come.
+            ConnectionError: the other end has closed.
         """
         ...
 
     def close(self) -> None:
-        """Leave the socket alone; to be called before it is closed."""
+        """Stop watching the socket. Call this before the socket is closed."""
         ...
 
 
 def incoming(sock: socket) -> Incoming:
-    """What comes out of a socket that does not block."""
+    """Return the receiver of a non-blocking socket for the running event loop."""
     return _Watched(sock) if sniffio.current_async_library() == "asyncio" else _Awaited(sock)
 
 
 class _Awaited:
-    """Reads from a socket, and waits anew each time until something is there."""
+    """Receiver that registers with the event loop for each wait."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock
@@ -51,11 +51,12 @@ class _Awaited:
 
 
 class _Watched:
-    """Reads from a socket by a callback, which asyncio calls as long as there is something to read."""
+    """Receiver that stays registered with asyncio, whose loop calls back while data can be read."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
+        # The watch is registered at the first wait, and survives from one wait to the next.
         self._is_watched = False
         self._most = 0
         self._waiter: asyncio.Future[bytes] | None = None
@@ -74,7 +75,8 @@ class _Watched:
     def _read(self) -> None:
         waiter = self._waiter
         if waiter is None or waiter.done():
-            # Left where it is until somebody waits, and without a watch: it would call again and again.
+            # Nobody waits: leave the data in the socket. Without removing the watch, the loop would call back without
+            # end.
             self.close()
             return
         try:
@@ -85,6 +87,7 @@ class _Watched:
             waiter.set_exception(error)
 
     def close(self) -> None:
+        # A closed loop has dropped its readers, and raises on access.
         if self._is_watched and not self._loop.is_closed():
             self._loop.remove_reader(self._sock)
         self._is_watched = False
