@@ -1,7 +1,7 @@
-"""What is asked of the system: limits, who is told when a parent dies, what a process has started, and what it takes.
+"""Requests to the operating system: limits, signals at a parent's death, descendants, memory and file descriptors.
 
-This is where Linux has more than others, which have what POSIX says: there each function does what can be done, and
-its docstring says what that is. What has no replacement at all is refused by `Terms`.
+Linux offers more than POSIX. On other systems each function does as much as possible, and its docstring says how much.
+Options without any replacement are rejected by `Terms`.
 """
 
 import fcntl
@@ -20,23 +20,23 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 FORKS = sys.platform == "linux"
-"""Whether a copy of a process that has loaded much is sound, and is told of its parent's death.
+"""Whether a fork of a process with many loaded modules is safe, and can be told of its parent's death.
 
-On macOS, frameworks of the system crash in such copies; elsewhere it was not tried.
+On macOS, system frameworks crash in such forks. Other systems were not tested.
 """
 TELLS_SIZE = sys.platform == "linux"
-"""Whether the memory of another process can be asked for."""
+"""Whether the resident memory of another process can be read."""
 LIMITS_MEMORY = sys.platform != "darwin"
-"""Whether a limit of address space is kept; macOS takes it, at best, and forgets it."""
+"""Whether a limit of address space is enforced; macOS accepts the limit, if at all, and ignores it."""
 
 
 def best_start() -> Literal["fork", "spawn"]:
-    """How workers come to be where nobody has said it."""
+    """Return the default of `start`."""
     return "fork" if FORKS else "spawn"
 
 
 def signal_when_parent_dies(number: Signals) -> bool:
-    """Have the kernel send a signal to this process when the thread that made it ends; false where it will not."""
+    """Let the kernel signal this process when the thread that created it ends; return `False` if unsupported."""
     if sys.platform == "linux":
         from callboard_actors.process._libc import prctl
 
@@ -45,7 +45,7 @@ def signal_when_parent_dies(number: Signals) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parent dies; elsewhere init does."""
+    """Become the parent of descendants whose parent dies, instead of init. Linux only; otherwise do nothing."""
     if sys.platform == "linux":
         from callboard_actors.process._libc import prctl
 
@@ -53,7 +53,7 @@ def adopt_orphans() -> None:
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process that are in memory, what it shares included; 0 if it has ended. For Linux."""
+    """Return the bytes of a process in memory, shared pages included; 0 if it has ended. Linux only."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     except (FileNotFoundError, ProcessLookupError):
@@ -62,7 +62,7 @@ def resident(pid: int) -> int:
 
 
 def shared_number(size: int) -> int:
-    """Open a file of so many bytes without a name; on Linux its size cannot be changed by whoever gets it."""
+    """Create an unnamed file of `size` bytes and return its descriptor; on Linux its size is sealed."""
     with ExitStack() as opened:
         if sys.platform == "linux":
             fd = os.memfd_create("callboard-begun", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -72,7 +72,8 @@ def shared_number(size: int) -> int:
             with TemporaryFile() as file:
                 fd = os.dup(file.fileno())
         opened.callback(os.close, fd)
-        # Of one size, because no limit of the worker's would count what it holds.
+        # A worker shares this file. Unsealed, it could grow it without any limit, since its memory is not counted by
+        # RLIMIT_AS.
         os.ftruncate(fd, size)
         if sys.platform == "linux":
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
@@ -81,7 +82,7 @@ def shared_number(size: int) -> int:
 
 
 def receive_with_files(sock: socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """Receive so many bytes and files that come with them, which programs that are started do not inherit."""
+    """Receive at most `size` bytes and `most` file descriptors, which child processes will not inherit."""
     flags = 0
     if sys.platform == "linux":
         from socket import MSG_CMSG_CLOEXEC
@@ -92,30 +93,37 @@ def receive_with_files(sock: socket, size: int, most: int) -> tuple[bytes, list[
     for level, kind, content in ancillary:
         if level == SOL_SOCKET and kind == SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    # Systems without MSG_CMSG_CLOEXEC: a fork and exec in another thread, before this line, would inherit them.
     for fd in fds:
         os.set_inheritable(fd, False)
     return data, list(fds)
 
 
 def signal_group(leader: int, number: Signals) -> None:
-    """Signal a process and the group that it leads; nobody has asked for its status yet, or only just now."""
+    """Signal a process and the process group that it leads; ignore processes that are gone.
+
+    The caller must not have reaped the process before, or its id may be that of another process.
+    """
+    # Also the process alone: a new worker may not have created its group yet.
     for send in (os.killpg, os.kill):
         try:
             send(leader, number)
         except ProcessLookupError:
-            pass  # it has just been forked, and has no group of its own yet
+            pass  # just forked: it leads no group yet
         except PermissionError:
-            pass  # all that is left of the group belongs to somebody else
+            pass  # the remaining members belong to another user
 
 
 def bury(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
-    """Ask for the status of a child that has ended, one of `among` or, on Linux, any; `None` if there is none.
+    """Reap one child that has ended; return its id and status, or `None`. On Linux any child, elsewhere one of `among`.
 
-    `first` is called with its number, which is not free as yet: on Linux for sure, elsewhere if its process group has
-    somebody left, or if no process has begun in the same instant.
+    `first` is called with the id just before the id becomes free, so that the child's process group can still be
+    killed. Elsewhere than on Linux the id is already free then. It may be reused if the group is empty and a process
+    starts in the same instant.
     """
     try:
         if sys.platform == "linux":
+            # WNOWAIT leaves the child a zombie, which keeps its id reserved until `waitpid`.
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
                 return None
@@ -133,18 +141,18 @@ def bury(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] 
 
 
 def children() -> set[int]:
-    """The children of this process, ended ones included; for a process of one thread. None where nobody can tell."""
+    """Return the children of this single-threaded process, zombies included; empty if the system cannot tell."""
     return children_of(os.getpid()) if sys.platform == "linux" else set()
 
 
 def children_of(parent: int) -> set[int]:
-    """The children of a process of one thread, ended ones included; none if it has ended itself. For Linux."""
+    """Return the children of a single-threaded process, zombies included; empty if it has ended. Linux only."""
     try:
         return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
     except ProcessLookupError:
         return set()
     except FileNotFoundError:
-        return _children_by_search(parent)  # not every kernel has the file
+        return _children_by_search(parent)  # the file depends on the kernel's configuration
 
 
 def _children_by_search(parent: int) -> set[int]:
@@ -153,7 +161,7 @@ def _children_by_search(parent: int) -> set[int]:
 
 
 def descendants_of(ancestor: int) -> set[int]:
-    """Return all processes below one, ended ones included; none where nobody can tell."""
+    """Return all descendants of a process, zombies included; empty if the system cannot tell."""
     return _descendants_by_search(ancestor) if sys.platform == "linux" else set()
 
 
@@ -170,32 +178,35 @@ def _descendants_by_search(ancestor: int) -> set[int]:
 
 def _parent_of(process: Path) -> int | None:
     try:
+        # The field after the state. The process name in parentheses may contain spaces and parentheses.
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
 def limit_memory(size: int) -> None:
-    """Refuse this process more address space than so many bytes."""
+    """Limit the address space of this process in bytes."""
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 def limit_files(count: int) -> None:
-    """Refuse this process more than so many open files."""
+    """Limit the number of open files of this process."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
 def leave_no_core(*, for_good: bool) -> None:
-    """Have crashes of this process write no memory to disk; `for_good` if what runs in it could raise the limit."""
+    """Disable core dumps of this process; `for_good` if its code must not raise the limit again."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def limit_processor_time(seconds: int, *, for_good: bool) -> None:
-    """Have this process killed by SIGXCPU when it has used so many more seconds, rounded up.
+    """Let the kernel send SIGXCPU after `seconds` more of processor time, rounded up.
 
-    `for_good` is for one that might ignore the signal, or lift the limit: a second later it is killed by SIGKILL.
+    `for_good` is for untrusted code, which could ignore the signal or raise the limit: SIGKILL follows a second later.
     """
+    # The limit counts from the start of the process; earlier calls of this worker have used a part.
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    # A hard limit cannot be raised again, so it is lowered only for workers that serve one call.
     hard = most + 1 if for_good else resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (most, hard))

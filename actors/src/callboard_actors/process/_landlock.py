@@ -1,7 +1,7 @@
-"""Files, sockets and processes that a process does without from now on: Landlock, through ctypes.
+"""Landlock through ctypes: permanently restricts this process to a set of files, sockets and processes.
 
-What it does not know of is not refused by it: to ask whether a file is there, how large it is and when it was
-changed, and to change its mode, owner and times. The latter is left to the filter of system calls.
+Landlock does not restrict `stat`, such as existence, size and times of a file, nor changes of mode, owner and times.
+The system call filter refuses these changes.
 """
 
 import ctypes
@@ -21,6 +21,8 @@ _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
 _PATH_BENEATH: Final = 1
 
+# Access rights for files, from linux/landlock.h. Rights that no rule grants, such as device nodes and sockets, have no
+# name here.
 EXECUTE: Final = 1 << 0
 _WRITE_FILE: Final = 1 << 1
 _READ_FILE: Final = 1 << 2
@@ -35,26 +37,28 @@ _TRUNCATE: Final = 1 << 14
 READ: Final = _READ_FILE | _READ_DIR
 WRITE: Final = READ | _WRITE_FILE | _REMOVE | _MAKE_DIR | _MAKE_FILE | _MAKE_LINK | _REFER | _TRUNCATE
 
+# The kernel rejects a rule for a file that contains rights for folders.
 _OF_A_FILE: Final = EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 
 TRUNCATES: Final = 3
-"""The first version that refuses to empty a file; before it, reading is enough for that."""
+"""First version that can refuse `truncate`; before it, read access allows emptying a file."""
 SIGNALS: Final = 6
-"""The first version that keeps signals, and abstract UNIX sockets, to those that are confined together."""
+"""First version that confines signals and abstract UNIX sockets to processes of the same sandbox."""
 
+# Bind and connect; then scopes: abstract UNIX sockets and signals.
 _TCP: Final = 0b11
 _SCOPES: Final = 0b11
 
 
 class Rule(NamedTuple):
-    """What may be done with a file, or with all below a folder."""
+    """Open file or folder, and the access rights to it and to everything below it."""
 
     fd: int
     rights: int
 
 
 def version() -> int:
-    """The version that this kernel has; 0 for none."""
+    """Return the kernel's Landlock version; 0 for none."""
     try:
         return syscall(_NAME, _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:
@@ -62,15 +66,16 @@ def version() -> int:
 
 
 def rule(path: str, rights: int) -> Rule:
-    """Open a path, and nothing behind a link that has come into it since it was resolved.
+    """Open a path for a rule; refuse it if a link was put into it since it was resolved.
 
     Raises:
-        OSError: it cannot be opened, or leads elsewhere now.
+        OSError: the path cannot be opened, or leads to another file now.
     """
     flags = os.O_CLOEXEC
-    if sys.platform == "linux":  # it is nowhere else that anybody comes here
+    if sys.platform == "linux":  # for type checkers; this module is used on Linux only
         flags |= os.O_PATH
     fd = os.open(path, flags)
+    # Checked after opening: the descriptor, unlike a path, cannot be redirected any more.
     now = str(Path(f"/proc/self/fd/{fd}").readlink())
     if now != path:
         os.close(fd)
@@ -79,13 +84,14 @@ def rule(path: str, rights: int) -> Rule:
 
 
 def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
-    """Refuse this process, and all that it starts, every file but these, for good.
+    """Permanently refuse this process and its descendants all files without a rule, and TCP without `network`.
 
-    Also signals and tracing of any process but those that it starts, from `SIGNALS` on, and TCP without `network`.
+    From version `SIGNALS` on, signals and tracing reach only processes of this sandbox.
     """
     ruleset = _attributes(at_version, network=network)
     fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:
+        # Everything that `_attributes` handles is refused; each rule grants rights again.
         for one in rules:
             beneath = struct.pack("=Qi", one.rights, one.fd)
             syscall(_NAME, _ADD_RULE, fd, _PATH_BENEATH, beneath, ctypes.c_uint(0))
@@ -95,7 +101,9 @@ def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
 
 
 def _attributes(at_version: int, *, network: bool) -> bytes:
-    """Make a `struct landlock_ruleset_attr` with all that a kernel of this version can refuse."""
+    """Return a `struct landlock_ruleset_attr` with all restrictions that this version supports."""
+    # The kernel rejects unknown bits, so each version gets exactly the rights that it knows. Version 5 adds ioctl on
+    # devices.
     files = (1 << (16 if at_version >= 5 else 15)) - 1
     found = struct.pack("=Q", files)
     if at_version >= 4:

@@ -1,4 +1,4 @@
-"""What Python has no function for is asked of the kernel here; what it refuses is an `OSError`."""
+"""System calls for which Python has no function; a refusal is raised as `OSError`."""
 
 import ctypes
 import os
@@ -7,16 +7,17 @@ from functools import cache
 
 @cache
 def _libc() -> ctypes.CDLL:
+    # `use_errno`: ctypes keeps a copy of errno per thread, safe from other calls in between.
     return ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, value: int, pointer: object = None) -> None:
-    """Change something about this process."""
+    """Change an attribute of this process."""
     _checked(_libc().prctl(option, ctypes.c_ulong(value), pointer, ctypes.c_ulong(0), ctypes.c_ulong(0)), "prctl")
 
 
 def syscall(what: str, number: int, *args: object) -> int:
-    """Make a system call; `what` is how its error calls it."""
+    """Make a system call; `what` names it in errors."""
     return _checked(_libc().syscall(ctypes.c_long(number), *args), what)
 
 

@@ -1,4 +1,4 @@
-"""Modules that workers have before their first call: loaded once by the zygote that forks them, or by each itself."""
+"""Loading of modules before a worker's first call: in the zygote that is forked, or in each spawned interpreter."""
 
 import os
 import pickle
@@ -17,14 +17,14 @@ _HELD_IN_WORDS = "starts a thread, which a fork would lose; leave it to the work
 
 
 class FatalError(Exception):
-    """Why there can be no workers."""
+    """Raised if no worker can be started; the text is the reason."""
 
 
 def received_settings(sock: socket) -> Settings:
-    """What whoever started this process tells it first.
+    """Receive the settings that the parent sends first.
 
     Raises:
-        FatalError: that one has gone.
+        FatalError: the parent has closed the socket.
     """
     found = receive_frame(sock)
     if found is None:
@@ -33,25 +33,27 @@ def received_settings(sock: socket) -> Settings:
 
 
 def settings_in(data: bytes | bytearray) -> Settings:
-    """Unpickle what the pool has pickled."""
+    """Unpickle settings."""
     settings = pickle.loads(data)  # noqa: S301 - from our parent
     assert isinstance(settings, Settings)
     return settings
 
 
 def load(sock: socket, settings: Settings, *, quiet: bool = False) -> None:
-    """Load what has to be loaded, and what is wanted besides where that works; the main module when it is needed.
+    """Load the modules of `preload`, and the optional modules of `settings.wanted`.
 
-    A module that cannot be forked, or that ends this process, ends it; by what was told, it is known which one it was.
+    An optional module that starts a thread or exits ends this process. The report LOADING, sent before, names it.
 
     Raises:
-        FatalError: what has to be loaded cannot be.
+        FatalError: a module of `preload` cannot be loaded.
     """
     forks = settings.terms.start == "fork"
+    # Only registered: the main module is loaded when a name of it is needed.
     _main_module.expect(settings.main)
     for name in settings.terms.preload:
         _load(name, forks=forks)
     for place, name in enumerate(settings.wanted):
+        # Before the import, which may end this process in any way, even by a crash in C code.
         tell(sock, Report.LOADING, place, 0)
         _try_to_load(name, forks=forks, complain=not quiet)
 
@@ -62,6 +64,7 @@ def _load(name: str, *, forks: bool) -> None:
     except Exception as error:
         told = "".join(traceback.format_exception(error))
         raise FatalError(f"preload={name!r} cannot be imported: {error!r}\n{told}") from error
+    # A fork has only the forking thread. Locks that other threads held stay locked in it for ever.
     if forks and threading.active_count() > 1:
         raise FatalError(f"preload={name!r} {_HELD_IN_WORDS}")
 
@@ -70,6 +73,7 @@ def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
     try:
         _main_module.module_named(name)
     except SystemExit:
+        # Not `raise`: the module wants its process to end, which the pool reads as not loadable.
         os._exit(1)
     except Exception as error:
         if _main_module.is_unguarded():
@@ -77,16 +81,16 @@ def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
         if complain:
             sys.stderr.write(f"callboard: {name} is not preloaded in worker processes: {error!r}\n")
     if forks and threading.active_count() > 1:
-        os._exit(1)  # the pool starts another zygote, without it
+        os._exit(1)  # the pool starts another zygote without this module
 
 
 def tell(sock: socket, what: Report, number: int, value: int, text: bytes = b"") -> None:
-    """Send the zygote a report: what it is about, of which number, with which value, and the text that follows."""
+    """Send a report to the parent process, with an optional text."""
     sock.sendall(REPORT.pack(what, number, value) + text)
 
 
 def tell_failure(sock: socket, error: BaseException) -> None:
-    """Report why there can be no workers, if there is still somebody who wants any."""
+    """Report why no worker can be started, if the parent still lives."""
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
     with suppress(ConnectionError):
         tell(sock, Report.FAILED, 0, len(text.encode()), text.encode())

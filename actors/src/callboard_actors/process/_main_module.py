@@ -1,7 +1,7 @@
-"""The main module of a program, which workers load by themselves: there it is `__mp_main__`, as in `multiprocessing`.
+"""Main module of the program, loaded by workers under the name `__mp_main__`, as `multiprocessing` does.
 
-So what is below `if __name__ == "__main__":` is not run again. Classes that come back from there are those of
-`__main__` here.
+So code below `if __name__ == "__main__":` does not run again. When classes of it come back in replies, they are found
+in `__main__` of this program.
 """
 
 import importlib
@@ -13,21 +13,22 @@ from types import ModuleType
 HERE = "__main__"
 _THERE = "__mp_main__"
 NAMES = frozenset({HERE, _THERE})
-"""What it is called where the program began, and in workers."""
+"""Names of the main module: in the program, and in its workers."""
 _GUARD = 'put what it does, and does not only define, below `if __name__ == "__main__":`'
 
 
 @dataclass(frozen=True, slots=True)
 class MainModule:
-    """Where a main module is loaded from."""
+    """Origin of a main module."""
 
     path: str
     name: str | None = None
-    """By which it is found, if it was started by `python -m`."""
+    """Module name, if the program was started by `python -m`."""
 
 
 def main_module() -> MainModule | None:
-    """The main module of this program; `None` where no other process could load it, as in a REPL."""
+    """Return the origin of this program's main module; `None` if other processes cannot load it, as in a REPL."""
+    # A worker that opens a pool itself: its workers load the same file.
     if _copy is not None:
         return _copy.source
     module = sys.modules[HERE]
@@ -36,26 +37,28 @@ def main_module() -> MainModule | None:
         return None
     name = getattr(module.__spec__, "name", None)
     if name is not None and name.rpartition(".")[2] == HERE:
-        return None  # that of a package, a folder or an archive; those do without a guard
+        return None  # `__main__.py` of a package, folder or archive usually has no guard
     return MainModule(str(Path(path).absolute()), name)
 
 
 class _Copy:
-    """The main module of the program in one of its other processes, as soon as it is needed."""
+    """Copy of the program's main module in a zygote or worker, loaded on demand."""
 
     def __init__(self, source: MainModule) -> None:
         self.source = source
         self.is_loading = False
         self.is_unguarded = False
         self._module: ModuleType | None = None
+        # Kept, so that a script with side effects is not run again at each call.
         self._failure: str | None = None
 
     def module(self) -> ModuleType:
-        """Load it, once; so what failed is not done again.
+        """Load the main module once and return it.
 
         Raises:
-            RuntimeError: it cannot be loaded.
+            RuntimeError: the module cannot be loaded, now or at an earlier attempt.
         """
+        # A circular reference: the script unpickles something of itself while it runs.
         if self.is_loading:
             return sys.modules[_THERE]
         if self._module is None and self._failure is None:
@@ -75,15 +78,15 @@ class _Copy:
             self._module = module
         finally:
             self.is_loading = False
-        if self.is_unguarded:  # whatever it has made of the error
+        if self.is_unguarded:  # even if the script has caught the error of the pool that it tried to open
             self._module, self._failure = None, self.unguarded()
         if self._module is not None:
-            # Its code may still be running, and needs what is in it.
+            # Kept referenced: code of the former main module may still be running, and needs its globals.
             _former.append(sys.modules[HERE])
             sys.modules[HERE] = sys.modules[_THERE] = self._module
 
     def unguarded(self) -> str:
-        """Say what it should not have done."""
+        """Return the error text for a script that opens a pool while it is loaded."""
         return f"{self.source.path} opens a pool while a worker process loads it as its main module; {_GUARD}"
 
 
@@ -98,11 +101,13 @@ def _remedy(error: BaseException, path: str) -> str:
 
 
 _copy: _Copy | None = None
+"""Set in zygotes and workers; `None` in the program itself."""
 _former: list[ModuleType] = []
 
 
 def _run(source: MainModule) -> ModuleType:
-    # As late as that, because few need them. To load `multiprocessing` is to set `__mp_main__`, so that is done before.
+    # Imported late, because few programs need them. Importing `multiprocessing` sets `__mp_main__`, so it comes before
+    # the module is run.
     import multiprocessing as multiprocessing
     import runpy
 
@@ -116,13 +121,13 @@ def _run(source: MainModule) -> ModuleType:
 
 
 def expect(source: MainModule | None) -> None:
-    """Have it loaded in this process when it is needed; zygotes do so, and their workers."""
+    """Register the main module to load on demand in this process; called in zygotes and spawned interpreters."""
     global _copy
     _copy = None if source is None else _Copy(source)
 
 
 def why_no_pool() -> str | None:
-    """Say why no pool may be opened now, if that is so: it would load the main module, which would open one."""
+    """Return an error text if the main module is being loaded: a pool opened by it would load it again, without end."""
     if _copy is None or not _copy.is_loading:
         return None
     _copy.is_unguarded = True
@@ -130,12 +135,12 @@ def why_no_pool() -> str | None:
 
 
 def is_unguarded() -> bool:
-    """Whether the main module tried to open a pool when it was loaded here."""
+    """Return whether the main module tried to open a pool while it was loaded here."""
     return _copy is not None and _copy.is_unguarded
 
 
 def module_named(name: str) -> ModuleType:
-    """Find a module, or load it; the main module is the program's, by either name.
+    """Return a module, loading it if necessary; both names of the main module lead to the program's.
 
     Raises:
         RuntimeError: the main module cannot be loaded here.
@@ -146,7 +151,7 @@ def module_named(name: str) -> ModuleType:
 
 
 def missing(qualname: str) -> str:
-    """Say that something is not in the main module."""
+    """Return the error text for a name that the main module lacks."""
     if _copy is None:
         return f"{qualname} is defined in __main__, where nothing has that name; move it into a module"
     return (

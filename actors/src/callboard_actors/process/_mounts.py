@@ -1,4 +1,4 @@
-"""What a file system of one's own has in it: folders that are mounted, and the links that lead to them."""
+"""Arguments of bubblewrap for the file system of a sandbox: mounted paths, and the links that lead to them."""
 
 import os
 from collections import deque
@@ -8,11 +8,11 @@ from pathlib import Path
 from callboard_actors.process._confine import TEMPORARY
 
 _OWN = ("/proc", "/dev")
-"""What the inside has of its own; who asks for it, or for something in it, asks for that."""
+"""Folders that the sandbox has of its own; requests for them or for paths below are granted by these."""
 
 
 class OwnPlaceError(ValueError):
-    """A path would have to be mounted where the inside has something of its own."""
+    """Raised for a path that would cover a folder of the sandbox."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -20,10 +20,10 @@ class OwnPlaceError(ValueError):
 
 
 def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
-    """Arguments of `bwrap` for paths as they are written, links included; each to be found inside by the same way.
+    """Return the arguments of `bwrap` that make each path reachable as it is written, links included.
 
     Raises:
-        OwnPlaceError: one of them is the root, or the folder for temporary files.
+        OwnPlaceError: a path is the root, or the folder for temporary files.
     """
     links: dict[str, str] = {}
     kinds: dict[str, str] = {}
@@ -36,18 +36,21 @@ def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
                 continue
             kinds[real] = kind
             links |= on_the_way
+    # Real paths are mounted; links are created, not followed, so that the target is mounted only once.
     made = _uncovered(kinds)
     links |= _of_the_root(made)
     found = [one for path, kind in made.items() for one in (kind, path, path)]
     for name, target in links.items():
+        # A link below a mounted folder exists already.
         if _above(name, made) is None:
             found += ["--symlink", target, name]
     return found
 
 
 def followed(path: str) -> tuple[str, dict[str, str]]:
-    """Where a path leads, and every link on the way with what it says. The path has to be there."""
+    """Return the real path of an existing path, and the target of each link on the way."""
     here, links = "/", dict[str, str]()
+    # Resolved by hand, one part at a time: `realpath` does not tell which links it followed.
     rest = deque(Path(path).absolute().parts[1:])
     while rest:
         part = rest.popleft()
@@ -65,7 +68,7 @@ def followed(path: str) -> tuple[str, dict[str, str]]:
 
 
 def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
-    """Without what is there because a folder above it is, and may be done with it no less; those above come first."""
+    """Drop paths below a mounted folder with the same or more rights; parents come first in the result."""
     made: dict[str, str] = {}
     for path in sorted(kinds, key=lambda one: Path(one).parts):
         above = _above(path, made)
@@ -75,12 +78,12 @@ def _uncovered(kinds: dict[str, str]) -> dict[str, str]:
 
 
 def _above(path: str, made: Container[str]) -> str | None:
-    """The nearest folder above that is mounted."""
+    """Return the nearest mounted folder above a path."""
     return next((str(one) for one in Path(path).parents if str(one) in made), None)
 
 
 def _of_the_root(made: dict[str, str]) -> dict[str, str]:
-    """Such as /bin, which everybody writes, for /usr/bin."""
+    """Return links in the root such as /bin to /usr/bin, which many programs use in paths."""
     links = (path for path in Path("/").iterdir() if path.is_symlink())
     real = ((path, os.path.realpath(path)) for path in links)
     return {str(path): str(path.readlink()) for path, to in real if to in made or _above(to, made) is not None}

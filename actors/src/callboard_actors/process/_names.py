@@ -1,7 +1,7 @@
-"""Functions by the names under which a worker finds them, decorated ones too.
+"""Names under which a worker finds functions, decorated ones included.
 
-A function that is not what its own name leads to, because a decorator has put something in its place, is found
-behind that: LangChain's `@tool` keeps it as `func` or `coroutine`, others as `fn` or `__wrapped__`.
+The name of a decorated function leads to the decorator's result. The function is found in an attribute of the result:
+LangChain's `@tool` keeps it as `func` or `coroutine`, other decorators as `fn` or `__wrapped__`.
 """
 
 from types import FunctionType
@@ -11,21 +11,23 @@ from callboard_actors.process._main_module import NAMES, missing, module_named
 
 _BEHIND = ("func", "coroutine", "fn", "__wrapped__")
 _DEEPEST = 8
-"""Decorators on top of each other that are looked behind."""
+"""Nested decorators that are searched at most."""
 
 
 def way_to(fn: FunctionType) -> tuple[str, ...]:
-    """The attributes that lead to it from what its name leads to; none if that is it, or if there is no way."""
+    """Return the attributes that lead from a function's name to it; empty if none are needed, or none lead to it."""
     try:
         found = named(fn.__module__, fn.__qualname__)
     except (ImportError, AttributeError):
         return ()
+    # Without a way, pickle raises its own error for the function.
     return _way(found, fn, ()) or ()
 
 
 def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, ...] | None:
     if found is fn:
         return gone
+    # Attributes may form a cycle, or be generated without end as those of a mock.
     if len(gone) == _DEEPEST:
         return None
     for name in _BEHIND:
@@ -36,7 +38,7 @@ def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, .
 
 
 def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
-    """Find, in a worker, what a name leads to, by the attributes behind it."""
+    """Return the object that a name and a chain of attributes lead to; called in workers when unpickling."""
     found = named(module, qualname)
     for name in way:
         found = getattr(found, name)
@@ -44,11 +46,11 @@ def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
 
 
 def named(module: str, qualname: str) -> Any:
-    """Find what has this name in a module.
+    """Return the object with this qualified name in a module.
 
     Raises:
         ImportError: there is no such module.
-        AttributeError: there is nothing of that name in it.
+        AttributeError: the module has no such name.
     """
     found: Any = module_named(module)
     try:

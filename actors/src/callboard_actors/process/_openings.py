@@ -1,4 +1,4 @@
-"""Who has a pool of processes open, and which modules its crews are to preload."""
+"""Crews of a pool in all event loops that have it open, and the modules that they preload."""
 
 from callboard import ActorStartError
 from callboard_actors import _openings
@@ -8,26 +8,27 @@ from callboard_actors.process._settings import Terms
 
 
 class Openings(_openings.Openings[Crew]):
-    """The crews of a pool, one for each event loop."""
+    """Crews of a pool, one per event loop."""
 
     def __init__(self, terms: Terms) -> None:
+        # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
         self._wanted: dict[str, None] = {}
         super().__init__(lambda: Crew(terms, self._wanted), noun="pool of processes", task="callboard_actors.process")
 
     def want(self, module: str) -> None:
-        """Have crews that start from now on preload a module, if that is possible."""
+        """Let zygotes that start from now on preload a module, if possible."""
         self._wanted[module] = None
 
     async def enter(self) -> None:
-        """Have a crew in this event loop, at full strength.
+        """Start the crew of this event loop, or share the running one; return when its workers are ready.
 
         Raises:
-            ActorStartError: there is none.
+            ActorStartError: the workers cannot be started.
         """
         if (reason := why_no_pool()) is not None:
             raise ActorStartError("Processes", reason, never=True)
         await super().enter()
 
     def pids(self) -> list[int]:
-        """The process ids of all workers, in all event loops."""
+        """Return the process ids of the workers in all event loops."""
         return sorted(pid for crew in self.all() for pid in crew.pids())

@@ -1,4 +1,4 @@
-"""What a trusted worker answers, on its side: pickles."""
+"""Replies of a trusted worker, on its side: pickles."""
 
 import os
 import pickle
@@ -11,7 +11,7 @@ _TRACEBACK_BOUND = 16 * 1024
 
 
 def returned(value: object) -> tuple[Kind, bytes]:
-    """Answer with what a call has returned."""
+    """Return the reply for a result."""
     try:
         return Kind.VALUE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
@@ -20,13 +20,13 @@ def returned(value: object) -> tuple[Kind, bytes]:
 
 
 def raised(error: Exception, where: str = "worker process") -> tuple[Kind, bytes]:
-    """Answer with what a call has raised; the caller has taken our own frame off."""
+    """Return the reply for an exception, with the traceback as a note; `where` names the process in the note."""
     told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
     note = f"In {where} {os.getpid()}:\n{told}"
     try:
         error.add_note(note)
         body = _remade.pickled(error)
-        found = pickle.loads(body)  # noqa: S301 - many exceptions are pickled and never read again
+        found = pickle.loads(body)  # noqa: S301 - many exceptions can be pickled, but not unpickled
         if not isinstance(found, Exception):
             raise TypeError(f"it would be read as an object of type {type(found).__qualname__}")
     except Exception as problem:
@@ -37,5 +37,5 @@ def raised(error: Exception, where: str = "worker process") -> tuple[Kind, bytes
 def _said(error: Exception) -> str:
     try:
         return f"{type(error).__qualname__}({error})"
-    except Exception:  # a text of somebody else's making
+    except Exception:  # user-defined `__str__`
         return type(error).__qualname__

@@ -1,4 +1,4 @@
-"""Replies of confined workers, on the pool's side: JSON, read in linear time; nothing is ever unpickled."""
+"""Replies of confined workers, on the pool's side: JSON, read in linear time; nothing is unpickled."""
 
 import builtins
 import inspect
@@ -18,17 +18,17 @@ from callboard_actors.process._frames import Kind
 from callboard_actors.process._plain_replies import TEXT_BOUND
 
 _MOST_VALUES: Final = 1_000_000
-"""That one reply may have: two bytes of JSON can be a hundred of memory."""
+"""JSON values of one reply at most: two bytes of JSON can become a hundred bytes of memory."""
 _BETWEEN: Final = (b",", b"[", b"{")
 _PIECE: Final = 256 * 1024
-"""Bytes that are looked at in one step, which holds the interpreter's lock; a reply of more is read in a thread."""
+"""Bytes processed in one step, which holds the interpreter's lock. A longer reply is read in a thread."""
 _MOST_RAISED: Final = 1024 * 1024
-"""Bytes of a reply that tells of an exception; four texts as long as they may be have less."""
+"""Bytes of a reply with an exception at most; its four texts at their maximum need less."""
 _MOST_ERRORS: Final = 100
-"""Errors of validation that are written out; a reply can have a million, whose text is 200 MB."""
+"""Validation errors included in a text. A reply could cause a million, with 200 MB of text."""
 
 _NOT_BY_TEXT: Final = (UnicodeError, BaseExceptionGroup, StopIteration, StopAsyncIteration)
-"""They take more than a text, or mean something else to who awaits."""
+"""Exceptions that need more than a text, or that change the control flow of the task that awaits."""
 _BUILTIN: Final = {
     name: cls
     for name, cls in vars(builtins).items()
@@ -48,13 +48,13 @@ class _Raised(BaseModel):
 
 
 class Opener(Protocol):
-    """Returns what a call has returned, or raises what it has raised."""
+    """Reads a reply: returns the result of the call, or raises its exception."""
 
     async def __call__(self, kind: Kind, reply: bytes | bytearray, body: Body, /, *, output: str) -> Any: ...
 
 
 def opener(*, is_plain: bool) -> Opener:
-    """Return the function that reads the replies of workers; `is_plain` for workers that are not trusted."""
+    """Return the reader of replies; `is_plain` for workers that are not trusted."""
     return _open_plain if is_plain else _open_pickled
 
 
@@ -63,19 +63,20 @@ async def _open_pickled(kind: Kind, reply: bytes | bytearray, body: Body, *, out
 
 
 async def _open_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Read a large reply in a thread, which a cancelled caller leaves to itself: it ends in linear time."""
+    """Read a large reply in a thread; if the caller is cancelled, the thread ends by itself, in linear time."""
     work = partial(opened_plain, kind, reply, body, output=output)
     if len(reply) <= _PIECE:
         return work()
+    # A limiter of its own: abandoned threads must not use up the program's.
     return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
 
 def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Return what a call has returned, or raise an error that tells what it has raised.
+    """Return the result of a call, or raise an error for its exception.
 
     Raises:
-        ResultLostError: neither can be had.
-        WorkerCallError: it raised what is no exception of Python itself.
+        ResultLostError: the result or exception was lost in the worker, or is invalid.
+        WorkerCallError: the exception is not one of Python's own.
     """
     if kind is Kind.LOST:
         said = reply[:TEXT_BOUND].decode(errors="replace")
@@ -85,6 +86,7 @@ def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: st
             return _value(bytes(reply), _adapter_of(_plain_function(body.fn)))
         if len(reply) > _MOST_RAISED:
             raise ValueError(f"an exception of {len(reply)} bytes, and {_MOST_RAISED} are the most")
+        # Only four bounded texts are taken over. The class is looked up by name among Python's own.
         found = _Raised.model_validate_json(bytes(reply))
     except Exception as error:
         said, cause = _told(error)
@@ -95,45 +97,48 @@ def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: st
 
 
 def _value(reply: bytes, adapter: TypeAdapter[Any] | None) -> Any:
+    # Before parsing, which would allocate all of them.
     if has_more_values(reply, _MOST_VALUES):
         raise ValueError(f"it has more than {_MOST_VALUES} values")
     return from_json(reply) if adapter is None else adapter.validate_json(reply)
 
 
 def has_more_values(reply: bytes, most: int) -> bool:
-    """Return whether JSON has more values than so many, counted by the marks before them; in one linear pass.
+    """Return whether JSON has more than `most` values, by counting commas and opening brackets in one pass.
 
-    Texts are left out where that matters. Bytes that are no JSON are counted somehow: reading them fails afterwards.
+    Characters within texts are excluded. For invalid JSON the count is meaningless, but parsing fails afterwards.
     """
+    # An upper bound, since marks within texts count, too. Most replies are decided here.
     if sum(reply.count(mark) for mark in _BETWEEN) <= most:
         return False
     marks, quotes = 0, 0
     for piece in without_escapes(reply):
         parts = piece.split(b'"')
-        # Every second part is a text; the first one is, where an odd number of quotes came before.
+        # Quotes delimit texts, so every second part is a text: the odd ones, or the even ones after an odd number of
+        # quotes in the pieces before.
         bare = b"".join(parts[quotes % 2 :: 2])
         marks += sum(bare.count(mark) for mark in _BETWEEN)
         quotes += len(parts) - 1
-        # A value and its key have at most four quotes.
+        # A value and its key have at most four quotes. This bounds the parts of a reply that consists of quotes.
         if marks > most or quotes > 4 * (most + 1):
             return True
     return False
 
 
 def without_escapes(reply: bytes) -> Iterator[bytes]:
-    """Yield the pieces of JSON without escaped backslashes and quotes, so that each quote begins or ends a text."""
+    """Yield pieces of JSON without escaped backslashes and quotes, so that each quote left delimits a text."""
     at = 0
     while at < len(reply):
         end = at + _PIECE
         piece = reply[at:end]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape would be cut: its second byte belongs to the piece
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape would be cut: include its second byte
             piece += reply[end : end + 1]
         at += len(piece)
         yield piece.replace(b"\\\\", b"").replace(b'\\"', b"")
 
 
 def _told(error: Exception) -> tuple[str, Exception | None]:
-    """Return a short text of an error, and the error itself unless its own text may be huge."""
+    """Return a short text for an error, and the error itself unless its own text may be huge."""
     if isinstance(error, ValidationError) and error.error_count() > _MOST_ERRORS:
         return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
     return str(error)[:TEXT_BOUND], error
@@ -155,11 +160,11 @@ def _plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache(maxsize=256)
 def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    """What makes of JSON what the function says that it returns; `None` if it does not say, or nothing could."""
+    """Return the validator of a function's declared return type; `None` without a usable declaration."""
     try:
         annotation = get_type_hints(fn, include_extras=True).get("return", Any)
         if get_origin(annotation) in (Coroutine, Awaitable):
             annotation = get_args(annotation)[-1]
         return None if annotation in (Any, object, inspect.Signature.empty) else TypeAdapter(annotation)
-    except Exception:  # names that are not there at run time, types that pydantic does not know
+    except Exception:  # names that do not exist at run time, or types that pydantic does not know
         return None

@@ -1,4 +1,4 @@
-"""What a confined worker answers, on its side: JSON, and for an exception its name and its text."""
+"""Replies of a confined worker, on its side: JSON; of an exception, its name, its text and its traceback."""
 
 import json
 import traceback
@@ -9,9 +9,9 @@ from pydantic_core import to_json
 from callboard_actors.process._frames import Kind
 
 TEXT_BOUND = 16 * 1024
-"""Characters of each text that tells of an exception."""
+"""Characters of each text of an exception at most."""
 _PIECE_BOUND = 1024
-"""Characters of each frame of a traceback, and of the text below it, which comes by itself."""
+"""Characters of each frame of a traceback, and of the error text that ends it; the reply has that text, too."""
 
 _REMEDY = (
     "; a confined worker loads the standard library and site-packages: name another module in preload=[...], or its "
@@ -20,7 +20,7 @@ _REMEDY = (
 
 
 def returned(value: Any) -> tuple[Kind, bytes]:
-    """Answer with what a call has returned."""
+    """Return the reply for a result."""
     try:
         return Kind.VALUE, to_json(value)
     except Exception as error:
@@ -28,7 +28,7 @@ def returned(value: Any) -> tuple[Kind, bytes]:
 
 
 def raised(error: Exception) -> tuple[Kind, bytes]:
-    """Answer with what a call has raised; the caller has taken our own frame off."""
+    """Return the reply for an exception, whose traceback begins in the user's function."""
     told = {
         "module": type(error).__module__,
         "type": type(error).__qualname__,
@@ -39,7 +39,7 @@ def raised(error: Exception) -> tuple[Kind, bytes]:
 
 
 def _remedy(error: Exception) -> str:
-    """Return what to do about a module that the confinement keeps from being loaded; nothing for other errors."""
+    """Return advice for a module that the confinement refuses to load; empty for other errors."""
     refused = isinstance(error, PermissionError) and _is_of_an_import(error)
     return _REMEDY if refused or isinstance(error, ModuleNotFoundError) else ""
 
@@ -55,8 +55,9 @@ def _type_of(value: Any) -> str:
 
 def _text_of(error: Exception) -> str:
     try:
-        # A KeyError shows its key as it would be written in a program.
+        # `str` of a KeyError is the `repr` of its key; the pool makes a KeyError of this text, which would quote it
+        # twice.
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         return str(text)[:TEXT_BOUND]
-    except Exception:  # a text of somebody else's making; the kind of the error is told beside it
+    except Exception:  # user-defined `__str__`; the type is reported separately
         return ""

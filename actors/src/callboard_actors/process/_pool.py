@@ -1,4 +1,4 @@
-"""`Processes`: functions in worker processes, which can be killed."""
+"""`Processes`: pool of worker processes for functions that may have to be killed."""
 
 import itertools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -27,43 +27,45 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 _ATTEMPTS = 3
-"""Workers that a call is given, if they end before they have begun it."""
+"""Workers offered to a call, one after another, if they end before they have begun it."""
 
 
 class Processes(OpenedEngine[Openings]):
-    """A pool of worker processes, for functions that may have to be killed.
+    """Pool of worker processes for functions that may have to be killed.
 
         async with Processes(workers=2, preload=["json"]) as pool:
             value = await pool.run(fn, *args)
 
-    Workers are forked from one process that has loaded `preload`; so one that was killed is replaced within
-    milliseconds. They are trusted, unless `confine` says otherwise: what crosses are pickles.
+    Workers are forked from one process that has loaded `preload`, so a killed worker is replaced within milliseconds.
+    They are trusted, and exchange pickles with the pool, unless `confine` is given.
 
-    It may be opened by several at once, in any number of event loops and threads: each event loop has workers of its
-    own, from the first who opens it there until the last has left.
+    A pool can be opened several times, from any number of event loops and threads. Each event loop has its own workers,
+    from the first entry in this loop to the last exit.
 
     Args:
-        workers: how many there are, and so how many calls run at once; others wait their turn.
-        start: "fork" is for Linux. With "spawn" each worker is a new interpreter, which loads `preload` by itself; one
-            more waits to replace another. `None` is "fork" on Linux, "spawn" on macOS and other POSIX systems.
-        preload: modules that workers have before their first call. They must not start threads, if workers are forked.
-        grace: seconds between SIGTERM and SIGKILL for a worker that has to end, and for what it has started.
-        max_calls: after so many calls a worker is replaced; `None` for never.
-        max_resident: a worker that holds more bytes than that in memory after a call is replaced, as one does that a
-            library has leaked in; what it shares with others counts, `preload` too. `memory` bounds it within a call.
-        memory: bytes of address space for each process: a worker, and by itself each process that it starts. Beyond is
-            a `MemoryError`, or its end. Memory of the kernel is not counted, such as what pipes and sockets hold.
-        cpu: seconds of processor time for each call; then SIGXCPU ends its worker. Each process that the call starts
-            has as many seconds of its own.
-        files: how many files each process may have open; 256 by default for confined workers, else as many as this
-            program may.
-        nice: by how much workers stand back where processor time is short, up to 19.
-        max_result: bytes that a result may have as a pickle.
-        max_output: bytes that are kept of what a call writes to stdout and stderr, the last, to be shown in errors.
-        start_timeout: seconds for the start, `preload` included.
-        carries: context variables of yours that go with each call, as `"package.module:variable"`; their values are
+        workers: number of workers, and so of concurrent calls; further calls wait in FIFO order.
+        start: "fork" requires Linux. With "spawn" each worker is a new interpreter that loads `preload` itself; one
+            spare interpreter waits to replace a worker. `None` means "fork" on Linux, and "spawn" on macOS and other
+            POSIX systems.
+        preload: modules loaded before a worker's first call. With "fork" they must not start threads.
+        grace: seconds between SIGTERM and SIGKILL for a worker that has to end, and for the processes that it started.
+        max_calls: calls after which a worker is replaced; `None` for no limit.
+        max_resident: bytes of resident memory above which a worker is replaced after a call, for instance when a
+            library leaks memory. Shared pages count, `preload` included. `memory` is the limit during a call.
+        memory: bytes of address space of each process: a worker, and separately each process that it starts. Above the
+            limit, allocations raise `MemoryError`, or the process ends. Kernel memory, such as the contents of pipes
+            and sockets, is not counted.
+        cpu: seconds of processor time of each call, after which SIGXCPU ends its worker. Each process that the call
+            starts has its own limit of the same length.
+        files: open files of each process. By default 256 for confined workers, otherwise the limit of this program.
+        nice: added to the niceness of workers, up to 19; a higher value yields processor time to other processes.
+        max_result: bytes of an encoded result at most.
+        max_output: bytes of a call's stdout and stderr, counted from the end, that are kept for errors.
+        start_timeout: seconds for the start of the workers, including `preload`.
+        carries: your context variables that are sent with each call, as `"package.module:variable"`; values are
             pickled.
-        confine: what workers may do, if what runs in them is not trusted. They answer in JSON, and serve one call.
+        confine: permissions of workers that run untrusted code. They answer in JSON, and serve one call each by
+            default.
     """
 
     def __init__(
@@ -109,12 +111,16 @@ class Processes(OpenedEngine[Openings]):
         self._numbers = itertools.count(1)
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Refuse a function that could not run in a worker, before it is called.
+        """Reject a function that cannot run in a worker, before it is called.
 
-        Its module is preloaded, if it can be, whenever workers are started from then on.
+        The function's module is added to the modules that are preloaded, if possible, when workers start from then on.
+
+        Args:
+            fn: the function to check.
+            title: name of the function in the error.
 
         Raises:
-            TypeError: says why it could not; `title` is what to call it.
+            TypeError: the function cannot run in a worker; the text says why.
         """
         check(fn, title)
         warn_of_lost_cleanup(fn, title)
@@ -124,7 +130,7 @@ class Processes(OpenedEngine[Openings]):
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers that live; fewer than there should be while one is replaced."""
+        """Process ids of the live workers in all event loops; incomplete while a worker is being replaced."""
         return self._openings.pids()
 
     @overload
@@ -132,22 +138,22 @@ class Processes(OpenedEngine[Openings]):
     @overload
     async def run(self, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T: ...
     async def run(self, fn: Callable[[*_Ts], object], *args: *_Ts) -> Any:
-        """Run a function, sync or async, in a worker; return what it returns, raise what it raises.
+        """Run a sync or async function in a worker; return its result or raise its exception.
 
-        If the caller is cancelled, its worker is ended with all that it has started, and waited for.
+        If the caller is cancelled, its worker is ended with all processes that it started, before this returns.
 
         Raises:
             TypeError: the function or an argument cannot be pickled; nothing was sent.
-            WorkerDiedError: its worker ended; `ended` tells whether it had begun.
-            ResultLostError: it finished, but its result cannot be pickled, or is larger than `max_result`.
+            WorkerDiedError: the worker ended; `ended` tells whether the call had begun.
+            ResultLostError: the function finished, but its result cannot be pickled, or is larger than `max_result`.
             callboard.ActorGoneError: the pool is not open.
         """
         return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
 
     async def _run_with_file(self, file: int, fn: Callable[[*_Ts], _T], *args: *_Ts) -> _T:
-        """Run a function, which gets an open file by `sent_file()`; otherwise as `run`.
+        """Run a function like `run`; within it, `sent_file()` returns the descriptor of an open file.
 
-        A confined worker can use this file, and cannot open it by any name.
+        A confined worker can use this file, although it cannot open it by any path.
         """
         body = Body(fn=fn, args=args, title=name_of(fn))
         data = packed(body, self._variables.values())
@@ -156,14 +162,14 @@ class Processes(OpenedEngine[Openings]):
         return found
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body, as engines do; `run` is the short way.
+        """Run a body; engines are called by this method, programs by `run`.
 
-        It is ended within its own grace, if that is shorter than the pool's.
+        On cancellation, the body is ended within its own grace, if that is shorter than the pool's.
 
         Raises:
-            TypeError: as `run`; so the others.
-            WorkerDiedError: its worker ended.
-            ResultLostError: it finished.
+            TypeError: the function or an argument cannot be pickled; nothing was sent.
+            WorkerDiedError: the worker ended; `ended` tells whether the call had begun.
+            ResultLostError: the function finished, but its result was lost.
             callboard.ActorGoneError: the pool is not open.
         """
         data = packed(body, self._variables.values())
@@ -171,7 +177,7 @@ class Processes(OpenedEngine[Openings]):
             return await self._run(noted, data)
 
     async def _run(self, body: Body, data: bytes, file: int | None = None) -> Any:
-        """Run a body in one worker after the other, until one can begin it."""
+        """Run a body in one worker after another, until one has begun it."""
         for left in reversed(range(_ATTEMPTS)):
             crew = self._openings.here(body.title, body.call_id)
             worker = await crew.take(body)
@@ -179,45 +185,53 @@ class Processes(OpenedEngine[Openings]):
             if not isinstance(found, WorkerDiedError):
                 kind, reply, output = found
                 return await self._finish(worker, crew, body, kind, reply, output=output)
+            # Repeated only if it certainly had not begun: a body may have side effects.
             if found.begun or not left or crew.is_dismissed:
                 raise found
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HeldSeat]:
-        """Have a worker for oneself while the block runs; it is none of the `workers`.
+        """Start a dedicated worker for the duration of the block, in addition to the `workers` of the pool.
 
-        One event loop runs there, and async functions beside each other on it. `cpu`, `max_calls` and
-        `max_resident` are not for it.
+        The worker runs one event loop with concurrent async functions. `cpu`, `max_calls` and `max_resident` do not
+        apply.
+
+        Args:
+            title: name of the owner in errors.
 
         Raises:
-            WorkerDiedError: there is none.
+            WorkerDiedError: the worker cannot be started.
             callboard.ActorGoneError: the pool is not open.
         """
         self._openings.bodies.check_open(title)
         crew = self._openings.here(title)
         worker = await crew.hire(title)
         seat = HeldSeat(title, worker, crew.end, self._terms, self._variables)
+        # A task of the pool, not of this block: open calls must be failed even if the block is cancelled.
         crew.look_after(seat.keep)
         try:
             yield seat
         finally:
             await crew.end(worker)
             with anyio.CancelScope(shield=True):
+                # Before the files are closed: `keep` still reads from the worker until then.
                 await seat.over.wait()
                 await crew.let_go(worker)
 
     async def _exchange(
         self, worker: HeldWorker, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
-        """Have a worker run a body; its reply and its output, or that it died.
+        """Run a body in a worker; return its reply and output, or an error if the worker died.
 
-        The latter is returned, because a body, or who observes it, may raise such an error of another pool's.
+        The error is returned, not raised. A raised `WorkerDiedError` may also come from an observer, about another
+        pool.
         """
         number = next(self._numbers)
+        # Keeps the worker's files open until the error has been built from them.
         worker.use()
         if body.on_begin is not None:
-            body.on_begin()  # first, because its deadline, which is carried along, runs from now
+            body.on_begin()  # first: it starts the deadline that `carried()` sends along
         try:
             most = self._terms.max_result
             kind, reply = await worker.exchange(number, call(carried(), data), most, deliver, file)
@@ -225,6 +239,7 @@ class Processes(OpenedEngine[Openings]):
         except BrokenError as broken:
             return await self._death(worker, crew, body, number, broken.reason)
         except BaseException:
+            # Cancelled, or an observer failed: nobody takes the reply any more, so the worker cannot be reused.
             await crew.end(worker, body.grace)
             raise
         finally:
@@ -233,12 +248,13 @@ class Processes(OpenedEngine[Openings]):
     async def _finish(
         self, worker: HeldWorker, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
     ) -> Any:
-        """Open a reply, and let the worker go on, or go."""
+        """Decode a reply; then make the worker available, or end it."""
+        # Decided before decoding, because the `finally` block needs it even if decoding raises.
         worn = worker.is_worn(self._terms)
         try:
             return await self._open(kind, reply, body, output=output)
         except MemoryError:
-            worn = True  # what it holds, it may hold for ever
+            worn = True  # the worker may never return this memory to the system
             raise
         finally:
             if worn:
@@ -250,9 +266,10 @@ class Processes(OpenedEngine[Openings]):
     async def _death(
         self, worker: HeldWorker, crew: Crew, body: Body, number: int, reason: str | None
     ) -> WorkerDiedError:
-        """Wait until the worker has ended, and say how."""
+        """Wait until the worker has ended, and return an error with the reason."""
         recurs = reason is not None
         with anyio.CancelScope(shield=True):
+            # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.
             if reason is None:
                 with anyio.move_on_after(TO_TELL):
                     await worker.ended.wait()
@@ -262,6 +279,7 @@ class Processes(OpenedEngine[Openings]):
                 reason, recurs = reason or "its worker process closed its socket", True
             elif reason is None:
                 recurs = is_own_doing(worker.exitcode)
+            # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
             await crew.end(worker, body.grace)
         return WorkerDiedError(
             body.title,

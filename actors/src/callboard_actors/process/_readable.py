@@ -1,4 +1,4 @@
-"""Paths that every confined worker may read: the interpreter, installed packages, and the zone of time."""
+"""Paths that every confined worker may read: the interpreter, installed packages and time zones."""
 
 import os
 import site
@@ -28,15 +28,15 @@ _RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/et
 
 
 def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> set[str]:
-    """Return the paths that exist, links resolved. `modules` are folders to load from besides installed packages."""
+    """Return the existing paths with links resolved; `modules` are additional folders to load modules from."""
     return {os.path.realpath(path) for path in ways_to_readable(modules, network=network)}
 
 
 def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> list[str]:
-    """Return the paths that exist, as they are looked up, links included.
+    """Return the existing paths as programs look them up, links included.
 
-    Entries of `sys.path` are not among them as such: the script's folder, `PYTHONPATH` and editable installations hold
-    a program's own files, which may be secrets.
+    Entries of `sys.path` are not included. The script's folder, `PYTHONPATH` and editable installations contain a
+    program's own files, which may be secrets.
     """
     found = [*_SYSTEM, *_of_the_interpreter(), *_site_packages(), *_loaded_libraries(), *_own_packages()]
     found += [os.fspath(path) for path in modules]
@@ -44,6 +44,7 @@ def ways_to_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool
         import ssl
 
         paths = ssl.get_default_verify_paths()
+        # TLS needs the certificates of authorities, and names are resolved by the system's configuration.
         found += [*_RESOLVER, paths.cafile or "", paths.capath or "", paths.openssl_capath]
     return [path for path in found if path and Path(path).exists()]
 
@@ -61,14 +62,15 @@ def _of_the_interpreter() -> list[str]:
 def _site_packages() -> list[str]:
     """Return the folders of installed packages that `site` adds to `sys.path`, such as those of the user."""
     found = [*site.getsitepackages(), site.getusersitepackages()]
+    # `getsitepackages` also returns folders that this interpreter does not use.
     here = {os.path.realpath(entry) for entry in sys.path if entry}
     return [path for path in found if os.path.realpath(path) in here]
 
 
 def _loaded_libraries() -> set[str]:
-    """Return the shared libraries of this process; with its folder, a library that lies where the interpreter's do.
+    """Return the shared libraries of this process; for those below the interpreter's `lib`, their whole folder.
 
-    Other folders stay closed: an extension module of the program lies beside its `.env`.
+    Other folders stay closed: an extension module of the program may lie beside its `.env`.
     """
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
     return {_folder_or_file(Path(path), folders) for path in _mapped()}
@@ -87,5 +89,5 @@ def _mapped() -> set[str]:
 
 def _own_packages() -> list[str]:
     """Return the folders of callboard's two packages, which may be installed as editable."""
-    specs = [find_spec(name) for name in ("callboard", "callboard_actors")]  # found, not loaded
+    specs = [find_spec(name) for name in ("callboard", "callboard_actors")]  # finds them without importing
     return [str(Path(spec.origin).parent) for spec in specs if spec is not None and spec.origin is not None]

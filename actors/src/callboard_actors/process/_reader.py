@@ -1,4 +1,4 @@
-"""Frames out of a socket, one after the other; a worker is not believed."""
+"""Reader of frames from a worker's socket; the bytes are not trusted."""
 
 import json
 from typing import Any, Final
@@ -10,41 +10,44 @@ from callboard_actors.process._incoming import Incoming
 
 _CHUNK: Final = 64 * 1024
 _FRAMES_IN_A_ROW: Final = 32
-"""After so many, others have their turn, however many more are there."""
+"""Frames read before other tasks get a turn, even if more have arrived."""
 
 
 class FrameReader:
-    """Reads what the other end says.
+    """Reader of frames from one socket.
 
     Args:
-        incoming: out of the socket of a worker, or a seat's own.
-        max_result: bytes that a reply may have.
-        only: the number of the only call that there is; a frame of another one is refused by its header, because its
-            body may never come. `None` if there are several.
+        incoming: receiver of the socket.
+        max_result: bytes of a reply at most.
+        only: number of the only call in progress, `None` if there are several. A frame of another call is rejected by
+            its header, because its body may never arrive.
     """
 
     def __init__(self, incoming: Incoming, max_result: int, only: int | None = None) -> None:
         self._only = only
         self._incoming = incoming
         self._max_result = max_result
+        # Received bytes, of which those before `_at` are consumed. Not trimmed at each frame, which would copy the
+        # rest.
         self._data = b""
         self._at = 0
         self._frames = 0
 
     @property
     def has_more(self) -> bool:
-        """Whether something has come that was not asked for."""
+        """Whether bytes have arrived after the last frame."""
         return self._at < len(self._data)
 
     async def next(self) -> tuple[Header, bytes | bytearray]:
-        """Wait for the next frame of the worker: its header and its body.
+        """Wait for the next frame; return its header and body.
 
         Raises:
-            GarbageError: what comes is none, or too long.
-            ConnectionError: nothing more will come.
+            GarbageError: the bytes are no valid frame, or the frame is too long.
+            ConnectionError: the other end has closed.
         """
         self._frames += 1
         if self._frames % _FRAMES_IN_A_ROW == 0:
+            # `receive` does not wait while data is buffered, so a flood of frames would hold the event loop.
             await checkpoint()
         while len(self._data) - self._at < HEADER.size:
             more = await self._incoming.receive(_CHUNK)
@@ -55,7 +58,7 @@ class FrameReader:
         if end <= len(self._data):
             self._at = end
             return header, self._data[begin:end]
-        # It grows with what is there: the worker's word is not enough to set memory aside.
+        # Grows with the bytes that arrive. Memory is not allocated by the length in the header, which is not trusted.
         body = bytearray(self._data[begin:])
         self._data, self._at = b"", 0
         while len(body) < header.length:
@@ -73,10 +76,10 @@ class FrameReader:
 
 
 def told_by(body: bytes | bytearray) -> Any:
-    """Read what a body says while it runs, which is JSON.
+    """Decode an event of a call, which is JSON.
 
     Raises:
-        GarbageError: it is no JSON.
+        GarbageError: the bytes are no JSON.
     """
     try:
         return json.loads(body)

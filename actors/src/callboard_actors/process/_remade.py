@@ -1,6 +1,7 @@
-"""Exceptions whose pickles nobody could read, as those are whose `__init__` takes more than their `args`.
+"""Pickles of exceptions that Python's default cannot restore, because `__init__` takes more than `args`.
 
-They are taken apart as Python's own class behind them does it, and made again without the `__init__` of their own.
+Such an exception is reduced as its nearest built-in base class does it, and restored without calling its own
+`__init__`.
 """
 
 import io
@@ -9,21 +10,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 _Parts = tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]
-"""Class, what it is made with, and its attributes."""
+"""Class, arguments for `__new__`, attributes."""
 _Reduced = tuple[Callable[..., BaseException], _Parts]
 
 
 def pickled(error: BaseException) -> bytes:
-    """Pickle an exception so that it can be read again; a note names what was left out for it.
+    """Pickle an exception so that it can be unpickled; a note lists parts that had to be left out.
 
     Raises:
-        Exception: it cannot be done.
+        Exception: the exception cannot be pickled even in parts.
     """
     return _pickled_with(error, {})
 
 
 def remade(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, Any]) -> BaseException:
-    """Make an exception of its parts."""
+    """Restore an exception from its parts; called when unpickling."""
     error = cls.__new__(cls, *args)
     _own_of_python(cls).__init__(error, *args)
     error.__setstate__(dict(state))
@@ -31,19 +32,20 @@ def remade(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, 
 
 
 def is_read_again(error: BaseException) -> bool:
-    """Whether it comes back as an exception if it is pickled as it is."""
+    """Return whether the exception survives a default pickle and unpickle."""
     try:
         found = pickle.loads(pickle.dumps(error, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - it is our own
-    except Exception:  # that is the answer: it is sent in parts instead
+    except Exception:  # sent in parts instead
         return False
     return isinstance(found, BaseException)
 
 
 class _Pickler(pickle.Pickler):
-    """Sends exceptions in parts that do not come back from an ordinary pickle; `known` has those that it has met."""
+    """Pickler that reduces exceptions to parts where the default fails; `known` are the exceptions met so far."""
 
     def __init__(self, file: io.BytesIO, known: dict[int, tuple[BaseException, _Reduced | None]]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        # By id, with the exception itself, so that the id is not reused. `None` marks one that is being reduced.
         self._known = known
 
     def reducer_override(self, obj: Any) -> Any:
@@ -58,13 +60,13 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         self._known[id(obj)] = obj, None
         reduced = remade, _parts_of(obj, self._sendable)
-        self._known[id(obj)] = obj, reduced  # once, because of groups in groups each is asked for again
+        self._known[id(obj)] = obj, reduced  # once: nested groups would reduce it again on each level
         return reduced
 
     def _sendable(self, value: object) -> bool:
         try:
             pickle.loads(_pickled_with(value, self._known))  # noqa: S301 - it is our own
-        except Exception:  # that is the answer: it is left out
+        except Exception:  # left out
             return False
         return True
 
@@ -88,5 +90,5 @@ def _parts_of(error: BaseException, sendable: Callable[[object], bool]) -> _Part
 
 
 def _own_of_python(cls: type[BaseException]) -> type[BaseException]:
-    """The nearest class behind it that Python itself has."""
+    """Return the nearest base class that is built into Python."""
     return next(one for one in cls.__mro__ if one.__module__ == "builtins" and issubclass(one, BaseException))

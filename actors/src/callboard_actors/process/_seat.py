@@ -1,9 +1,9 @@
-"""A seat, from within: a worker with one event loop, on which its owner's async functions run side by side."""
+"""Dedicated worker, from within: one event loop on which the owner's async functions run concurrently."""
 
 import os
 import traceback
 from collections.abc import Callable, Coroutine
-from os import _exit  # now: a body may put something else into `os`
+from os import _exit  # bound at import: user code may replace attributes of `os`
 from socket import socket
 from typing import Any, Protocol
 
@@ -17,11 +17,11 @@ from callboard_actors.process._voice import Voice
 from callboard_actors.process._worker import Replies, bounded, prepare, replies_of, without_own_frame
 
 _MOST = 2**40
-"""Bytes that a call may have; the pool is believed."""
+"""Bytes of a call at most: practically unlimited, since workers trust their pool."""
 
 
 def serve(sock: socket, notebook: int, settings: Settings) -> None:
-    """Answer calls until nobody is left who would make one."""
+    """Answer calls until the pool closes the socket; this ends the process."""
     import anyio
 
     prepare(settings)
@@ -29,13 +29,13 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
 
 
 class _Starts(Protocol):
-    """Starts a call as a task; returns by what it is cancelled."""
+    """Starts a call as a task; returns a function that cancels the task."""
 
     def __call__(self, work: Callable[[], Coroutine[Any, Any, None]], /) -> Callable[[], object]: ...
 
 
 class _Seat:
-    """A worker of one owner: calls that run at once on one event loop, until its socket is closed."""
+    """Concurrent calls of one owner on one event loop, until the socket is closed."""
 
     def __init__(self, sock: socket, notebook: int, settings: Settings) -> None:
         self._sock = sock
@@ -47,7 +47,7 @@ class _Seat:
         self._calls: dict[int, _Call] = {}
 
     async def live(self) -> None:
-        """Start calls and cancel them, as they come."""
+        """Start and cancel calls as the pool requests."""
         if self._is_trio:
             import trio
 
@@ -66,17 +66,19 @@ class _Seat:
                 header, body = await reader.next()
             except ConnectionError:
                 flush()
-                os._exit(0)  # the pool is gone; whatever still runs here is for nobody
+                os._exit(0)  # the pool is gone, so running calls have no caller
             if header.kind is Kind.CANCEL:
                 if (call := self._calls.get(header.number)) is not None:
                     call.end()
                 continue
+            # Before any code of the call runs. From here on, the pool treats the call as begun.
             os.pwrite(self._notebook, NOTEBOOK.pack(header.number), 0)
             call = _Call(header.number, body, self._answer, self._voice, self._replies)
             self._calls[header.number] = call
             call.cancel = start(call.run)
 
     def _answer(self, number: int, kind: Kind, body: bytes) -> None:
+        # First: a cancellation that arrives after the reply finds no call.
         del self._calls[number]
         flush()
         self._voice.reply(number, *bounded(kind, body, self._max_result))
@@ -90,7 +92,7 @@ def _nothing() -> None:
 
 
 class _Call:
-    """One call, in a task of its own."""
+    """One call, in its own task."""
 
     def __init__(
         self,
@@ -105,17 +107,18 @@ class _Call:
         self._answer = answer
         self._tell = voice.begin(number)
         self._replies = replies
+        # Tells a requested cancellation from one that ends this whole process.
         self._is_to_end = False
         self.cancel: Callable[[], object] = _nothing
-        """Cancels its task."""
+        """Cancels the call's task; replaced as soon as the task exists."""
 
     def end(self) -> None:
-        """Have it end, because whoever made it has gone."""
+        """Cancel the call; its caller has been cancelled."""
         self._is_to_end = True
         self.cancel()
 
     async def run(self) -> None:
-        """Run it; whatever it ends with is its answer, be it that it was cancelled by whoever made it."""
+        """Run the call and send exactly one reply, also after a cancellation."""
         reply = _CANCELLED
         try:
             if not self._is_to_end:
@@ -125,7 +128,8 @@ class _Call:
             flush()
             os._exit(code)
         except BaseException:
-            # If nobody asked for it, all that runs here is about to end, or its own code wants the process to.
+            # Without a request of the owner: the event loop is about to end, or the call raised KeyboardInterrupt or
+            # the like. End the process as such an exception would.
             if not self._is_to_end:
                 traceback.print_exc()
                 flush()
@@ -135,7 +139,7 @@ class _Call:
             self._send(*reply)
 
     def _send(self, kind: Kind, body: bytes) -> None:
-        """Answer; a worker in which that fails ends, because whoever waits would wait for ever."""
+        """Send the reply; exit if that fails, since the caller would wait for ever."""
         try:
             self._answer(self._number, kind, body)
         except BaseException:
@@ -161,14 +165,16 @@ def _starts_on_asyncio() -> _Starts:
     tasks: set[asyncio.Task[None]] = set()
 
     def start(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
-        # By itself, and not in a group: its cancellation comes once, so that it can clean up.
+        # A plain task, not in a task group: it is cancelled once, so that it can await its clean-up.
         loop = asyncio.get_running_loop()
         task = loop.create_task(work())
+        # The loop keeps weak references only; without this one, a task may be garbage-collected.
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
         def cancel() -> object:
-            # Behind its first step, which is due already: one that is cancelled before never runs, and never answers.
+            # After the task's first step, which is already scheduled. A task that is cancelled before its first step
+            # never runs, and would never reply.
             return loop.call_soon(task.cancel)
 
         return cancel

@@ -1,8 +1,8 @@
-"""System calls that a process does without from now on: a seccomp filter, as the kernel wants it, without a library.
+"""Seccomp filter: permanently refuses system calls of this process. Assembles the program without a library.
 
-What is not allowed fails with EPERM, so that a program goes on and says so; sizes of socket buffers are set to nothing
-without an error. What nobody knew when this was written, and `clone3`, whose arguments no filter can see, fails with
-ENOSYS, so that libraries take the older way.
+Refused calls fail with EPERM, so that programs report it. Setting a socket's buffer sizes does nothing, and succeeds.
+Calls newer than this table fail with ENOSYS, as does `clone3`, whose arguments no filter can read: libraries then fall
+back to older calls.
 """
 
 import ctypes
@@ -22,8 +22,9 @@ _MODE_FILTER: Final = 2
 
 _AUDIT: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32: Final = 0x40000000
-"""From here on x86_64 has the same system calls once more, by other numbers."""
+"""First number of the x32 ABI of x86_64, which repeats the system calls under other numbers."""
 
+# Opcodes of classic BPF: load a word of `struct seccomp_data`, mask, conditional jumps, return a verdict.
 _LOAD: Final = 0x20
 _AND: Final = 0x54
 _EQUAL: Final = 0x15
@@ -38,27 +39,34 @@ _MACHINE_AT: Final = 4
 
 _CLONE_THREAD: Final = 0x10000
 _CLONE_ESCAPES: Final = 0x7E020000 | 0x8000 | 0x2000
-"""Namespaces; a child of our parent; a tracer that comes along."""
+"""New namespaces, CLONE_PARENT, CLONE_PTRACE."""
 
 _FCNTLS: Final = (*range(8), 9, 11, 16, 36, 37, 38, 1030, 1032, 1033, 1034)
-"""Not F_SETOWN and its like, which send signals to anybody, and not F_SETPIPE_SZ, memory that no limit counts."""
+"""Allowed commands.
+
+Not F_SETOWN and F_SETSIG, which can send signals to any process; not F_SETPIPE_SZ, whose memory no limit counts.
+"""
 _IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409, 0x4020940D, 0x802C542A)
-"""Of terminals what `isatty` asks, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, and copies within a file system."""
+"""Allowed requests: terminal queries of `isatty`, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, copies within a file system."""
 _PROTOCOLS: Final = (0, 6, 17, 41)
-"""Of IP, TCP, UDP and IPv6 any option may be set; for most of them the network has to be allowed."""
+"""Protocols IP, TCP, UDP and IPv6, of which every option is allowed; most sockets of them need `network`."""
 _SOCKET_OPTIONS: Final = (2, 5, 6, 9, 10, 12, 13, 15, 16, 18, 19, 20, 21, 29, 35, 37, 46, 49, 63, 64, 65, 66, 67)
-"""Options of sockets themselves: addresses, keepalive, linger, timeouts, stamps of time. Not SO_SNDBUFFORCE and
-SO_RCVBUFFORCE, nor filters: memory that no limit counts."""
+"""Allowed SOL_SOCKET options: addresses, keepalive, linger, timeouts, timestamps.
+
+Not SO_SNDBUFFORCE, SO_RCVBUFFORCE and filters, whose memory is not limited.
+"""
 _BUFFER_SIZES: Final = (7, 8)
-"""SO_SNDBUF and SO_RCVBUF. They stay as they are without an error: the kernel, too, gives less than what was asked for
-without a word, and trio sets them for a pair of its own."""
+"""SO_SNDBUF and SO_RCVBUF: ignored without an error.
+
+The kernel, too, silently grants less than requested. trio sets both for its wake-up socket pair.
+"""
 _PRCTLS: Final = (2, 3, 15, 16, 21, 23, 38, 39, 41, 42, 50, 51, 54, 55, 56, 0x53564D41)
-"""Names of threads, what is asked only, and what concerns pointers and vectors; above all not PR_SET_PDEATHSIG."""
+"""Allowed options: thread names, queries, settings of pointers and vectors. Above all not PR_SET_PDEATHSIG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """An argument, masked, is one of these."""
+    """Condition on an argument: masked, it equals one of these values."""
 
     argument: int
     values: tuple[int, ...]
@@ -66,7 +74,7 @@ class Test:
 
 
 _Alternatives = tuple[tuple[Test, ...], ...]
-"""A call is allowed if all tests of one of them hold."""
+"""Conditions of a system call: allowed if all tests of at least one alternative hold."""
 
 
 def _only(argument: int, *values: int, mask: int = 0xFFFFFFFF) -> _Alternatives:
@@ -75,21 +83,21 @@ def _only(argument: int, *values: int, mask: int = 0xFFFFFFFF) -> _Alternatives:
 
 _FREELY: Final[_Alternatives] = ((),)
 _PRETENDED: Final[Mapping[str, _Alternatives]] = {"setsockopt": ((Test(1, (1,)), Test(2, _BUFFER_SIZES)),)}
-"""Calls that do nothing and succeed."""
+"""Calls that do nothing and report success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """What a filter lets pass beside what everybody may."""
+    """Permissions beyond the system calls that every worker may make."""
 
     network: bool
     processes: bool
     signals: bool
-    """To anybody, because something else sees to it that they reach nobody outside."""
+    """Signals to any process id, because Landlock restricts them to the sandbox."""
 
 
 def program(machine: str, pid: int, allowed: Allowed) -> bytes:
-    """Assemble a filter for the process with this number; an array of `struct sock_filter`."""
+    """Assemble the filter for the process with this id: an array of `struct sock_filter`."""
     numbers = _syscalls.conditional(machine)
     code = [_beginning(machine)]
     for name, alternatives in _conditions(pid, allowed).items():
@@ -102,12 +110,14 @@ def program(machine: str, pid: int, allowed: Allowed) -> bytes:
 
 @cache
 def _beginning(machine: str) -> bytes:
-    """The part of the filter that is the same for every process, which is most of it."""
+    """Return the part of the filter that is the same for every process, which is most of it."""
+    # First the architecture: under another one, the same numbers are other calls. A 32-bit call kills the process.
     code = [_op(_LOAD, _MACHINE_AT), _op(_EQUAL, _AUDIT[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER_AT)]
     if machine == "x86_64":
         code += [_op(_AT_LEAST, _X32, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]
     for number in _syscalls.always(machine).values():
         code += [_op(_EQUAL, number, 0, 1), _op(_RETURN, _ALLOW)]
+    # Its flags lie behind a pointer. ENOSYS makes libc use `clone`, whose flags are checked.
     clone3 = _syscalls.conditional(machine)["clone3"]
     return b"".join([*code, _op(_EQUAL, clone3, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)])
 
@@ -115,8 +125,9 @@ def _beginning(machine: str) -> bytes:
 def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
     oneself = (0, pid)
     found: dict[str, _Alternatives] = {
+        # Threads only, and in no new namespace.
         "clone": _only(0, _CLONE_THREAD, mask=_CLONE_THREAD | _CLONE_ESCAPES),
-        # An unconnected socket, or one of datagrams, could be connected to anybody's.
+        # Stream pairs only: an unconnected or a datagram socket could be connected to any UNIX socket.
         "socketpair": ((Test(0, (1,)), Test(1, (1,), 0xF)),),
         "setsockopt": ((Test(1, _PROTOCOLS),), (Test(1, (1,)), Test(2, _SOCKET_OPTIONS))),
         "fcntl": _only(1, *_FCNTLS),
@@ -125,6 +136,7 @@ def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
         "prlimit64": _only(0, *oneself),
         "setpriority": ((Test(0, (0,)), Test(1, oneself)),),
         **dict.fromkeys(("sched_setaffinity", "sched_setscheduler", "sched_setparam"), _only(0, *oneself)),
+        # Only to the process itself, unless Landlock confines signals.
         **dict.fromkeys(("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), _only(0, pid)),
     }
     free: list[str] = []
@@ -140,20 +152,20 @@ def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
 
 
 def _block(alternatives: _Alternatives, pretended: _Alternatives) -> list[bytes]:
-    """Return allowed, pretended or refused for a system call that is the right one."""
+    """Return the instructions that decide one system call: allow, pretend success, or refuse."""
     code: list[bytes] = []
     for tests in alternatives:
         code += _all_hold(tests, _ALLOW)
     for tests in pretended:
-        code += _all_hold(tests, _FAIL)  # by no error at all, so that the caller sees a success
+        code += _all_hold(tests, _FAIL)  # with error number 0, which the caller sees as success
     return [*code, _op(_RETURN, _FAIL | errno.EPERM)]
 
 
 def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:
-    """Return the verdict if all tests hold, else go on behind it."""
+    """Return instructions that end with the verdict if all tests hold, and otherwise continue after the block."""
     code = [_op(_RETURN, verdict)]
     for test in reversed(tuple(tests)):
-        # Each value that fits jumps over those that are left, and over the jump to the end.
+        # A matching value jumps over the values after it, and over the jump that leaves the block.
         count = len(test.values)
         values = [_op(_EQUAL, value, count - place, 0) for place, value in enumerate(test.values)]
         code = [_op(_LOAD, _argument_at(test.argument)), _op(_AND, test.mask), *values, _op(0x05, len(code)), *code]
@@ -161,7 +173,7 @@ def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:
 
 
 def _argument_at(place: int) -> int:
-    return 16 + 8 * place  # the lower half, which is all that those that we look at have
+    return 16 + 8 * place  # offset of the lower 32 bits, which are enough for the arguments tested here
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -169,16 +181,16 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 class _Program(ctypes.Structure):
-    """`struct sock_fprog` of the kernel: a filter, and how many instructions it has."""
+    """`struct sock_fprog` of the kernel: number of instructions, and the filter."""
 
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
 def take_no_new_privileges() -> None:
-    """From now on nothing that is executed may do more than this process; no file is set-user-id."""
+    """Ignore set-user-id bits and file capabilities from now on, in this process and its descendants."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def install(code: bytes) -> None:
-    """Have the kernel ask this filter about every system call of this process, and of all that it starts."""
+    """Install the filter permanently for this process and its descendants."""
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(code) // 8, code)))

@@ -1,4 +1,4 @@
-"""Open file that the pool has sent with a call, as the function of the call finds it in its worker."""
+"""Open file that the pool has sent with a call, for the function of this call."""
 
 from contextvars import ContextVar
 
@@ -6,12 +6,12 @@ _sent: ContextVar[int] = ContextVar("callboard_sent_file")
 
 
 def set_sent_file(fd: int) -> None:
-    """Keep the descriptor for the call that runs in this context."""
+    """Store the descriptor in the current context, which is the call's."""
     _sent.set(fd)
 
 
 def sent_file() -> int:
-    """Return the descriptor that came with this call; the worker closes it after the call.
+    """Return the descriptor of the file sent with this call; the worker closes it after the call.
 
     Raises:
         LookupError: no file was sent with this call.

@@ -1,4 +1,4 @@
-"""The terms on which workers live; pool, zygote and workers have the same."""
+"""Options of a pool, shared by the pool, its zygotes and its workers."""
 
 import math
 import resource
@@ -10,6 +10,7 @@ from callboard_actors.process import _kernel
 from callboard_actors.process._confine import Confine
 from callboard_actors.process._main_module import MainModule
 
+# Fewer files than this, and a worker fails before its first call.
 _OWN_FILES = 16
 _CONFINED_FILES = 256
 _NICEST = 19
@@ -18,7 +19,7 @@ _MAY_BE_NONE = ("max_calls", "max_resident", "memory", "cpu", "files", "nice")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the user of a pool has said; `Processes` tells what each of them means."""
+    """Validated options of a pool; `Processes` documents each of them."""
 
     workers: int
     start: Literal["fork", "spawn"]
@@ -54,7 +55,7 @@ class Terms:
                 raise ValueError(f"{name}={seconds!r} is no number of seconds")
 
     def _check_system(self) -> None:
-        """Refuse what this system cannot keep."""
+        """Reject options that this operating system cannot enforce."""
         here = f"and this is {sys.platform}"
         if self.start not in ("fork", "spawn"):
             raise ValueError(f"start={self.start!r} is neither 'fork' nor 'spawn'")
@@ -90,14 +91,14 @@ class Terms:
 
     @property
     def serves_once(self) -> bool:
-        """Whether a worker gets one call and no other, because of what the first might leave behind."""
+        """Whether a worker serves only one call, because untrusted code may stay behind in it."""
         return self.confine is not None and not self.confine.reuse
 
     @property
     def most_files(self) -> int | None:
-        """Open files of a worker; `None` for as many as this program may have. A confined worker has always a bound.
+        """Limit of open files of a worker; `None` for this program's limit. Confined workers always have a limit.
 
-        Each of them may be a socket with a full buffer, which is memory of the kernel that `memory` does not count.
+        Each file may be a socket with a full buffer: kernel memory that `memory` does not count.
         """
         if self.files is not None or self.confine is None:
             return self.files
@@ -106,7 +107,7 @@ class Terms:
 
     @property
     def last_grace(self) -> float:
-        """The grace of a worker that has done its work: what is confined has nothing to put in order."""
+        """Grace in seconds of a worker that is idle; zero for confined ones, which have nothing to clean up."""
         return self.grace if self.confine is None else 0.0
 
 
@@ -122,14 +123,14 @@ def _check_limits(files: int | None, nice: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What zygote and workers are told once, before anything else."""
+    """Settings that a zygote or spawned interpreter receives first, before any command."""
 
     parent: int
-    """The process id of who started the zygote, as the zygote sees it: whoever has the pool, or who is in between."""
+    """Process id of the zygote's parent as the zygote sees it: the pool's process, or bubblewrap's."""
     backend: str
-    """The event loop for async functions: "asyncio" or "trio"."""
+    """Event loop of async functions: "asyncio" or "trio"."""
     terms: Terms
     wanted: tuple[str, ...] = ()
-    """Modules that are preloaded besides, where that works."""
+    """Optional modules, preloaded if they can be."""
     main: MainModule | None = None
-    """The main module of whoever has the pool, if it can be loaded."""
+    """Main module of the pool's program, if workers can load it."""

@@ -1,6 +1,6 @@
-"""A new interpreter, from within: it loads what workers need, waits to be given what makes it one, and is it.
+"""Spawned interpreter, from within: loads modules, waits for a worker's files, and becomes that worker.
 
-It says so over its cradle, the socket that the zygote has the other end of.
+It reports to the zygote over its control socket.
 """
 
 import _thread
@@ -17,15 +17,24 @@ from callboard_actors.process._settings import Settings
 
 
 def main(cradle: int, lifeline: int, parent: int, *, quiet: bool) -> NoReturn:
-    """Live as long as the zygote does, which is the parent; it alone holds the other end of the lifeline."""
+    """Run a spawned interpreter until the zygote, its parent, ends.
+
+    Args:
+        cradle: descriptor of the control socket.
+        lifeline: read end of a pipe whose write end only the zygote holds.
+        parent: process id of the zygote.
+        quiet: do not report optional modules that cannot be imported; the first interpreter has done so.
+    """
     sock = socket(fileno=cradle)
     sock.set_inheritable(False)
     os.set_inheritable(lifeline, False)
+    # Before the modules are loaded, which may take long or for ever.
     _end_with(parent, lifeline)
     _kernel.adopt_orphans()
     try:
         settings = received_settings(sock)
         load(sock, settings, quiet=quiet)
+        # Now, while stdout and stderr are the zygote's: later they belong to a call.
         flush()
         tell(sock, Report.READY, 0, os.getpid())
     except BaseException as error:
@@ -39,8 +48,9 @@ def main(cradle: int, lifeline: int, parent: int, *, quiet: bool) -> NoReturn:
 def _work(cradle: socket, settings: Settings) -> None:
     data, fds = _kernel.receive_with_files(cradle, COMMAND.size, GIVEN)
     if len(fds) < GIVEN:
-        return  # the zygote has gone
+        return  # the zygote has ended
     sock, output, notebook = fds
+    # Only now may the zygote close its copies of these files, and report the worker as started.
     tell(cradle, Report.TAKEN, 0, 0)
     cradle.close()
     os.dup2(output, 1)
@@ -54,13 +64,15 @@ def _end_with(parent: int, lifeline: int) -> None:
     if _kernel.signal_when_parent_dies(signal.SIGKILL):
         os.close(lifeline)
     else:
-        # Not among the threads that user code may see. As long as C code keeps the interpreter's lock it cannot run;
+        # A raw thread, which is not listed in `threading`. It cannot run while C code holds the interpreter's lock;
         # such a worker is ended by the pool, or with the pool by the zygote.
         _thread.start_new_thread(_end_when_closed, (lifeline,))
+    # The zygote may have ended before the signal or the thread was set up.
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _end_when_closed(lifeline: int) -> None:
+    # Nothing is ever written: it returns at the end of file, when the zygote has ended.
     os.read(lifeline, 1)
     os.killpg(0, signal.SIGKILL)

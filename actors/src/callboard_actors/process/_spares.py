@@ -1,4 +1,4 @@
-"""Workers as new interpreters, started before they are asked for, because each has to load its modules first."""
+"""Starter of workers that are spawned as new interpreters, ahead of requests, because each has to load its modules."""
 
 import errno
 import os
@@ -20,12 +20,12 @@ from callboard_actors.process._loading import FatalError
 from callboard_actors.process._settings import Settings
 
 _AHEAD: Final = 1
-"""Interpreters that wait to replace a worker."""
+"""Spare interpreters that wait to replace a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A worker that the pool has asked for: its number, and the files that it is given, which are ours to close."""
+    """Request of the pool for a worker: number and received files, which the zygote has to close."""
 
     number: int
     fds: list[int]
@@ -38,27 +38,28 @@ class _Request:
 
 @dataclass(slots=True)
 class _Spare:
-    """An interpreter that was started ahead, and how far it is on its way to be a worker."""
+    """Interpreter that was started ahead, and its progress towards becoming a worker."""
 
     pid: int
     cradle: socket
     is_ready: bool = False
+    # Killed or lost, but not reaped: its process id is still reserved.
     is_ending: bool = False
     given: _Request | None = None
-    """Whose worker it is to be; it has not said yet that it has what it takes."""
+    """Request that was sent to it; cleared when it confirms with TAKEN."""
 
 
 class Spares:
-    """Has workers made of spare interpreters; see `Starter`.
+    """Makes workers out of spare interpreters; see `Starter`.
 
     Args:
-        settings: what workers are told.
-        poll: is told of the sockets on which they speak.
-        loading: is told by its place which wanted module is loaded at the moment; if that ends the process, so it does
-            everywhere.
-        ready: is told when there are any.
-        born: is told the number of a worker, and its process id.
-        unborn: is told the number of one that cannot be had, and that of the error.
+        settings: settings of the workers.
+        poll: the zygote's poll object, in which the control sockets are registered.
+        loading: called with the index of the optional module that the first interpreter is loading. If the module ends
+            that interpreter, it would end every other one.
+        ready: called when the first interpreter is ready.
+        born: called with the number and the process id of a worker that has started.
+        unborn: called with the number and the `errno` of a worker that could not be started.
     """
 
     def __init__(
@@ -80,33 +81,35 @@ class Spares:
         self._requests = deque[_Request]()
         self._spares: dict[int, _Spare] = {}
         self._lifeline, self._held = os.pipe()
-        os.set_inheritable(self._lifeline, True)  # each of them has this end; the other one is closed when we die
+        os.set_inheritable(self._lifeline, True)  # the write end stays here and closes when this process dies
+        # Process id of the first interpreter. Only its reports on modules count: the others load the same ones.
         self._first: int | None = None
         self._is_ready = False
         self._is_over = False
+        # Set by a failed start, cleared by a ready interpreter. While it is set, none is started ahead of requests.
         self._fails = False
         self._workers = settings.terms.workers
 
     def begin(self) -> None:
-        """Start as many as will be asked for at once, and those that wait.
+        """Start interpreters for all workers of the pool, and the spare ones.
 
         Raises:
-            OSError: there can be none.
+            OSError: no process can be started.
         """
         for _ in range(self._workers + _AHEAD):
             self._start()
 
     def pids(self) -> set[int]:
-        """The process ids of interpreters that are no workers yet."""
+        """Return the process ids of interpreters that are not workers yet."""
         return set(self._spares)
 
     def ask(self, number: int, fds: list[int], *, is_seat: bool) -> None:
-        """Have a worker as soon as there is one."""
+        """Queue a request, and serve it as soon as an interpreter is ready."""
         self._requests.append(_Request(number, fds, is_seat))
         self._serve()
 
     def forget(self, number: int) -> bool:
-        """Have no such worker after all; false if there is one."""
+        """Withdraw a request; return `False` if its worker has started already."""
         for request in self._requests:
             if request.number == number:
                 self._requests.remove(request)
@@ -116,15 +119,17 @@ class Spares:
             if spare.given is not None and spare.given.number == number:
                 spare.given.close()
                 spare.given = None
+                # It has received the files and may become a worker at any moment, so it cannot be given to another
+                # request.
                 self._end(spare)
                 return True
         return False
 
     def hear(self, fd: int) -> None:
-        """Hear what one of them says.
+        """Receive a report, if the descriptor is an interpreter's control socket.
 
         Raises:
-            FatalError: there never was one, and it says why there cannot be.
+            FatalError: the very first interpreter cannot start; the text is its reason.
         """
         spare = next((one for one in self._spares.values() if one.cradle.fileno() == fd), None)
         if spare is None:
@@ -132,14 +137,14 @@ class Spares:
         try:
             report = _report(spare.cradle)
         except BlockingIOError:
-            return  # who was heard there before has gone
-        if report is None:  # it has ended, or a module that it has loaded closes what it does not know
+            return  # a descriptor number that was reused since the poll
+        if report is None:  # it has ended, or a loaded module closes descriptors that it does not know
             self._end(spare)
         else:
             self._take_in(spare, *report)
 
     def _hear_out(self, spare: _Spare) -> None:
-        """Hear what one has said that has ended since; it has no process any more that could be signalled."""
+        """Receive the remaining reports of an interpreter that has ended and was reaped."""
         with suppress(BlockingIOError):
             while spare.cradle.fileno() >= 0 and (report := _report(spare.cradle)) is not None:
                 self._take_in(spare, *report)
@@ -155,6 +160,7 @@ class Spares:
                 raise FatalError(text)
             sys.stderr.write(f"callboard: a worker process cannot be started: {text}\n")
         elif what == Report.TAKEN and spare.given is not None:
+            # It is a worker from now on. Removed before `born`, so that no process is in both tables.
             self._spares.pop(spare.pid, None)
             self._close_cradle(spare)
             spare.given.close()
@@ -170,11 +176,11 @@ class Spares:
         self._serve()
 
     def lost(self, pid: int) -> None:
-        """Be told that one of them has ended. What it has said before still counts: it may have become a worker.
+        """Handle the end of an interpreter; reports that it has sent before still count.
 
         Raises:
-            SystemExit: it was the first, before there were any; the pool knows what it was loading.
-            FatalError: there never was one, and it said why there cannot be.
+            SystemExit: it was the first one, and none has been ready; the pool knows which module it was loading.
+            FatalError: none has been ready, and it reported the reason.
         """
         spare = self._spares.pop(pid, None)
         if spare is None:
@@ -186,6 +192,7 @@ class Spares:
                 self._hear_out(spare)
         finally:
             self._close_cradle(spare)
+        # It reported TAKEN, so `born` was called: the zygote handles its end as that of a worker.
         if self._is_over or (was_given and spare.given is None):
             return
         if not self._is_ready and pid == self._first:
@@ -195,12 +202,13 @@ class Spares:
             self._unborn(spare.given.number, errno.EAGAIN)
         else:
             self._fails = True  # so that none is started in vain, again and again
+            # Fail one request per failed interpreter, or its caller would wait for a start that may never succeed.
             if len(self._requests) > self._waiting():
                 self._refuse(errno.EAGAIN)
         self._refill()
 
     def end(self) -> None:
-        """Start no more interpreters ahead."""
+        """Start no more interpreters."""
         self._is_over = True
 
     def _refuse(self, number: int) -> None:
@@ -215,7 +223,7 @@ class Spares:
         self._refill()
 
     def _give(self, spare: _Spare, request: _Request) -> None:
-        # Ours are closed when it has them: macOS loses files that are open nowhere while they are on their way.
+        # Our copies are closed at TAKEN: macOS loses descriptors in transit that are open nowhere.
         spare.given = request
         what = Command.SEAT if request.is_seat else Command.FORK
         try:
@@ -230,11 +238,12 @@ class Spares:
                 self._start()
         except OSError as error:
             self._fails = True
+            # Interpreters that are still loading will serve the requests that remain.
             while len(self._requests) > self._waiting():
                 self._refuse(error.errno or 0)
 
     def _waiting(self) -> int:
-        """How many there are that nobody has."""
+        """Return the number of interpreters that are not assigned to a request."""
         return sum(map(self._waits, self._spares.values()))
 
     def _waits(self, spare: _Spare) -> bool:
@@ -250,7 +259,8 @@ class Spares:
                 f"from callboard_actors.process._spare import main; main({given})"
             )
             try:
-                # What Python ignores, or the zygote, programs would ignore as well.
+                # Python ignores SIGPIPE and the zygote SIGINT. Ignored signals are inherited, even by programs that a
+                # worker starts.
                 pid = os.posix_spawn(
                     sys.executable,
                     [sys.executable, "-c", code],
@@ -273,6 +283,7 @@ class Spares:
     def _end(self, spare: _Spare) -> None:
         self._close_cradle(spare)
         spare.is_ending = True
+        # It stays in `_spares` until it is reaped, so that its process id is not signalled after reuse.
         _kernel.signal_group(spare.pid, signal.SIGKILL)
 
     def _close_cradle(self, spare: _Spare) -> None:
@@ -282,13 +293,14 @@ class Spares:
 
 
 def _report(cradle: socket) -> tuple[int, int, int] | None:
-    """The next one; `None` if there will be none.
+    """Receive the next report; return `None` if the other end has closed.
 
     Raises:
-        BlockingIOError: it has not begun.
+        BlockingIOError: no report has arrived.
     """
     try:
         data = cradle.recv(REPORT.size, MSG_DONTWAIT)
+        # Blocks only for the rest of a report that has begun. The interpreter is trusted here: no call has run in it.
         rest = receive_exactly(cradle, REPORT.size - len(data)) if data else None
     except ConnectionError:
         return None

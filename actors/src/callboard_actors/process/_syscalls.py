@@ -1,10 +1,10 @@
-"""The system calls that a confined worker may make, by name, with their numbers on the machines that are known."""
+"""System calls that confined workers may make, by name, with their numbers per machine."""
 
 from functools import cache
 from typing import Final
 
 MACHINES: Final = ("x86_64", "aarch64")
-"""As the kernel calls them; their numbers stand below in this order."""
+"""Machine names as in `os.uname()`, in the order of the number columns below; `-` means there is no such call."""
 
 _ALWAYS: Final = """
     # files, which Landlock judges
@@ -58,16 +58,16 @@ _CONDITIONAL: Final = """
     setpgid 109 154
 """
 NEWEST: Final = 462
-"""The highest number that was known when this was written."""
+"""Highest number known to this table. The filter answers ENOSYS for higher ones, EPERM for lower ones."""
 
 
 def always(machine: str) -> dict[str, int]:
-    """System calls that anybody may make: what is not theirs to touch is behind Landlock, or behind the others."""
+    """Return the system calls that are always allowed; their objects are protected by Landlock or by other calls."""
     return _parsed(_ALWAYS, machine)
 
 
 def conditional(machine: str) -> dict[str, int]:
-    """System calls that some may make, or with some arguments."""
+    """Return the system calls whose permission depends on their arguments or on `Confine`."""
     return _parsed(_CONDITIONAL, machine)
 
 

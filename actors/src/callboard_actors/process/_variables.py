@@ -1,4 +1,4 @@
-"""Context variables of users, which go with their calls: `carries=["package.module:variable"]`."""
+"""Users' context variables that are sent with calls: `carries=["package.module:variable"]`."""
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -8,7 +8,7 @@ from callboard_actors.process._main_module import module_named
 
 
 class Variables:
-    """The context variables that a pool carries to its workers."""
+    """Context variables that a pool sends to its workers, given as `"package.module:variable"`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         if isinstance(names, str):
@@ -16,16 +16,17 @@ class Variables:
         self._variables = {name: _variable(name) for name in names}
 
     def values(self) -> dict[str, Any]:
-        """What those are set to here and now that are."""
+        """Return the current values of the variables that are set in this context."""
         found = {name: variable.get(_UNSET) for name, variable in self._variables.items()}
         return {name: value for name, value in found.items() if value is not _UNSET}
 
 
 _UNSET = object()
+"""Default that no user can set: `None` is a possible value."""
 
 
 def set_all(values: Mapping[str, Any]) -> None:
-    """Set variables by their names."""
+    """Set context variables by their names; called in a worker, in the context of the call."""
     for name, value in values.items():
         _variable(name).set(value)
 

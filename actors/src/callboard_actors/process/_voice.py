@@ -1,4 +1,4 @@
-"""What a worker says: words of its calls, in any thread, and their replies."""
+"""Sending side of a worker's socket: events of its calls, from any thread, and their replies."""
 
 import json
 import os
@@ -13,22 +13,25 @@ from callboard_actors.process._frames import MAX_TOLD, Kind, frame
 
 
 class Voice:
-    """The worker's end of its socket, for writing.
+    """Writer of events and replies to the pool.
 
-    A call is heard from when it begins until it has its reply; afterwards its words are dropped, and so are those of
-    processes that it has forked, which have a copy of the socket.
+    Events are sent from the beginning of a call until its reply, and dropped afterwards. Events of processes that a
+    call has forked are dropped, too: such a process has a copy of the socket.
     """
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock
         self._pid = os.getpid()
+        # Calls without a reply; an event after the reply would be a protocol error at the pool.
         self._open: set[int] = set()
+        # Reentrant: a signal handler that sends an event may interrupt a thread that holds the lock.
         self._lock = threading.RLock()
         self._due = deque[bytes]()
+        # Guarded by the lock. True only while a thread is in `_send`, which the handler of a signal may enter again.
         self._sending = False
 
     def begin(self, number: int) -> Callable[[dict[str, Any]], None]:
-        """Open a call; returns by what it tells."""
+        """Open a call, and return the function that sends its events."""
         self._open.add(number)
         return partial(self._tell, number)
 
@@ -41,9 +44,9 @@ class Voice:
                 self._send(data)
 
     def reply(self, number: int, kind: Kind, body: bytes) -> None:
-        """Send what has come of a call, after which nothing more is said of it."""
+        """Send the reply of a call, and close the call for events."""
         if os.getpid() != self._pid:
-            os._exit(0)  # a fork has come back out of the call, which is not its own
+            os._exit(0)  # a process forked by the call has returned from it; the call is not its own
         with self._lock:
             self._open.discard(number)
             self._send(frame(kind, number, body))
@@ -51,7 +54,7 @@ class Voice:
     def _send(self, data: bytes) -> None:
         self._due.append(data)
         if self._sending:
-            return  # a handler of a signal speaks; the sentence that it has interrupted is ended first
+            return  # in a signal handler: the interrupted `_send` completes its frame first, then sends this one
         self._sending = True
         try:
             while self._due:
@@ -61,7 +64,7 @@ class Voice:
 
 
 def _encoded(told: dict[str, Any]) -> bytes:
-    """Writes what is said as JSON within its bound, with shorter texts if need be."""
+    """Encode an event as JSON of at most `MAX_TOLD` bytes; shorten its texts if necessary."""
     data = json.dumps(told).encode()
     most = MAX_TOLD // 4
     while len(data) > MAX_TOLD:

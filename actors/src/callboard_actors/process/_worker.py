@@ -1,4 +1,7 @@
-"""A worker, from within: one call after the other, until its socket is closed. No event loop but those of its calls."""
+"""Worker, from within: serves one call after another until its socket is closed.
+
+Each async call runs in its own event loop.
+"""
 
 import faulthandler
 import os
@@ -23,34 +26,35 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Replies(Protocol):
-    """How what a call ends with is answered."""
+    """Encoding of replies."""
 
     @property
     def returned(self) -> Callable[[Any], tuple[Kind, bytes]]:
-        """Answers with what a call has returned."""
+        """Function that encodes a result."""
         ...
 
     @property
     def raised(self) -> Callable[[Exception], tuple[Kind, bytes]]:
-        """Answers with what a call has raised."""
+        """Function that encodes an exception."""
         ...
 
 
 def serve(sock: socket, notebook: int, settings: Settings) -> None:
-    """Answer calls; return when nobody is left who would make one."""
+    """Answer calls; return when the pool has closed the socket."""
     prepare(settings)
     voice, replies = Voice(sock), replies_of(settings)
     files: list[int] = []
     while (request := receive_frame(sock, files)) is not None:
         number, body = request
-        # Before anything of the call runs; to unpickle it is to run it.
+        # Written before any code of the call runs; unpickling runs some. From here on, the pool treats the call as
+        # begun.
         os.pwrite(notebook, NOTEBOOK.pack(number), 0)
         if settings.terms.serves_once:
-            os.close(notebook)  # what has begun cannot say that it has not
+            os.close(notebook)  # untrusted code must not be able to reset the counter
         if settings.terms.cpu is not None:
             _kernel.limit_processor_time(settings.terms.cpu, for_good=settings.terms.confine is not None)
         tell = voice.begin(number)
-        # Of its own, so that the next call finds none of what this one sets.
+        # A fresh copy: variables that one call sets are invisible to the next.
         context = copy_context()
         for fd in files:
             context.run(set_sent_file, fd)
@@ -63,7 +67,7 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Set up this process as a worker."""
+    """Apply the limits of the pool to this process, once before its first call."""
     _kernel.leave_no_core(for_good=settings.terms.confine is not None)
     if settings.terms.memory is not None:
         _kernel.limit_memory(settings.terms.memory)
@@ -71,16 +75,16 @@ def prepare(settings: Settings) -> None:
         _kernel.limit_files(files)
     if settings.terms.nice is not None:
         os.nice(settings.terms.nice)
-    # What was printed before a crash is worth the most.
+    # Output printed just before a crash is the most valuable, so it must not stay in a buffer.
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a module that was loaded before may have put something else there
+        if isinstance(stream, TextIOWrapper):  # a preloaded module may have replaced it
             stream.reconfigure(line_buffering=True)
     faulthandler.enable()
 
 
 def _outcome(call: bytes | bytearray, tell: Tell, backend: str, replies: Replies) -> tuple[Kind, bytes]:
     given, pickled = parts_of(call)
-    # SystemExit ends the process, as it does elsewhere.
+    # `SystemExit` is not caught: it ends the process, as in any program.
     try:
         with arrived(given, tell):
             fn, args, kwargs, variables = loads(pickled)
@@ -94,7 +98,7 @@ def _outcome(call: bytes | bytearray, tell: Tell, backend: str, replies: Replies
 
 
 def replies_of(settings: Settings) -> Replies:
-    """How a worker answers; the zygote has loaded what that takes."""
+    """Return the encoding of replies; its module was preloaded by the zygote."""
     if settings.terms.confine is None:
         from callboard_actors.process import _pickled_replies
 
@@ -105,7 +109,7 @@ def replies_of(settings: Settings) -> Replies:
 
 
 def without_own_frame(error: Exception) -> Exception:
-    """An error as its traceback begins in the function that was called."""
+    """Drop the first frame of the traceback, which is callboard's."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
     return error
@@ -121,7 +125,7 @@ def _awaited(coroutine: Coroutine[Any, Any, Any], backend: str) -> Any:
 
 
 def bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
-    """A reply, or that it is too large."""
+    """Return the reply, or a LOST reply if it is longer than `most` bytes."""
     if len(body) <= most:
         return kind, body
     if kind is Kind.LOST:

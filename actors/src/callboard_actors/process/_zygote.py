@@ -1,7 +1,8 @@
-"""The zygote: a small process of one thread, the parent of all workers. It sees each of them end, and ends them itself.
+"""Zygote: single-threaded parent process of all workers. It starts them, ends them, and reports their ends.
 
-It has loaded what they need and forks them; or, where that is not sound, has each started as a new interpreter.
-As long as it has not asked for the exit code of a process, the number of that process is not given to another one.
+It loads the workers' modules and forks the workers. Where a fork is unsafe, it spawns new interpreters instead.
+
+The id of a child is not reused until the zygote reaps the child, so the zygote never signals an unrelated process.
 """
 
 import gc
@@ -26,45 +27,45 @@ if TYPE_CHECKING:
     from callboard_actors.process._confinement import Confinement
 
 _ORPHANS_TIME: Final = 1.0
-"""Seconds until an end is reported although something of it is still there, such as a process stuck in the kernel."""
+"""Seconds after which a worker's end is reported although a child of it remains, such as one stuck in the kernel."""
 _LOOK: Final = 0.25
-"""Seconds between two looks whether the parent lives, where the kernel does not tell."""
+"""Seconds between two checks of the parent process, where the kernel does not signal its death."""
 
 
 class Starter(Protocol):
-    """How workers come to be. Of each that was asked for it is told some time that it was born, or never will be."""
+    """Way of starting workers. It reports each requested number once, as born or unborn, unless it was withdrawn."""
 
     def begin(self) -> None:
-        """Say that workers can be had, as soon as they can."""
+        """Prepare to start workers, and report when that is possible."""
         ...
 
     def pids(self) -> set[int]:
-        """The ids of processes that are no workers yet."""
+        """Return the ids of processes that are not workers yet."""
         ...
 
     def ask(self, number: int, fds: list[int], *, is_seat: bool) -> None:
-        """Have a worker of this number, which gets these files."""
+        """Start a worker with this number, and pass it these files."""
         ...
 
     def forget(self, number: int) -> bool:
-        """Have no such worker after all; false if there is one."""
+        """Withdraw a request; return `False` if its worker has started."""
         ...
 
     def hear(self, fd: int) -> None:
-        """Look what has come there, if it is known."""
+        """Receive from this descriptor, if it belongs to this starter."""
         ...
 
     def lost(self, pid: int) -> None:
-        """Be told that one of its processes has ended, if it is one; it may tell now that a worker was born."""
+        """Handle the end of a process, if it belongs to this starter; may report a worker as born."""
         ...
 
     def end(self) -> None:
-        """Have no more processes than there are."""
+        """Start no more processes."""
         ...
 
 
 def main(control: int) -> NoReturn:
-    """Live as long as the other end of the control socket does."""
+    """Run the zygote until the pool closes its end of the control socket."""
     sock = socket(fileno=control)
     sock.set_inheritable(False)
     try:
@@ -78,7 +79,7 @@ def main(control: int) -> NoReturn:
     try:
         zygote.run()
     except ConnectionError:
-        pass  # the pool is gone
+        pass  # the pool has ended
     except FatalError as error:
         tell_failure(sock, error)
     except SystemExit:
@@ -87,6 +88,7 @@ def main(control: int) -> NoReturn:
         traceback.print_exc()
     finally:
         try:
+            # On every path: workers must not outlive the zygote, which is the only process that knows them.
             zygote.end_all()
         finally:
             os._exit(code)
@@ -94,15 +96,16 @@ def main(control: int) -> NoReturn:
 
 @dataclass(slots=True)
 class _Child:
-    """A worker that lives, and when it is killed if it was told to end."""
+    """Live worker."""
 
     number: int
+    # Monotonic time of its SIGKILL; `None` until its end was requested.
     kill_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A worker that has ended: the pool is told once its children have, too, or when the time for that is over."""
+    """Worker that was reaped; its end is reported when its children have ended, or at `tell_at`."""
 
     number: int
     exitcode: int
@@ -112,12 +115,12 @@ class _Ended:
 def _confinement(settings: Settings) -> "Confinement | None":
     if settings.terms.confine is None:
         return None
-    # Only those who need them pay for them.
+    # Imported only if needed, since imports cost memory; and here, so that all forks share them.
     from callboard_actors.process import _plain_replies as _plain_replies
     from callboard_actors.process import _reader as _reader
     from callboard_actors.process._confinement import Confinement
 
-    importlib.import_module(settings.backend)  # trio looks for a library by starting a compiler
+    importlib.import_module(settings.backend)  # before the confinement: importing trio starts a compiler
     try:
         confinement = Confinement(settings.terms.confine)
         confinement.rehearse()
@@ -127,34 +130,40 @@ def _confinement(settings: Settings) -> "Confinement | None":
 
 
 class _Zygote:
-    """The loop of the zygote."""
+    """Event loop of the zygote."""
 
     def __init__(self, control: socket, settings: Settings) -> None:
         self._control = control
         self._settings = settings
+        # By process id. A worker moves from here to `_ended` when it is reaped, and leaves that when its end is
+        # reported.
         self._living: dict[int, _Child] = {}
         self._ended: list[_Ended] = []
+        # Signals write a byte here, to end a poll that began before the signal.
         self._woken, self._wake = socketpair()
-        self._poll = select.poll()  # unlike epoll, nothing that a fork would share
+        self._poll = select.poll()  # not epoll, whose state a fork would share
         self._terminated = False
+        # Whether the kernel signals the parent's death; otherwise the loop checks it every `_LOOK` seconds.
         self._is_told = False
 
     def prepare(self) -> None:
-        """Load what workers need, if they are forked.
+        """Load the modules of forked workers.
 
         Raises:
-            FatalError: there can be no workers.
+            FatalError: no worker can be started.
         """
         self._starter = self._forks() if self._settings.terms.start == "fork" else self._spares()
-        self._exempt = _kernel.children()  # what the preloaded modules have started
+        self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
 
     def _forks(self) -> Starter:
-        # Only those who need it pay for it; so below.
+        # Imported here and below only: a zygote uses one of the two starters.
         from callboard_actors.process._forks import Forks
 
+        # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is reported
+        # early.
         confinement = _confinement(self._settings)
         load(self._control, self._settings)
-        # What nobody frees, nobody copies.
+        # Frozen objects are not visited by the garbage collector of the forks, so their memory pages stay shared.
         gc.collect()
         gc.freeze()
         own = (self._control, self._woken, self._wake)
@@ -183,8 +192,9 @@ class _Zygote:
         tell(self._control, Report.UNFORKED, number, error)
 
     def run(self) -> None:
-        """Obey commands and report ends, until the pool closes its end or dies."""
+        """Execute commands and report ends, until the pool closes its socket or dies."""
         self._listen_to_signals()
+        # Orphans of workers become children of the zygote, which can then find and kill them.
         _kernel.adopt_orphans()
         self._poll.register(self._control, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
@@ -193,6 +203,7 @@ class _Zygote:
             ready = {fd for fd, _ in self._poll.poll(self._pause())}
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
+            # One command per turn, so that signals and due kills are never delayed by a queue of commands.
             if self._control.fileno() in ready and not self._obey():
                 break
             for fd in ready:
@@ -203,12 +214,13 @@ class _Zygote:
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        # Ctrl-C is the pool's decision: it closes the zygote in order.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in (signal.SIGCHLD, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, self._terminate)
-        # Beside the end of the control socket, which children of the parent may hold open. It may mean the end of a
-        # thread only, so it is looked at who the parent is.
+        # In addition to the end of file on the control socket, which other children of the parent may keep open. The
+        # signal comes when the parent's thread ends, so `_is_over` checks the parent itself.
         self._is_told = _kernel.signal_when_parent_dies(signal.SIGHUP)
 
     def _terminate(self, *_: object) -> None:
@@ -218,11 +230,12 @@ class _Zygote:
         return self._terminated or os.getppid() != self._settings.parent
 
     def _pause(self) -> float | None:
-        """Milliseconds until something has to be done by itself."""
+        """Return the milliseconds until the next kill, report or check is due; `None` if there is none."""
         due = [child.kill_at for child in self._living.values() if child.kill_at is not None]
         due += [ended.tell_at for ended in self._ended]
         if not self._is_told:
             due.append(time.monotonic() + _LOOK)
+        # Rounded up by a millisecond: poll would otherwise return just before the time, again and again.
         return max(0.0, min(due) - time.monotonic()) * 1000 + 1 if due else None
 
     def _obey(self) -> bool:
@@ -235,6 +248,7 @@ class _Zygote:
         what, number, grace = COMMAND.unpack(command)
         if what in (Command.FORK, Command.SEAT):
             self._starter.ask(number, fds, is_seat=what == Command.SEAT)
+        # Never started, so it is reported as ended at once.
         elif what == Command.END and self._starter.forget(number):
             tell(self._control, Report.ENDED, number, 0)
         elif what == Command.END:
@@ -243,21 +257,24 @@ class _Zygote:
 
     def _end(self, number: int, grace: float) -> None:
         for pid, child in self._living.items():
+            # A second request must not extend the grace.
             if child.number == number and child.kill_at is None:
                 child.kill_at = time.monotonic() + grace
                 if grace > 0:
                     _kernel.signal_group(pid, signal.SIGTERM)
-                    _kernel.signal_group(pid, signal.SIGCONT)
+                    _kernel.signal_group(pid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
 
     def _look_around(self) -> None:
-        """Kill what has had its grace, and bury what has ended."""
+        """Kill workers whose grace is over, reap ended children, and report ends."""
         now = time.monotonic()
         for pid, child in self._living.items():
             if child.kill_at is not None and child.kill_at <= now:
                 _kernel.signal_group(pid, signal.SIGKILL)
-                child.kill_at = now + 0.1  # it may have been forking
+                child.kill_at = now + 0.1  # again later: a process that was just being forked may have been missed
         while True:
             reaped = self._reap()
+            # While ended workers wait to be reported, every unknown child is an orphan of a worker. Killing orphans
+            # makes new ones of their children, so this repeats until nothing more was reaped.
             orphans = self._orphans() if self._ended else set[int]()
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
@@ -269,7 +286,7 @@ class _Zygote:
             self._ended.remove(ended)
 
     def _reap(self) -> bool:
-        """Ask for the exit code of every child that has ended; whether there was one."""
+        """Reap all children that have ended; return whether there were any."""
         reaped = False
         while self._living or self._ended or self._starter.pids():
             found = _kernel.bury(self._own(), self._kill_what_it_leaves)
@@ -277,6 +294,7 @@ class _Zygote:
                 break
             reaped = True
             pid, status = found
+            # First: a spawned interpreter may have become a worker by its last report, and is then found in `_living`.
             self._starter.lost(pid)
             child = self._living.pop(pid, None)
             if child is not None:
@@ -285,10 +303,11 @@ class _Zygote:
         return reaped
 
     def _own(self) -> set[int]:
-        """Processes that lead a group of their own."""
+        """Return the processes that lead their own group."""
         return self._living.keys() | self._starter.pids()
 
     def _kill_what_it_leaves(self, pid: int) -> None:
+        # Before the id is free: the group of an ended worker can be killed only while its id is reserved.
         if pid in self._own():
             _kernel.signal_group(pid, signal.SIGKILL)
 
@@ -296,12 +315,13 @@ class _Zygote:
         return _kernel.children() - self._own() - self._exempt
 
     def end_all(self) -> None:
-        """Kill every worker and all they have started, and wait for it."""
+        """Kill all workers and their children, and wait for them for a bounded time."""
         self._starter.end()
         for pid in self._own():
             _kernel.signal_group(pid, signal.SIGKILL)
         until = time.monotonic() + _ORPHANS_TIME
         while (left := (_kernel.children() | self._own()) - self._exempt) and time.monotonic() < until:
+            # Repeated, since killed processes leave orphans, and a process may fork before its signal arrives.
             for pid in left:
                 _kernel.signal_group(pid, signal.SIGKILL) if pid in self._own() else os.kill(pid, signal.SIGKILL)
             self._reap()
