@@ -57,7 +57,7 @@ class Confine:
 
     def __post_init__(self) -> None:
         for name in ("read", "write", "modules"):
-            # Links are resolved now: what a path means is fixed before any untrusted code runs.
+            # Links are resolved now: the meaning of a path is fixed before any untrusted code runs.
             object.__setattr__(self, name, _paths(name, getattr(self, name)))
         for name in ("network", "processes", "reuse"):
             if not isinstance(getattr(self, name), bool):
@@ -75,7 +75,7 @@ class Confine:
 
     @property
     def in_bubblewrap(self) -> bool:
-        """Whether workers run in their own namespaces and file system."""
+        """`True` if workers run in their own namespaces and file system."""
         return self.isolation == "bubblewrap"
 
 

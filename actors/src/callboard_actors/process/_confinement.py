@@ -19,7 +19,7 @@ _CAPABILITIES: Final = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3, the version of the structures that `capset` reads."""
 _DONE: Final = b"done"
 _MORE_TASKS: Final = 256
-"""Threads and processes that the worker's user may have beyond those that exist at the start.
+"""Threads and processes that a worker's user may have in addition to the existing ones.
 
 The kernel does not enforce this limit for root.
 """
@@ -62,7 +62,7 @@ class Confinement:
             raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
 
     def rehearse(self) -> None:
-        """Confine a forked process that does nothing else, to find out what the kernel refuses.
+        """Confine a forked process that does nothing else, to detect missing kernel features.
 
         Raises:
             CannotConfineError: the confinement failed.
@@ -95,7 +95,7 @@ class Confinement:
         # no part of the confinement, so a failure is ignored.
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
-        # Against fork bombs. The limit counts all tasks of the user, so those that exist already are added.
+        # Against fork bombs. The limit counts all tasks of the user, so the existing ones are added.
         if os.geteuid() != 0:
             most = _tasks_of(os.geteuid()) + _MORE_TASKS
             hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
@@ -136,7 +136,7 @@ def _landlock_for(confine: Confine) -> int:
 
 
 def why_not(confine: Confine, version: int) -> str | None:
-    """Return what a kernel with this Landlock version lacks for `confine`; `None` if nothing."""
+    """Return the reason why a kernel with this Landlock version cannot enforce `confine`; `None` if it can."""
     if not version:
         return (
             "confine= needs Landlock, which this kernel lacks, or was not told to use (since Linux 5.13; lsm=landlock)"

@@ -84,7 +84,7 @@ class Crew:
 
     @property
     def is_dismissed(self) -> bool:
-        """Whether `dismiss` was called, so that no new call is accepted."""
+        """`True` after `dismiss` was called: no new call is accepted."""
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:

@@ -69,7 +69,7 @@ def packed(body: Body, variables: Mapping[str, Any]) -> bytes:
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise `TypeError` for a function that cannot be sent to a worker, or whose result could not be sent back."""
+    """Raise `TypeError` for a function that cannot be sent to a worker, or cannot return its result from there."""
     inner = fn.func if isinstance(fn, partial) else fn
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(

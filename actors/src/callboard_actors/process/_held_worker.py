@@ -35,7 +35,7 @@ class BrokenError(Exception):
 
 
 class HeldWorker:
-    """One worker process, on the pool's side.
+    """Worker process, on the pool's side.
 
     Its sockets and files are closed when it has ended and no call uses them any more.
 
@@ -116,7 +116,7 @@ class HeldWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has started, has not ended, and was not asked to end."""
+        """`True` if the process has started, has not ended, and was not asked to end."""
         return self.pid is not None and not self.ended.is_set() and not self.asked_to_end
 
     def is_silent(self) -> bool:

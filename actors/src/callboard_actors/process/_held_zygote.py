@@ -162,7 +162,7 @@ class HeldZygote:
         self._lose_all()
 
     def _lose_all(self) -> None:
-        """Mark all workers as ended after the zygote's death, and kill what they have started.
+        """Mark all workers as ended after the zygote's death, and kill the processes that they started.
 
         The kernel kills workers together with their zygote, but not their children. Inside bubblewrap, the kernel kills
         all processes.

@@ -51,7 +51,7 @@ class _Awaited:
 
 
 class _Watched:
-    """Receiver that stays registered with asyncio, whose loop calls back while data can be read."""
+    """Receiver that stays registered with asyncio; the loop calls back while data can be read."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock

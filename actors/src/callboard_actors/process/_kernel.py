@@ -20,14 +20,14 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 FORKS = sys.platform == "linux"
-"""Whether a fork of a process with many loaded modules is safe, and can be told of its parent's death.
+"""`True` if a fork of a process with many modules is safe, and is told of its parent's death.
 
 On macOS, system frameworks crash in such forks. Other systems were not tested.
 """
 TELLS_SIZE = sys.platform == "linux"
-"""Whether the resident memory of another process can be read."""
+"""`True` if the resident memory of another process can be read."""
 LIMITS_MEMORY = sys.platform != "darwin"
-"""Whether a limit of address space is enforced; macOS accepts the limit, if at all, and ignores it."""
+"""`True` if a limit of address space is enforced; macOS accepts the limit, if at all, and ignores it."""
 
 
 def best_start() -> Literal["fork", "spawn"]:
@@ -45,7 +45,7 @@ def signal_when_parent_dies(number: Signals) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose parent dies, instead of init. Linux only; otherwise do nothing."""
+    """Become the parent of orphaned descendants, instead of init. Linux only; otherwise do nothing."""
     if sys.platform == "linux":
         from callboard_actors.process._libc import prctl
 

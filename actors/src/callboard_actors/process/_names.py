@@ -27,7 +27,7 @@ def way_to(fn: FunctionType) -> tuple[str, ...]:
 def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, ...] | None:
     if found is fn:
         return gone
-    # Attributes may form a cycle, or be generated without end as those of a mock.
+    # Attributes may form a cycle, or be generated without end, as by a mock.
     if len(gone) == _DEEPEST:
         return None
     for name in _BEHIND:

@@ -28,7 +28,7 @@ def returned(value: Any) -> tuple[Kind, bytes]:
 
 
 def raised(error: Exception) -> tuple[Kind, bytes]:
-    """Return the reply for an exception, whose traceback begins in the user's function."""
+    """Return the reply for an exception; the caller has removed callboard's frame from its traceback."""
     told = {
         "module": type(error).__module__,
         "type": type(error).__qualname__,

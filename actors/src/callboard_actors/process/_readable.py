@@ -60,7 +60,7 @@ def _of_the_interpreter() -> list[str]:
 
 
 def _site_packages() -> list[str]:
-    """Return the folders of installed packages that `site` adds to `sys.path`, such as those of the user."""
+    """Return the folders of installed packages that `site` adds to `sys.path`, the user's own included."""
     found = [*site.getsitepackages(), site.getusersitepackages()]
     # `getsitepackages` also returns folders that this interpreter does not use.
     here = {os.path.realpath(entry) for entry in sys.path if entry}
@@ -68,7 +68,7 @@ def _site_packages() -> list[str]:
 
 
 def _loaded_libraries() -> set[str]:
-    """Return the shared libraries of this process; for those below the interpreter's `lib`, their whole folder.
+    """Return the shared libraries of this process, with their whole folder if it is below the interpreter's `lib`.
 
     Other folders stay closed: an extension module of the program may lie beside its `.env`.
     """

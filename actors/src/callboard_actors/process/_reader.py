@@ -27,15 +27,14 @@ class FrameReader:
         self._only = only
         self._incoming = incoming
         self._max_result = max_result
-        # Received bytes, of which those before `_at` are consumed. Not trimmed at each frame, which would copy the
-        # rest.
+        # Received bytes; the ones before `_at` are consumed. Not trimmed at each frame, which would copy the rest.
         self._data = b""
         self._at = 0
         self._frames = 0
 
     @property
     def has_more(self) -> bool:
-        """Whether bytes have arrived after the last frame."""
+        """`True` if bytes have arrived after the last frame."""
         return self._at < len(self._data)
 
     async def next(self) -> tuple[Header, bytes | bytearray]:

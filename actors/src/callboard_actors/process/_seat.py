@@ -92,7 +92,7 @@ def _nothing() -> None:
 
 
 class _Call:
-    """One call, in its own task."""
+    """Call, in its own task."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Seccomp filter: permanently refuses system calls of this process. Assembles the program without a library.
 
 Refused calls fail with EPERM, so that programs report it. Setting a socket's buffer sizes does nothing, and succeeds.
-Calls newer than this table fail with ENOSYS, as does `clone3`, whose arguments no filter can read: libraries then fall
-back to older calls.
+Calls newer than this table fail with ENOSYS, so that libraries fall back to older calls. `clone3` fails with ENOSYS,
+too, because no filter can read its arguments.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ _CLONE_ESCAPES: Final = 0x7E020000 | 0x8000 | 0x2000
 _FCNTLS: Final = (*range(8), 9, 11, 16, 36, 37, 38, 1030, 1032, 1033, 1034)
 """Allowed commands.
 
-Not F_SETOWN and F_SETSIG, which can send signals to any process; not F_SETPIPE_SZ, whose memory no limit counts.
+Not F_SETOWN and F_SETSIG, which can send signals to any process. Not F_SETPIPE_SZ: no limit counts its memory.
 """
 _IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409, 0x4020940D, 0x802C542A)
 """Allowed requests: terminal queries of `isatty`, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, copies within a file system."""
@@ -53,7 +53,7 @@ _PROTOCOLS: Final = (0, 6, 17, 41)
 _SOCKET_OPTIONS: Final = (2, 5, 6, 9, 10, 12, 13, 15, 16, 18, 19, 20, 21, 29, 35, 37, 46, 49, 63, 64, 65, 66, 67)
 """Allowed SOL_SOCKET options: addresses, keepalive, linger, timeouts, timestamps.
 
-Not SO_SNDBUFFORCE, SO_RCVBUFFORCE and filters, whose memory is not limited.
+Not SO_SNDBUFFORCE, SO_RCVBUFFORCE and filters: no limit counts their memory.
 """
 _BUFFER_SIZES: Final = (7, 8)
 """SO_SNDBUF and SO_RCVBUF: ignored without an error.
@@ -117,7 +117,7 @@ def _beginning(machine: str) -> bytes:
         code += [_op(_AT_LEAST, _X32, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]
     for number in _syscalls.always(machine).values():
         code += [_op(_EQUAL, number, 0, 1), _op(_RETURN, _ALLOW)]
-    # Its flags lie behind a pointer. ENOSYS makes libc use `clone`, whose flags are checked.
+    # Its flags lie behind a pointer. ENOSYS makes libc use `clone`, and the filter checks its flags.
     clone3 = _syscalls.conditional(machine)["clone3"]
     return b"".join([*code, _op(_EQUAL, clone3, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)])
 

@@ -91,7 +91,7 @@ class Terms:
 
     @property
     def serves_once(self) -> bool:
-        """Whether a worker serves only one call, because untrusted code may stay behind in it."""
+        """`True` if a worker serves only one call, because untrusted code may stay behind in it."""
         return self.confine is not None and not self.confine.reuse
 
     @property

@@ -21,7 +21,7 @@ def main(cradle: int, lifeline: int, parent: int, *, quiet: bool) -> NoReturn:
 
     Args:
         cradle: descriptor of the control socket.
-        lifeline: read end of a pipe whose write end only the zygote holds.
+        lifeline: read end of a pipe; only the zygote holds the write end.
         parent: process id of the zygote.
         quiet: do not report optional modules that cannot be imported; the first interpreter has done so.
     """

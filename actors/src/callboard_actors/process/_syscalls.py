@@ -67,7 +67,7 @@ def always(machine: str) -> dict[str, int]:
 
 
 def conditional(machine: str) -> dict[str, int]:
-    """Return the system calls whose permission depends on their arguments or on `Confine`."""
+    """Return the system calls that depend on their arguments or on the permissions in `Confine`."""
     return _parsed(_CONDITIONAL, machine)
 
 

@@ -141,7 +141,7 @@ class _Zygote:
         self._ended: list[_Ended] = []
         # Signals write a byte here, to end a poll that began before the signal.
         self._woken, self._wake = socketpair()
-        self._poll = select.poll()  # not epoll, whose state a fork would share
+        self._poll = select.poll()  # not epoll: a fork would share its state
         self._terminated = False
         # Whether the kernel signals the parent's death; otherwise the loop checks it every `_LOOK` seconds.
         self._is_told = False
@@ -265,7 +265,7 @@ class _Zygote:
                     _kernel.signal_group(pid, signal.SIGCONT)  # a stopped process would not handle SIGTERM
 
     def _look_around(self) -> None:
-        """Kill workers whose grace is over, reap ended children, and report ends."""
+        """Kill workers after their grace, reap ended children, and report ends."""
         now = time.monotonic()
         for pid, child in self._living.items():
             if child.kill_at is not None and child.kill_at <= now:
