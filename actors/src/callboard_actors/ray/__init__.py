@@ -1,4 +1,4 @@
-"""Tools and actors on a Ray cluster: `RayEngine`, for `CallPolicy(runs_in=...)` and `child(..., runs_in=...)`."""
+"""Engine on a Ray cluster: `RayEngine`, for `CallPolicy(runs_in=...)` and `child(..., runs_in=...)`."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""The connection to Ray: one of the process, shared by all engines, and left by the last if they have made it."""
+"""Connection of this process to Ray, shared by all engines, and closed by the last one if an engine opened it."""
 
 import logging
 import re
@@ -13,19 +13,21 @@ from callboard import ActorStartError
 
 _PLACE = re.compile(r"(?P<host>[^/:]+):(?P<port>\d+)")
 _TO_ANSWER = 10.0
-"""Seconds for the cluster's head to take a connection."""
+"""Seconds for the cluster's head node to accept a TCP connection."""
 
+# Ray has one connection per process. The lock guards the three variables: engines connect in worker threads.
 _lock = threading.Lock()
 _users = 0
 _address: str | None = None
+# False if the program itself called `ray.init`: then the connection is never closed here.
 _is_ours = False
 
 
 def connect(address: str | None, options: Mapping[str, Any]) -> None:
-    """Have a connection; blocks until there is one.
+    """Connect to Ray, or share the connection of this process; blocks until it is established.
 
     Raises:
-        ActorStartError: there is none.
+        ActorStartError: Ray cannot be reached, or this process is connected to another cluster.
     """
     global _users, _address, _is_ours
     with _lock:
@@ -36,13 +38,14 @@ def connect(address: str | None, options: Mapping[str, Any]) -> None:
             raise ActorStartError(
                 "RayEngine", f"this process is connected to Ray at {_address!r} already, not at {address!r}", never=True
             )
+        # Last: an engine that failed to connect must not call `disconnect`.
         _users += 1
 
 
 def _begin(address: str | None, options: Mapping[str, Any]) -> None:
     if address is not None and (place := _PLACE.fullmatch(address)):
         _check_reachable(address, place["host"], int(place["port"]))
-    # Without an address, a Ray of its own: one that happens to run here is somebody else's.
+    # Without an address, start a local Ray: an instance that happens to run here belongs to another program.
     arguments: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
     arguments |= options
     try:
@@ -53,7 +56,7 @@ def _begin(address: str | None, options: Mapping[str, Any]) -> None:
 
 
 def _check_reachable(address: str, host: str, port: int) -> None:
-    """Raise ActorStartError if nobody listens there: Ray would try for minutes, and nothing could end it."""
+    """Raise `ActorStartError` if nothing listens at the address; `ray.init` would block for minutes."""
     try:
         socket.create_connection((host, port), timeout=_TO_ANSWER).close()
     except OSError as error:
@@ -61,7 +64,7 @@ def _check_reachable(address: str, host: str, port: int) -> None:
 
 
 def disconnect() -> None:
-    """Need it no more; blocks while the last one leaves a connection that was made here."""
+    """Release the connection; the last user closes it, if an engine opened it. Blocks."""
     global _users, _is_ours
     with _lock:
         _users -= 1

@@ -1,4 +1,4 @@
-"""The hosts of an engine in one event loop: as many as it was asked for, and more while calls wait."""
+"""Ray actors of an engine in one event loop: keeps `workers` of them running, and more while calls wait."""
 
 import logging
 import math
@@ -20,35 +20,39 @@ from callboard_actors.ray._terms import Terms
 _logger = logging.getLogger("callboard_actors.ray")
 _NAME = "RayEngine"
 _PAUSE = 0.5
-"""Seconds before a host is tried again that cannot be started; doubled."""
+"""Seconds before a Ray actor that cannot be started is tried again; doubled each time."""
 _LONGEST_PAUSE = 10.0
+"""Upper bound of `_PAUSE` after doubling."""
 _LEAST_PAUSE = 0.1
-"""Seconds between two looks whether a Ray actor lives, with the shortest patience."""
+"""Seconds between two checks for live Ray actors at least, even with a shorter patience."""
 _MAKE_ROOM = "an actor has a Ray actor beside the engine's `workers`: ask for fewer of those, or for fewer `cpus`"
 
 
 class Crew:
-    """Hosts that live, and those among them that have nothing to do.
+    """Supervisor of the Ray actors of an engine in one event loop.
 
-    `keep` runs in a task of its own, which nobody cancels but `dismiss`, and the event loop when it ends.
+    `keep` runs in its own task, which ends by `dismiss` only, or with the event loop.
     """
 
     def __init__(self, terms: Terms, connect: Callable[[], None]) -> None:
         self._terms = terms
         self._connect = connect
         self._idle = Idle[HeldHost]()
+        # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
         self._hosts: set[HeldHost] = set()
+        # Running `_help_out` tasks. Counted before the task starts, so that waiting calls do not start too many.
         self._more = 0
         self._group: TaskGroup | None = None
         self._keeping = anyio.CancelScope()
+        # Set when all places have a Ray actor for the first time, or when one has failed for good.
         self._full = anyio.Event()
         self._over = anyio.Event()
         self.is_dismissed = False
         self.failure: ActorStartError | None = None
-        """Why there are no hosts."""
+        """Reason why the engine has no Ray actors."""
 
     async def keep(self) -> None:
-        """Connect with Ray and fill each place whenever it is empty, until it is dismissed."""
+        """Connect to Ray, and keep a Ray actor running in each place, until dismissed."""
         try:
             await run_sync(self._connect)
         except ActorStartError as error:
@@ -62,6 +66,7 @@ class Crew:
                         self._group.start_soon(self._fill)
                     await anyio.sleep_forever()
         finally:
+            # Not skipped by a cancellation: the number of users of the process's connection must stay correct.
             with anyio.CancelScope(shield=True):
                 await run_sync(disconnect)
             self._end()
@@ -73,10 +78,10 @@ class Crew:
         self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait for the first host in each place.
+        """Wait until every place has a Ray actor, or until `failure` is set.
 
         Raises:
-            ActorStartError: they did not come in time.
+            ActorStartError: Ray did not start them within `start_timeout`.
         """
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
@@ -96,6 +101,8 @@ class Crew:
                 await self._employ(host)
                 pause = _PAUSE
             except ActorStartError as error:
+                # Before the first success a failure is final, and the caller of `async with` is told. Later ones are
+                # retried.
                 if not self._full.is_set():
                     self.failure = error
                     self._full.set()
@@ -105,7 +112,7 @@ class Crew:
                 pause = min(_LONGEST_PAUSE, pause * 2)
 
     async def _employ(self, host: HeldHost) -> None:
-        """Have a host started and let others have it, until it has ended."""
+        """Start a Ray actor, offer it to calls, and wait until it has ended."""
         self._hosts.add(host)
         try:
             await host.start()
@@ -116,16 +123,18 @@ class Crew:
         finally:
             self._hosts.discard(host)
             self._idle.forget(host)
+            # On every path: a Ray actor that is not ended would occupy the cluster until this process exits.
             await host.end("its engine on Ray is closed")
 
     async def _help_out(self) -> None:
-        """Have one more host while calls wait, and until it has had nothing to do for a while."""
+        """Run one additional Ray actor until it has been idle for `idle_for` seconds."""
         host = HeldHost(_NAME, self._terms)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._employ, host)
                 while anyio.current_time() - host.idle_since < self._terms.idle_for or host not in self._idle:
                     await anyio.sleep(self._terms.idle_for / 4)
+                # No await before the cancellation, so no call can be given this Ray actor in between.
                 self._idle.forget(host)
                 group.cancel_scope.cancel()
         except* ActorStartError as errors:
@@ -134,10 +143,11 @@ class Crew:
             self._more -= 1
 
     async def take(self, body: Body) -> HeldHost:
-        """Wait for a host that has nothing to do.
+        """Wait for an idle Ray actor.
 
         Raises:
-            ActorGoneError: there will be none.
+            ActorGoneError: the engine is closed.
+            EngineError: no Ray actor lives, and none was started within the patience.
         """
         while not self.is_dismissed:
             if not self._idle and self._terms.workers + self._more < self._terms.most_workers:
@@ -145,22 +155,24 @@ class Crew:
                 self._more += 1
                 self._group.start_soon(self._help_out)
             host = await self._next(body)
+            # It may have been lost while it was idle; then wait for the next one.
             if host is not None and host.is_alive:
                 host.idle_since = math.inf
                 return host
         raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
 
     async def _next(self, body: Body) -> HeldHost | None:
-        """Wait for an idle host: as long as it takes while one lives or starts, and for the patience while none does.
+        """Wait for an idle Ray actor: without limit while one lives or starts, otherwise up to the patience.
 
         Raises:
-            EngineError: none lives, and none came.
+            EngineError: no Ray actor lives, and none came.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(self._lose_patience, group.cancel_scope)
             host = await self._idle.take()
             group.cancel_scope.cancel()
             return host
+        # Reached only if `_lose_patience` has cancelled the group, which swallows that cancellation.
         reason = f"no Ray actor lives, and none came within {self._terms.patience:g} s"
         raise EngineError(body.title, body.call_id, reason, ended="unavailable")
 
@@ -168,6 +180,7 @@ class Crew:
         was_alone = False
         while True:
             is_alone = not any(host.is_expected for host in self._hosts)
+            # Twice in a row, with the patience in between.
             if was_alone and is_alone:
                 wait.cancel()
                 return
@@ -175,30 +188,32 @@ class Crew:
             await anyio.sleep(max(self._terms.patience, _LEAST_PAUSE))
 
     def give_back(self, host: HeldHost) -> None:
-        """Let others have it, if it lives."""
+        """Offer a Ray actor to the next call, if it lives."""
         if host.is_alive and not self.is_dismissed:
             host.idle_since = anyio.current_time()
             self._idle.put(host)
 
     async def run_body(self, body: Body) -> Any:
-        """Run a body on a host that has nothing else to do."""
+        """Run a body alone on a Ray actor."""
         host = await self.take(body)
         try:
             return await host.run_body(body)
         finally:
+            # After a cancellation the body may still be ending there; the Ray actor is free only then.
             host.when_free(lambda: self.give_back(host))
 
     async def hire(self, title: str) -> HeldHost:
-        """Have a host started for one owner, which kills it.
+        """Start a Ray actor for one owner, who ends it.
 
         Raises:
-            EngineError: there is none.
+            EngineError: it cannot be started.
         """
         host = HeldHost(title, self._terms)
         try:
             with anyio.move_on_after(self._terms.start_timeout):
                 await host.start(self._terms.patience)
                 assert self._group is not None
+                # A task of the engine notices its loss, even if its owner never waits for that.
                 self._group.start_soon(host.until_ended)
                 return host
         except NoRoomError as error:
@@ -208,13 +223,13 @@ class Crew:
         raise EngineError(title, None, reason, ended="unavailable")
 
     def abandon(self) -> None:
-        """End all hosts at once, where the event loop has been closed, and nobody can wait any more."""
+        """Kill all Ray actors without waiting, after the event loop was closed."""
         for host in self._hosts:
             host.kill()
         disconnect()
 
     async def dismiss(self) -> None:
-        """End all hosts; whoever waits for one is told that there is none."""
+        """End all Ray actors; calls that wait for one fail."""
         self.is_dismissed = True
         self._keeping.cancel()
         with anyio.CancelScope(shield=True):

@@ -1,7 +1,7 @@
-"""What crosses between here and a Ray actor: bodies, results and exceptions, by Ray's own cloudpickle.
+"""Transfer of bodies, results and exceptions to and from Ray actors, by Ray's cloudpickle.
 
-Functions and classes that a module has are found there by their names; those of a script, of a notebook and of other
-functions are sent along.
+Functions and classes of importable modules are sent by name. Definitions of a script, a notebook or another function
+are sent by value.
 """
 
 import io
@@ -20,13 +20,16 @@ from callboard_actors.process._pickles import loads
 from callboard_actors.process._remade import is_read_again, pickled
 
 Reply = tuple[Literal["value", "raised", "lost", "unread"], bytes]
-"""What a body ended with, as a host sends it: a pickle, or why there is none."""
+"""Encoded outcome of a body: a pickle, or the reason why there is none."""
 
 _TRACEBACK_BOUND = 16 * 1024
 
 
 class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
-    """Finds what a module has behind a decorator there, instead of sending it with all its module holds."""
+    """Pickler that sends a decorated function of a module by name.
+
+    cloudpickle would send it by value, with all globals that it refers to.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, FunctionType) and obj.__module__ not in NAMES and (way := way_to(obj)):
@@ -41,10 +44,10 @@ def _dumps(value: object) -> bytes:
 
 
 def packed(body: Body) -> bytes:
-    """Pickle the function of a body, and its arguments.
+    """Pickle the function and arguments of a body.
 
     Raises:
-        TypeError: it cannot be sent; says which part of it.
+        TypeError: a part cannot be pickled; the text names it.
     """
     try:
         return _dumps((body.fn, body.args, dict(body.kwargs)))
@@ -53,7 +56,7 @@ def packed(body: Body) -> bytes:
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise TypeError for a function that cannot be sent."""
+    """Raise `TypeError` for a function that cannot be pickled."""
     try:
         _dumps(fn)
     except Exception as error:
@@ -79,7 +82,7 @@ def _refusal(title: str, what: str, error: Exception) -> str:
 
 
 def returned(value: object, most: int) -> Reply:
-    """Answer, on a host, with what a body has returned."""
+    """Return the reply for a result; called in a Ray actor."""
     try:
         return _bounded("value", _dumps(value), most)
     except Exception as error:
@@ -87,17 +90,18 @@ def returned(value: object, most: int) -> Reply:
 
 
 def raised(error: Exception, most: int) -> Reply:
-    """Answer, on a host, with what a body has raised, and with its traceback."""
+    """Return the reply for an exception, with its traceback as a note; called in a Ray actor."""
     told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
     try:
         error.add_note(f"In Ray's worker process {os.getpid()}:\n{told}")
+        # Exceptions that would not survive a pickle are sent in parts; others by value, with classes of a script.
         return _bounded("raised", pickled(error) if not is_read_again(error) else _dumps(error), most)
     except Exception as problem:
         return _lost(f"it raised {type(error).__qualname__}({error}), which cannot be pickled: {problem}")
 
 
 def unread(error: Exception) -> Reply:
-    """Answer, on a host, that a body cannot be read there; none of it has run."""
+    """Return the reply for a body that cannot be unpickled in the Ray actor; it has not begun."""
     return "unread", f"{type(error).__name__}: {error}".encode(errors="replace")
 
 
@@ -112,11 +116,11 @@ def _lost(reason: str) -> Reply:
 
 
 def opened(reply: Reply, body: Body) -> Any:
-    """Return here what a body has returned there, or raise what it has raised.
+    """Return the result of a body, or raise its exception.
 
     Raises:
-        EngineError: neither can be had; it has finished.
-        TypeError: it could not be read there; it has not begun.
+        EngineError: the body has finished, but its result or exception was lost.
+        TypeError: the body could not be unpickled in the Ray actor; it has not begun.
     """
     kind, data = reply
     if kind == "unread":
@@ -127,7 +131,7 @@ def opened(reply: Reply, body: Body) -> Any:
     if kind == "lost":
         raise EngineError(body.title, body.call_id, data.decode(errors="replace"), ended="finished")
     try:
-        found = loads(data)  # a cluster runs our code; it is trusted
+        found = loads(data)  # the cluster is trusted: it runs our code
     except Exception as error:
         said = f"what it ended with cannot be read here: {type(error).__qualname__}({error})"
         raise EngineError(body.title, body.call_id, said, ended="finished") from error

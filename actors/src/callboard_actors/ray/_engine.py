@@ -1,4 +1,4 @@
-"""`RayEngine`: bodies of tools and whole actors on a Ray cluster."""
+"""`RayEngine`: runs tools and actors on a Ray cluster."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,38 +15,39 @@ from callboard_actors.ray._terms import Terms
 
 
 class RayEngine(OpenedEngine[Openings[Crew]]):
-    """Runs bodies in Ray actors, of a cluster or of a Ray that it starts; see `callboard.Engine`.
+    """Engine that runs bodies in Ray actors, on a cluster or in a Ray that it starts; see `callboard.Engine`.
 
         async with RayEngine("auto", workers=8) as engine:
             node = ToolNode(tools, policies={"crunch": CallPolicy(runs_in=engine, timeout=60)})
 
-    Callboard stays the supervisor: timeouts, retries, limits and messages are here, and Ray's own retries are off.
-    What Ray cannot say, it is not asked: a body whose Ray actor is lost is unknown, and runs again by its policy only.
-    A body runs alone in its Ray actor. An async one that is cancelled has its grace; a sync one that does not end
-    within it is killed with its Ray actor, in whose place another one comes.
+    callboard stays the supervisor: timeouts, retries, limits and events work as elsewhere, and Ray's own retries are
+    disabled. A body whose Ray actor is lost ends as unknown, and only its own policy can repeat it. Each Ray actor runs
+    one body at a time. A cancelled async body has its grace. A sync body that does not end within it is killed with its
+    Ray actor, which is replaced.
 
-    Tools with other needs have an engine of their own, on the same cluster.
+    Use a separate engine on the same cluster for tools with other resources.
 
     Args:
-        address: of the cluster, as `ray.init` has it; `"auto"` for the one that runs here. `None` for a Ray of its own.
-        workers: how many Ray actors there are, and so how many bodies run at once; others wait their turn here.
-        most_workers: how many there may be while bodies wait; as many as `workers`, if it is not given.
-        idle_for: seconds without a body after which those beyond `workers` are ended.
-        cpus: processors that each Ray actor takes of its node.
-        gpus: graphics processors that each takes.
-        memory: bytes that each takes, as Ray counts them when it places it.
-        resources: others that each takes, by the names that the cluster has for them.
-        node: the id of the node where all of them have to be.
-        runtime_env: what they need to be installed there; see Ray's manual.
-        grace: seconds for a body to end after it was cancelled, unless its call has a shorter one.
-        max_result: bytes that a result may have as a pickle.
-        start_timeout: seconds for the start of Ray and of its actors.
-        patience: seconds that a call waits if no Ray actor lives, and an actor if the cluster has no room for it; if
-            all Ray actors are busy, a call waits as long as it may.
-        init: more arguments for `ray.init`.
+        address: address of the cluster for `ray.init`; `"auto"` for the one that runs here; `None` to start a local
+            Ray.
+        workers: number of Ray actors, and so of concurrent bodies; further bodies wait here.
+        most_workers: maximum of Ray actors while bodies wait; `workers` by default.
+        idle_for: seconds without a body after which a Ray actor beyond `workers` is ended.
+        cpus: CPUs that each Ray actor reserves on its node.
+        gpus: GPUs that each reserves.
+        memory: bytes that each reserves; Ray uses them for placement only.
+        resources: other resources that each reserves, by their names in the cluster.
+        node: id of the node on which all of them must run.
+        runtime_env: software to install for them; see Ray's manual.
+        grace: seconds for a cancelled body to end, unless its call has a shorter grace.
+        max_result: bytes of a pickled result at most.
+        start_timeout: seconds for the start of Ray and of the Ray actors.
+        patience: seconds that a call waits while no Ray actor lives, and that an actor waits for room in the cluster.
+            For busy Ray actors, a call waits without limit.
+        init: further arguments of `ray.init`.
 
     Raises:
-        ValueError: for a number out of range.
+        ValueError: a number is out of range.
     """
 
     def __init__(
@@ -91,7 +92,12 @@ class RayEngine(OpenedEngine[Openings[Crew]]):
         return Crew(self._terms, partial(connect, self._address, self._init))
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Raise TypeError for a function that cannot be sent."""
+        """Raise `TypeError` for a function that cannot be pickled.
+
+        Args:
+            fn: the function to check.
+            title: name of the function in the error.
+        """
         check(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
@@ -101,7 +107,11 @@ class RayEngine(OpenedEngine[Openings[Crew]]):
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HeldHost]:
-        """Have a Ray actor for oneself while the block runs; it is none of the `workers`. See `callboard.Engine`."""
+        """Start a Ray actor for one owner for the duration of the block, in addition to `workers`.
+
+        Args:
+            title: name of the owner in errors.
+        """
         self._openings.bodies.check_open(title)
         host = await self._openings.here(title).hire(title)
         try:

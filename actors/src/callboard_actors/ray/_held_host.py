@@ -1,4 +1,4 @@
-"""A host as its engine holds it: bodies there, what they say, and how it ended."""
+"""Ray actor, on the engine's side: its start, its bodies and their events, and its end."""
 
 import itertools
 import math
@@ -23,55 +23,64 @@ from callboard_actors.ray._room import what_lacks
 from callboard_actors.ray._terms import Terms
 
 _QUIET = 0.02
-"""Seconds in which a body that ends says what it has said with its end; of longer ones it is asked for."""
+"""Seconds after which a running body is asked for its events. A shorter one sends them with its reply."""
 _AT_ONCE = 10_000
-"""Calls of a Ray actor that are under way at the same time; each body may be asked for its words, too."""
+"""Concurrent method calls of one Ray actor; each body may have several, for its events and its cancellation."""
 
 
 _LOOKS = 10
-"""How often the cluster is asked for room within the patience."""
+"""Number of checks for room in the cluster within the patience."""
 _TO_LEAVE = 0.5
-"""Seconds that a host has to end by itself; one whose body lets nothing else run is killed then."""
+"""Seconds for a Ray actor to end by itself. One whose body blocks the event loop is killed then."""
 
 
 class NoRoomError(Exception):
-    """The cluster lacks what a host needs; the text names it."""
+    """Raised if the cluster lacks free resources; the text names them."""
 
 
 class _LostError(Exception):
-    """A host has ended that had something to answer."""
+    """Raised if a Ray actor has ended before it answered."""
 
 
 class HeldHost:
-    """A Ray actor of one engine, in one event loop."""
+    """Ray actor of one engine in one event loop.
+
+    Args:
+        title: name of the engine or owner in errors.
+        terms: options of the engine.
+    """
 
     def __init__(self, title: str, terms: Terms) -> None:
         self._title = title
         self._terms = terms
         self._numbers = itertools.count(1)
+        # Why it has ended or is being ended; set once, and never cleared.
         self._reason: str | None = None
+        # Bells of waiting calls, rung when the Ray actor is lost: Ray may never answer them.
         self._bells: set[Bell] = set()
         self._actor: Any = None
+        # Reference to a call that never returns: it fails when the Ray actor ends.
         self._watch: Any = None
         self._ending = 0
-        """Bodies that are being ended; their callers may have gone."""
+        """Number of cancelled bodies that have not ended; their callers may have gone."""
         self._when_free = list[Callable[[], object]]()
         self._began = -math.inf
-        """When its start began, by the clock of the event loop."""
+        """Time of the event loop at which the start was requested."""
         self.has_started = False
         self.idle_since = math.inf
-        """By the clock of the event loop, while it has nothing to do."""
+        """Time of the event loop since which it is idle; infinite while it is not."""
 
     async def start(self, patience: float | None = None) -> None:
-        """Have it started by Ray, where there is room for it.
+        """Let Ray start the Ray actor, and wait until it answers.
 
         Args:
-            patience: seconds to wait for room; `None` for any time.
+            patience: seconds to wait for room in the cluster; `None` for no limit.
 
         Raises:
-            ActorStartError: it cannot be used.
-            NoRoomError: the cluster has had no room for it all the time.
+            ActorStartError: it cannot be started, or its versions differ from ours.
+            NoRoomError: the cluster had no room during the whole patience.
         """
+        # Without Ray's retries: it cannot know whether a body may run twice.
         make = ray.remote(Host).options(
             max_restarts=0, max_task_retries=0, max_concurrency=_AT_ONCE, **self._terms.ray_options()
         )
@@ -80,6 +89,7 @@ class HeldHost:
         self._actor = await run_sync(make.remote)
         try:
             _check_versions(self._title, await self._hello(patience if lacked else None))
+            # Before any body: a Ray actor in use is always watched.
             self._watch = self._actor.watch.remote()
             self.has_started = True
         except NoRoomError:
@@ -92,10 +102,10 @@ class HeldHost:
             raise
 
     async def _hello(self, patience: float | None) -> Hello:
-        """Wait until it lives, and no longer than the patience while the cluster has no room for it.
+        """Wait until the Ray actor answers; while the cluster has no room, only for the patience.
 
         Raises:
-            NoRoomError: it never had room.
+            NoRoomError: the cluster never had room.
         """
         bell = Bell()
         future = bell.watch(self._actor.hello.remote())
@@ -106,7 +116,7 @@ class HeldHost:
             if patience is None or future.done():
                 continue
             if (lacking := await run_sync(what_lacks, self._terms)) is None:
-                patience = None  # there is room now; that it takes it looks the same as that others do
+                patience = None  # room was seen: whether this actor or another took it, cannot be told
             elif anyio.current_time() - since >= patience:
                 raise NoRoomError(lacking)
         hello: Hello = future.result()
@@ -114,17 +124,17 @@ class HeldHost:
 
     @property
     def is_alive(self) -> bool:
-        """Nothing is known that has ended it."""
+        """`True` as long as nothing is known to have ended it."""
         return self._reason is None
 
     @property
     def is_expected(self) -> bool:
-        """It lives, or has a place on the cluster and time left to start."""
+        """`True` if it lives, or may still start within `start_timeout`."""
         is_starting = anyio.current_time() - self._began < self._terms.start_timeout
         return self.is_alive and (self.has_started or is_starting)
 
     async def until_ended(self) -> str:
-        """Wait until it has ended by itself, was killed, or cannot be reached; says how."""
+        """Wait until it has ended, was killed, or cannot be reached; return the reason."""
         try:
             await value_of(self._watch)
         except RayError as error:
@@ -138,22 +148,25 @@ class HeldHost:
             bell.ring()
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body there; see `callboard.Seat`."""
+        """Run a body in the Ray actor; see `callboard.Seat`."""
         data = packed(body)
         if self._reason is not None:
             raise EngineError(body.title, body.call_id, self._reason, ended="unavailable")
         number = next(self._numbers)
         if body.on_begin is not None:
-            body.on_begin()  # first, because its deadline, which is carried along, runs from now
+            body.on_begin()  # first: it starts the deadline that `carried()` sends along
         ref = self._actor.run.remote(number, carried(), data, self._terms.max_result)
         try:
             reply, words = await self._reply(ref, number)
         except (RayError, _LostError) as error:
-            # Nobody knows whether it has begun, nor whether it goes on: it is ended, so that it does not.
+            # It may have begun, and may still run in a partitioned cluster, so the Ray actor is killed before the error
+            # is raised.
             self.kill(f"its Ray actor is lost: {said(error)}")
             raise EngineError(body.title, body.call_id, str(self._reason), ended="unknown") from error
         except BaseException:
+            # Before the await, and so before `when_free` of the caller: the Ray actor must not look idle in between.
             self._ending += 1
+            # In a task of its own: the body is ended even if this task is cancelled by force.
             await finish(partial(self._end, ref, number, body), "callboard_actors.ray ending")
             raise
         for word in words:
@@ -169,10 +182,11 @@ class HeldHost:
                 await bell.wait()
             while not reply.done():
                 news = bell.watch(self._actor.words.remote(number))
-                # Behind the reply too, for words that are on their way; a host answers when the body has ended.
+                # Awaited even if the reply arrives first, since it may carry the last events. The Ray actor answers it
+                # when the body ends.
                 await self._until_done(news, bell)
                 if news.exception() is not None:
-                    await self._until_done(reply, bell)  # which tells of it
+                    await self._until_done(reply, bell)  # raises the same error below
                     break
                 for word in news.result():
                     deliver(word)
@@ -182,10 +196,10 @@ class HeldHost:
             self._bells.discard(bell)
 
     async def _until_done(self, future: Future[Any], bell: Bell) -> None:
-        """Wait until Ray has answered, or is known to have lost the host: what was sent it then, it may never answer.
+        """Wait until Ray has answered, or the Ray actor is lost; then Ray may never answer.
 
         Raises:
-            _LostError: the latter.
+            _LostError: the Ray actor is lost.
         """
         while not future.done():
             if self._reason is not None:
@@ -193,7 +207,7 @@ class HeldHost:
             await bell.wait()
 
     def when_free(self, fn: Callable[[], object]) -> None:
-        """Call a function when no body runs here any more: now, or when those that are being ended have ended."""
+        """Call a function when no cancelled body is ending here any more: now or later."""
         self._when_free.append(fn)
         self._tell_free()
 
@@ -204,22 +218,23 @@ class HeldHost:
                 fn()
 
     async def _end(self, ref: Any, number: int, body: Body) -> None:
-        """End a body whose caller has gone, if need be with its host; does not raise."""
+        """Cancel a body; if it does not end within its grace, end the Ray actor. Never raises."""
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         has_ended = False
         try:
-            with suppress(Exception), anyio.move_on_after(grace):  # such as Ray having been left meanwhile
+            with suppress(Exception), anyio.move_on_after(grace):  # for instance, Ray was disconnected
                 self._actor.cancel.remote(number)
                 await value_of(ref)
                 has_ended = True
             if not has_ended:
                 await self.end(f"{body.title!r} had been cancelled there and did not end within its grace")
         finally:
+            # On every path, or the Ray actor would never be offered to a call again.
             self._ending -= 1
             self._tell_free()
 
     async def end(self, reason: str) -> None:
-        """Have it end and wait until it has, whoever is cancelled meanwhile."""
+        """End the Ray actor and wait until it has ended, also if the caller is cancelled."""
         self._lose(reason)
         if self._watch is None:
             self.kill()
@@ -228,7 +243,8 @@ class HeldHost:
 
     async def _leave(self) -> None:
         try:
-            # By itself, if it can: Ray tells of one that it kills before that has ended, and its body goes on.
+            # First ask it to exit: Ray reports an actor as killed before its process has ended, so its body could go
+            # on.
             if ray.is_initialized():
                 with suppress(Exception):
                     self._actor.leave.remote()
@@ -236,14 +252,15 @@ class HeldHost:
                 await self.until_ended()
         finally:
             self.kill()
+        # Bounded: of a node that cannot be reached, Ray may not report the end for minutes.
         with anyio.move_on_after(self._terms.kill_timeout):
             await self.until_ended()
 
     def kill(self, reason: str = "it was ended") -> None:
-        """End it at once, with all that runs there; Ray starts no other in its place."""
+        """Kill the Ray actor at once, without restart."""
         self._lose(reason)
         if self._actor is not None and ray.is_initialized():
-            with suppress(Exception):  # whatever Ray says, it is of no more use
+            with suppress(Exception):  # an actor that is unknown to Ray has ended
                 ray.kill(self._actor, no_restart=True)
 
 
@@ -257,6 +274,6 @@ def _check_versions(title: str, there: Hello) -> None:
 
 
 def said(error: Exception) -> str:
-    """Returns an error of Ray's as one line, cut off: Ray goes on for pages."""
+    """Return an error of Ray as one line of at most 400 characters; Ray's own texts have pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join([type(error).__name__ + ":", *lines])[:400]

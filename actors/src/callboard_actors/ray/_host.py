@@ -1,4 +1,4 @@
-"""A Ray actor in which bodies run, from within: on its event loop if they are async, else in threads of it."""
+"""Ray actor, from within: runs async bodies on its event loop, and sync ones in threads."""
 
 import asyncio
 import os
@@ -17,14 +17,15 @@ from callboard_actors.process._pickles import loads
 from callboard_actors.ray._crossing import Reply, raised, returned, unread
 
 _WORDS = 1_000
-"""Of one body, that wait to be asked for; of more, the newest."""
+"""Events of one body kept until they are fetched; when there are more, the oldest are dropped."""
 _THREADS = 64
+"""Threads for sync bodies; those of one owner may run concurrently."""
 
 Word = dict[str, Any]
 
 
 class Hello(NamedTuple):
-    """Who a host is: its versions, which have to be ours, and its process id."""
+    """Versions and process id of a Ray actor."""
 
     python: str
     callboard: str
@@ -32,53 +33,54 @@ class Hello(NamedTuple):
 
 
 def here() -> Hello:
-    """What this process is, which a host has to be as well."""
+    """Return the versions of this process, which must equal the Ray actor's."""
     return Hello(".".join(platform.python_version_tuple()[:2]), version("callboard"), os.getpid())
 
 
 class Host:
-    """Runs bodies, each by its number, until it is killed."""
+    """Ray actor that runs bodies, identified by numbers, until it is killed."""
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "callboard")
 
     async def hello(self) -> Hello:
-        """Say who it is; the first call, so that whoever waits for it knows that it lives."""
+        """Return the versions; as the first call, it also shows that the Ray actor lives."""
         return here()
 
     async def watch(self) -> None:
-        """Never return: who waits for it hears of the end."""
+        """Never return: the call fails when this process ends, which its caller notices."""
         await asyncio.Event().wait()
 
     async def leave(self) -> None:
-        """End at once, with all that runs here."""
+        """Exit at once, with everything that runs here."""
         os._exit(0)
 
     async def run(self, number: int, given: dict[str, Any], data: bytes, most: int) -> tuple[Reply, list[Word]]:
-        """Run a body; what it ends with, and what it has said that nobody has asked for."""
+        """Run a body; return its reply, and the events that were not fetched."""
         call = self._calls[number] = _Call(self._threads, most)
         try:
             reply = await call.run(given, data)
         finally:
             del self._calls[number]
+            # Wakes a pending `words` call, which would otherwise never return.
             call.end()
         return reply, call.taken_words()
 
     async def words(self, number: int) -> list[Word]:
-        """Wait for what a body says; nothing if it has ended."""
+        """Wait for events of a body; return none if the body has ended."""
         call = self._calls.get(number)
         return [] if call is None else await call.next_words()
 
     async def cancel(self, number: int) -> None:
-        """Have a body end, if it is one that can be cancelled; one in a thread cannot."""
+        """Cancel an async body; a body in a thread cannot be cancelled."""
         call = self._calls.get(number)
         if call is not None:
             call.cancel()
 
 
 class _Call:
-    """One body that runs here: its task, what it says, and whether it can be cancelled."""
+    """Running body: its task and its events."""
 
     def __init__(self, threads: ThreadPoolExecutor, most: int) -> None:
         self._threads = threads
@@ -88,10 +90,12 @@ class _Call:
         self._news = asyncio.Event()
         self._is_over = False
         self._task: asyncio.Task[Reply] | None = None
+        # While true, cancelling the task would abandon the thread, and report an end that has not happened.
         self._in_thread = False
 
     async def run(self, given: dict[str, Any], data: bytes) -> Reply:
         self._task = asyncio.create_task(self._outcome(given, data))
+        # A task of its own: `cancel` ends the body, but not the method call that returns its reply.
         await asyncio.wait([self._task])
         if self._task.cancelled():
             return "lost", b"it was cancelled"
@@ -99,12 +103,13 @@ class _Call:
 
     def cancel(self) -> None:
         if self._task is not None and not self._in_thread:
-            # Behind its first step: a task that is cancelled before never runs.
+            # After the task's first step, which is already scheduled: a task that is cancelled before its first step
+            # never runs.
             self._loop.call_soon(self._task.cancel)
 
     async def _outcome(self, given: dict[str, Any], data: bytes) -> Reply:
         try:
-            fn, args, kwargs = loads(data)  # whoever has the cluster may run code on it
+            fn, args, kwargs = loads(data)  # users of the cluster may run code on it anyway
         except Exception as error:
             return unread(error)
         try:
@@ -123,6 +128,7 @@ class _Call:
         return await value if isinstance(value, Coroutine) else value
 
     def _tell(self, word: Word) -> None:
+        # From any thread of the body; only the event loop touches the queue.
         self._loop.call_soon_threadsafe(self._note, word)
 
     def _note(self, word: Word) -> None:
@@ -135,6 +141,7 @@ class _Call:
 
     async def next_words(self) -> list[Word]:
         await self._news.wait()
+        # Once it is over, the event stays set, so that no later call can wait for ever.
         if not self._is_over:
             self._news.clear()
         return self.taken_words()

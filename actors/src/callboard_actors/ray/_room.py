@@ -1,4 +1,4 @@
-"""Resources of the cluster that a Ray actor needs and that are not free."""
+"""Free resources of the cluster, compared with the needs of one Ray actor."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from callboard_actors.ray._terms import Terms
 
 
 def what_lacks(terms: Terms) -> str | None:
-    """Return, in words, the resources that are not free for one Ray actor; `None` if all are. Blocks."""
+    """Return a text that names the resources that are not free for one Ray actor; `None` if all are. Blocks."""
     free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
     total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     needs = {"CPU": terms.cpus, "GPU": terms.gpus, "memory": terms.memory or 0, **terms.resources}

@@ -1,4 +1,4 @@
-"""What an engine on Ray was asked for."""
+"""Validated options of an engine on Ray."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How many hosts there are, what each of them needs, and how long things may take."""
+    """Validated options of an engine; `RayEngine` documents each of them."""
 
     workers: int
     most_workers: int
@@ -23,7 +23,7 @@ class Terms:
     start_timeout: float
     patience: float
     kill_timeout: float = 10.0
-    """Seconds that Ray has to end an actor that is killed."""
+    """Seconds for Ray to report the end of a killed Ray actor."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("most_workers", self.workers), ("max_result", 1)):
@@ -36,7 +36,7 @@ class Terms:
                 raise ValueError(f"RayEngine({name}={value!r}) has to be a number of at least 0")
 
     def ray_options(self) -> dict[str, Any]:
-        """What a Ray actor is started with."""
+        """Return the options with which Ray starts an actor."""
         options: dict[str, Any] = {
             "num_cpus": self.cpus,
             "num_gpus": self.gpus,

@@ -1,16 +1,16 @@
-"""Bodies on other machines: `callboard worker module:tools` serves them there, `RemoteEngine` sends them, over TCP.
+"""Tools and actors on other machines: `callboard worker module:tools` serves them, `RemoteEngine` calls them over TCP.
 
     engine = RemoteEngine(["worker-1:7000", "worker-2:7000"], tls="ca.pem")
     node = ToolNode([render], policies={"render": CallPolicy(runs_in=engine)})
 
-On asyncio and trio; both sides prove that they have the same secret before anything else is said.
+Works on asyncio and trio. Both sides prove that they share a secret before they exchange anything else.
 """
 
 from typing import TYPE_CHECKING
 
 from callboard_actors._on_demand import on_demand
 
-# The workers of a worker load this package, too, and would pay for what it imports.
+# Loaded on first use: the worker processes of `callboard worker` import this package, too, and do not need the engine.
 if TYPE_CHECKING:
     from callboard_actors.remote._engine import RemoteEngine as RemoteEngine
 

@@ -1,11 +1,11 @@
-"""Addresses of workers, `host:port`, and which of them are on this machine."""
+"""Addresses of workers as `host:port`."""
 
 import ipaddress
 from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """The host and the port at which a worker listens."""
+    """Host and port of a worker."""
 
     host: str
     port: int
@@ -15,7 +15,8 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody but this machine can hear what is said there."""
+        """`True` if connections to this address stay on this machine."""
+        # Of names only this one: any other could resolve to another machine when the connection is made.
         if self.host == "localhost":
             return True
         try:
@@ -25,11 +26,11 @@ class Address(NamedTuple):
 
 
 def address(text: str) -> Address:
-    """Understand `host:port`, or `[host]:port` for IPv6.
+    """Parse `host:port`, or `[host]:port` for IPv6.
 
     Raises:
-        ValueError: it is none.
-        TypeError: it is no text.
+        ValueError: the text is no address.
+        TypeError: the value is no `str`.
     """
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is no address of a worker; write 'host:port'")

@@ -1,4 +1,4 @@
-"""A call that was given to a worker, from this side: its words, its reply, and what becomes of it without one."""
+"""Call sent to a worker, on the agent's side: its events, its reply, or the reason why there is no reply."""
 
 from collections import deque
 from typing import Any, Final, Literal
@@ -13,36 +13,38 @@ from callboard_actors.process._plain_crossing import opener
 from callboard_actors.remote._wire import REPLIES, Header, Kind, from_json
 
 _WORDS: Final = 1_000
-"""Of one call, that wait to be delivered; of more, the newest."""
+"""Undelivered events kept for one call; when there are more, the oldest are dropped."""
 _INNER: Final = {Kind.VALUE: inner.Kind.VALUE, Kind.RAISED: inner.Kind.RAISED, Kind.LOST: inner.Kind.LOST}
 
 
 class NotBegunError(EngineError):
-    """A body was not begun; it may be given to another worker."""
+    """Raised if the body certainly did not begin, so that another worker may run it."""
 
 
 class OpenCall:
-    """A call that was sent to a worker, and has no reply yet."""
+    """Call without a reply."""
 
     def __init__(self) -> None:
+        # Set before the first byte is written. From then on, a lost connection leaves the outcome unknown.
         self.is_sent = False
+        # Set by a cancelled caller while the frame is still queued: it is then skipped.
         self.is_withdrawn = False
         self.reply: tuple[Kind, bytearray] | None = None
         self.lost: str | None = None
-        """Why there will be no reply."""
+        """Reason why there will be no reply."""
         self._words = deque[bytearray](maxlen=_WORDS)
         self._news = anyio.Event()
 
     @property
     def is_over(self) -> bool:
-        """Whether its end was heard, after which nothing more will come."""
+        """`True` if the reply has arrived or the connection has ended; nothing more will come."""
         return self.reply is not None or self.lost is not None
 
     def take_in(self, header: Header, said: bytearray) -> None:
-        """Take in a frame that the worker has sent about this call.
+        """Process a frame of the worker for this call.
 
         Raises:
-            GarbageError: it is nothing that is said of a call.
+            GarbageError: the frame is not allowed for this call.
         """
         if self.is_over or not self.is_sent:
             raise GarbageError("it is for a call that has had its reply, or was never sent")
@@ -55,39 +57,41 @@ class OpenCall:
         self._news.set()
 
     def lose(self, reason: str) -> None:
-        """End the call because the connection to its worker has ended."""
+        """End the call without a reply."""
         if not self.is_over:
             self.lost = reason
             self._news.set()
 
     async def until_over(self) -> None:
-        """Wait for the reply, or for the end of the connection; deliver what is told meanwhile.
+        """Wait until the call is over, and deliver its events.
 
         Raises:
-            GarbageError: what was told says nothing.
+            GarbageError: an event is invalid.
         """
         while True:
             await self._news.wait()
             self._news = anyio.Event()
+            # Also when the call is over: events that came before the reply are delivered first.
             while self._words:
                 hand_on(self._words.popleft(), deliver)
             if self.is_over:
                 return
 
     async def until_ended(self) -> None:
-        """Wait for the same, and deliver nothing, because nobody listens any more."""
+        """Wait until the call is over, without delivering events: its caller has been cancelled."""
         while not self.is_over:
             self._news = anyio.Event()
             await self._news.wait()
 
 
 async def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
-    """Return what a body has returned, or raise what it has raised.
+    """Return the result of a call that is over, or raise its exception.
 
     Raises:
-        EngineError: it has no result.
+        EngineError: the call has no result.
     """
     if one.reply is None:
+        # The decision on retries: unsent is safe to repeat, sent may have had side effects.
         raise _error(body, "unknown" if one.is_sent else "unavailable", one.lost or "it was cancelled")
     kind, said = one.reply
     if kind is Kind.ENDED:
@@ -100,6 +104,7 @@ def _ended(said: bytearray, body: Body) -> EngineError:
         found = from_json(said)
         ended, reason, recurs = found["ended"], str(found["reason"])[:10_000], bool(found["recurs"])
     except (GarbageError, KeyError):
+        # An unreadable end is taken for the worst case.
         return _error(body, "unknown", "its worker said of its end what nobody can understand")
     return _error(body, "unavailable" if ended == "unavailable" else "unknown", reason, recurs=recurs)
 

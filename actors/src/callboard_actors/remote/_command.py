@@ -1,4 +1,4 @@
-"""The options of `callboard worker`; they know nothing of what it does with them."""
+"""Command-line options of `callboard worker`. Loads the server only when the command runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ app = command_app()
 
 
 def main(args: list[str]) -> None:
-    """Run the command, with what stands behind its name; `callboard worker` is found by this."""
+    """Run the command with its arguments; `callboard worker` finds it by this name."""
     app(args=args, prog_name="callboard worker")
 
 

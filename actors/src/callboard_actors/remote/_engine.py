@@ -1,4 +1,4 @@
-"""`RemoteEngine`: bodies on other machines, where `callboard worker` serves them."""
+"""`RemoteEngine`: runs tools and actors on other machines, where `callboard worker` serves them."""
 
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -22,36 +22,37 @@ from callboard_actors.remote._there import name_of
 from callboard_actors.remote._tls import ClientTLS, client_context
 
 _ATTEMPTS: Final = 3
-"""Workers that a call is given, at least, if they cannot begin it; each of them has two."""
+"""Attempts of a call at least, while workers cannot begin it; there are two per worker if that is more."""
 
 
 class RemoteEngine(OpenedEngine[Openings[Fleet]]):
-    """Runs bodies on other machines, at workers that `callboard worker module:tools --listen host:port` has started.
+    """Engine on other machines, in workers started by `callboard worker module:tools --listen host:port`.
 
         engine = RemoteEngine(["worker-1:7000", "worker-2:7000"], tls="ca.pem")
         node = ToolNode([render], policies={"render": CallPolicy(runs_in=engine)})
 
-    A call goes to the worker with the smallest share of its places taken; where all are taken, it waits here. What a
-    worker runs when it is lost is unknown, what it had not begun goes to another one. Lost workers are looked for
-    again, with growing pauses. It may be opened by several at once, in any number of event loops.
+    A call goes to the worker with the smallest share of its capacity in use. If all are busy, the call waits here. If a
+    worker is lost, calls that it had begun end as unknown; others go to another worker. The engine reconnects to lost
+    workers with growing pauses. It can be opened several times, in any number of event loops.
 
     Args:
-        workers: their addresses, "host:port".
-        secret: what both sides have, 16 bytes or more; `None` for `secret_file`, or the environment's
-            `CALLBOARD_WORKER_SECRET`.
-        secret_file: a file that has it.
-        tls: the file of the authority by which the certificates of workers are checked, an `ssl.SSLContext`, or True
-            for the system's authorities. Without it, only workers on this machine are spoken to.
-        insecure: speak to others without TLS all the same. Whoever is in between reads everything, and may run
-            anything on both sides.
-        grace: seconds that a cancelled body has to end, if its own are not fewer.
-        heartbeat: seconds between signs of life, of either side.
-        silence: seconds without one after which a worker is lost, or an agent for it.
-        connect_timeout: seconds for a connection, with its handshake.
-        start_timeout: seconds for the first one, when the engine is opened.
-        patience: seconds that a call waits if no worker can be had; if they are busy, it waits as long as it may.
-        max_result: bytes that a result may have.
-        carries: context variables of yours that go with each call, as `"package.module:variable"`.
+        workers: addresses of the workers, "host:port".
+        secret: secret that both sides share, at least 16 bytes; `None` to read `secret_file`, or the environment
+            variable `CALLBOARD_WORKER_SECRET`.
+        secret_file: file that contains the secret.
+        tls: file of the certificate authority that signed the workers' certificates, an `ssl.SSLContext`, or `True` for
+            the system's authorities. Without TLS, only workers on this machine are allowed.
+        insecure: allow workers on other machines without TLS. Anyone in between can read everything, and run code on
+            both sides.
+        grace: seconds for a cancelled body to end, unless its own grace is shorter.
+        heartbeat: seconds between two pings, in both directions.
+        silence: seconds without received data after which either side considers the other one lost.
+        connect_timeout: seconds for a connection and its handshake.
+        start_timeout: seconds for the first connection when the engine is opened.
+        patience: seconds that a call waits while no suitable worker is connected. For busy workers it waits without
+            limit.
+        max_result: bytes of an encoded result at most.
+        carries: your context variables that are sent with each call, as `"package.module:variable"`.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
         if not self._addresses:
             raise ValueError("RemoteEngine([]) has no worker; give it addresses, such as 'worker-1:7000'")
         context = client_context(tls)
+        # Without TLS a go-between can run code on both sides, so other machines require an explicit `insecure`.
         far = [str(one) for one in self._addresses if not one.is_loopback]
         if far and context is None and not insecure:
             raise ValueError(
@@ -99,21 +101,25 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
         )
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Refuse a function that could not be found on another machine.
+        """Reject a function that a worker on another machine cannot find.
+
+        Args:
+            fn: the function to check.
+            title: name of the function in the error.
 
         Raises:
-            TypeError: says why it could not; `title` is what to call it.
+            TypeError: the function cannot be sent; the text says why.
         """
         _check_name(name_of(fn), title)
         _crossing.check(fn, title)
         warn_of_lost_cleanup(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body at a worker; see `callboard.Engine`.
+        """Run a body on a worker; see `callboard.Engine`.
 
         Raises:
-            TypeError: it cannot be sent.
-            callboard.EngineError: it has no result.
+            TypeError: the body cannot be sent.
+            callboard.EngineError: the body has no result; `ended` tells whether it had begun.
             callboard.ActorGoneError: the engine is not open.
         """
         subject = name_of(body.fn if body.subject is None else body.subject)
@@ -123,23 +129,27 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
             return await self._run(noted, pickled, subject)
 
     async def _run(self, body: Body, pickled: bytes, subject: str) -> Any:
-        """Run a body at one worker after the other, until one can begin it."""
+        """Run a body on one worker after another, until one has begun it."""
         for left in reversed(range(max(_ATTEMPTS, 2 * len(self._addresses)))):
             fleet = self._openings.here(body.title, body.call_id)
             link = await fleet.take(body.title, body.call_id, subject)
             try:
                 return await link.run_reserved(body, pickled)
             except NotBegunError as error:
+                # `recurs`: every other worker would refuse it for the same reason.
                 if not left or error.recurs:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[RemoteSeat]:
-        """Have a worker of a worker for oneself; see `callboard.Engine`.
+        """Reserve a dedicated worker process on a worker for the duration of the block; see `callboard.Engine`.
+
+        Args:
+            title: name of the owner in errors.
 
         Raises:
-            callboard.EngineError: there is none.
+            callboard.EngineError: no worker has one available.
             callboard.ActorGoneError: the engine is not open.
         """
         self._openings.bodies.check_open(title)
@@ -147,6 +157,7 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
         reason = "none of its workers can be had"
         for link in fleet.seats_from():
             seat = await link.have_seat(title)
+            # A refusal is not final: the next worker is asked.
             if seat is not None and seat.is_there:
                 try:
                     yield seat

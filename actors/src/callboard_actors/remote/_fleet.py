@@ -1,4 +1,4 @@
-"""The workers of an engine in one event loop: which of them has the next call, and who waits for one."""
+"""Workers of an engine in one event loop: assigns calls to connections, and queues calls that wait for one."""
 
 import random
 from collections import deque
@@ -14,19 +14,19 @@ from callboard_actors.remote._link import Link, Terms
 
 _NAME: Final = "RemoteEngine"
 _FOR_THE_OTHERS: Final = 1.0
-"""Seconds that the first connection waits for those to the other workers, when an engine is opened."""
+"""Seconds that opening an engine waits for other workers after the first connection."""
 _LOOK: Final = 1.0
-"""Seconds, at least, after which a call that waits for busy workers looks whether they are still there."""
+"""Minimum of seconds after which a call that waits for busy workers checks that they are still connected."""
 
 
 def least_loaded(links: Iterable[Link]) -> Link | None:
-    """Which of them has the next call: the one with the smallest share of its places taken, by chance among equals."""
+    """Return the link with the smallest share of its capacity in use; a random one among equals."""
     shares = [(one.load / one.offer.capacity, random.random(), one) for one in links if one.offer is not None]  # noqa: S311
     return min(shares, key=lambda share: share[:2])[2] if shares else None
 
 
 class _Waiting:
-    """A call that waits for a worker, and which it has been given."""
+    """Call that waits for a link."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -35,9 +35,9 @@ class _Waiting:
 
 
 class Fleet:
-    """Connections to all workers, and calls that wait for one, first come, first served.
+    """Connections to all workers of an engine, and a FIFO queue of calls that wait for one.
 
-    `keep` runs in a task of its own, which nobody cancels but `dismiss`, and the event loop when it ends.
+    `keep` runs in its own task, which ends by `dismiss` only, or with the event loop.
     """
 
     def __init__(self, addresses: Sequence[Address], terms: Terms) -> None:
@@ -47,10 +47,10 @@ class Fleet:
         self._keeping = anyio.CancelScope()
         self._over = anyio.Event()
         self.failure: ActorStartError | None = None
-        """Why there never was a worker."""
+        """Always `None`: workers that cannot be reached are tried again. The engine's lifecycle reads it."""
 
     async def keep(self) -> None:
-        """Keep all connections, until it is dismissed."""
+        """Keep all connections open until dismissed."""
         try:
             with self._keeping:
                 async with anyio.create_task_group() as group:
@@ -60,10 +60,10 @@ class Fleet:
             self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait for the first worker, and a moment for the others.
+        """Wait for the first connection, and briefly for the others.
 
         Raises:
-            ActorStartError: there is none in time.
+            ActorStartError: no worker could be reached within `start_timeout`.
         """
         with anyio.move_on_after(self._terms.start_timeout):
             await self._any_up()
@@ -84,11 +84,12 @@ class Fleet:
         return "; ".join(f"{link.address}: {link.trouble}" for link in self.links if not link.is_up) or "they are busy"
 
     async def take(self, title: str, call_id: str | None, subject: str) -> Link:
-        """Wait for a worker that has room for a call of that; the place is kept.
+        """Wait for a worker that serves `subject` and has capacity; reserve a place on it.
 
         Raises:
-            EngineError: there is none, and nobody knows when there will be.
+            EngineError: no suitable worker is connected, or none serves `subject`.
         """
+        # FIFO: a new call does not overtake waiting ones, even if a worker has room.
         if (link := None if self._waiting else self._free(subject)) is None:
             link = await self._wait(title, call_id, subject)
         return link
@@ -96,6 +97,7 @@ class Fleet:
     def _free(self, subject: str) -> Link | None:
         link = least_loaded(one for one in self.links if one.has_room and one.serves(subject))
         if link is not None:
+            # In the same step as the choice: without an await in between, the place cannot be taken twice.
             link.reserve()
         return link
 
@@ -103,8 +105,11 @@ class Fleet:
         one, since = _Waiting(subject), anyio.current_time()
         self._waiting.append(one)
         try:
+            # A worker may have room already, for this call but not for the ones before it in the queue.
             self._deal()
             while one.link is None:
+                # `_deal` wakes a call only with a link. The loss of workers is noticed by looking again after this
+                # time.
                 with anyio.move_on_after(self._patience_left(subject, since)):
                     self._check_served(title, call_id, subject)
                     await one.told.wait()
@@ -112,6 +117,7 @@ class Fleet:
                     reason = f"none of its workers can be had: {self._troubles()}"
                     raise EngineError(title, call_id, reason, ended="unavailable")
         except BaseException:
+            # Cancelled after a link was assigned: give the reserved place to another call.
             if one.link is not None:
                 one.link.release()
             elif one in self._waiting:
@@ -120,14 +126,16 @@ class Fleet:
         return one.link
 
     def _patience_left(self, subject: str, since: float) -> float:
-        """For how long a call that has waited since then waits on, as things are now."""
+        """Return the seconds that a call waiting since `since` waits on, in the present state of the workers."""
+        # Busy but connected: wait on, and check again later.
         if any(link.is_up and link.serves(subject) for link in self.links):
             return max(self._terms.patience, _LOOK)
+        # Patience counts from the loss of the last suitable worker. One that never connected might be suitable.
         could = [link.gone_at for link in self.links if link.offer is None or link.serves(subject)]
         return max([since, *could]) + self._terms.patience - anyio.current_time()
 
     def _check_served(self, title: str, call_id: str | None, subject: str) -> None:
-        """Refuse what no worker serves, as soon as all of them have said what they do."""
+        """Raise for a function that no worker serves, as soon as all workers are connected."""
         if any(link.serves(subject) or not link.is_up for link in self.links):
             return
         served = sorted({name for link in self.links if link.offer is not None for name in link.offer.serves})
@@ -136,7 +144,7 @@ class Fleet:
         raise EngineError(title, call_id, reason, ended="unavailable", recurs=True)
 
     def _deal(self) -> None:
-        """Give those who wait what there is, in their order; who wants what nobody free serves, waits on."""
+        """Assign free workers to waiting calls in FIFO order; a call that no free worker serves stays queued."""
         for one in list(self._waiting):
             if not any(link.has_room for link in self.links):
                 return
@@ -146,11 +154,11 @@ class Fleet:
                 one.told.set()
 
     def seats_from(self) -> list[Link]:
-        """Whom to ask for a seat, in this order."""
+        """Return the links to ask for a dedicated worker, least loaded first."""
         return sorted((link for link in self.links if link.is_up), key=lambda link: (link.load, random.random()))  # noqa: S311
 
     async def dismiss(self) -> None:
-        """End what runs, and all connections."""
+        """Cancel running calls, and close all connections."""
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
                 for link in self.links:
@@ -159,4 +167,4 @@ class Fleet:
             await self._over.wait()
 
     def abandon(self) -> None:
-        """Nothing: connections end with their event loop, and workers see that."""
+        """Do nothing: sockets close with their event loop, and workers notice."""

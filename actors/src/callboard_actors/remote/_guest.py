@@ -1,4 +1,4 @@
-"""One agent at a worker: its calls and its seats, which end with its connection."""
+"""Session of one agent at a worker: its calls and dedicated workers, which end with its connection."""
 
 from collections.abc import Callable, Container
 from contextlib import ExitStack
@@ -17,35 +17,35 @@ from callboard_actors.remote._there import run_there
 from callboard_actors.remote._wire import Header, Kind, as_json, frame, from_json, parts_of
 
 _MOST_WORDS: Final = 1_000
-"""Frames that may wait for an agent; what calls tell beyond is dropped, replies are not."""
+"""Queued frames above which events are dropped. Replies are never dropped."""
 _REASON: Final = 10_000
-"""Characters of why something has ended, at most."""
+"""Characters of a reason at most."""
 KIND_OF: Final = {inner.Kind.VALUE: Kind.VALUE, inner.Kind.RAISED: Kind.RAISED, inner.Kind.LOST: Kind.LOST}
-"""What a worker of the engine answers, as it is sent on."""
+"""Kinds of replies: from the engine's worker process to the remote protocol."""
 
 Reply = tuple[Kind, bytes]
 
 
 def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
-    """Make the answer to a call that has no result."""
+    """Return the reply for a call without a result; `known` is "unknown" or "unavailable"."""
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
 class Places(Protocol):
-    """Says who may have a seat."""
+    """Counter of dedicated workers, shared by all sessions."""
 
     def take_seat(self) -> bool:
-        """Take one more seat; `False` if all are taken."""
+        """Reserve one; return `False` if all are taken."""
         ...
 
     def give_seat(self) -> None:
-        """Give back a seat that a guest has left."""
+        """Give back a reservation."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """What a worker has for all who come."""
+    """State of the worker that all sessions share."""
 
     engine: Engine
     is_plain: bool
@@ -56,56 +56,59 @@ class House:
 
 @dataclass(slots=True)
 class _Seat:
-    """A seat, as soon as there is one, and when it is not needed any more."""
+    """Dedicated worker of an agent; `left` is set when the agent no longer needs it."""
 
     seat: Seat | None = None
     left: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Guest:
-    """Runs what an agent asks for, until it has gone.
+    """Session of one agent: runs its calls until its connection ends.
 
     Args:
-        house: where it is a guest.
-        connection: to it.
-        max_result: bytes that a reply may have, as the agent wishes.
+        house: shared state of the worker.
+        connection: connection to the agent, after the handshake.
+        max_result: bytes of a reply at most, as the agent has requested.
     """
 
     def __init__(self, house: House, connection: Connection, max_result: int) -> None:
         self._house = house
         self._connection = connection
         self._max_result = max_result
+        # A call is in this table from its frame to its reply; only these numbers may send events.
         self._calls: dict[int, anyio.CancelScope] = {}
         self._seats: dict[int, _Seat] = {}
         self._group: TaskGroup | None = None
         self._begun: set[int] = set()
-        """The numbers of the calls whose bodies have."""
+        """Numbers of the running calls whose bodies have begun."""
         self._is_draining = False
+        # Set by `stop`: what is cancelled from then on is reported as ended by the drain.
         self._is_stopping = False
         self.drained = Drained()
-        """What became of its calls and seats since it is drained."""
+        """Results of the drain for this agent: finished, ended and unknown calls."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether any call of this guest runs, or any seat is its own."""
+        """`True` while a call runs or a dedicated worker is in use."""
         return bool(self._calls or self._seats)
 
     async def stay(self) -> str:
-        """Serve it until its connection ends, and end what it has left behind; returns why that ended."""
+        """Serve the agent until its connection ends, then cancel its calls; return the reason."""
         reason = ""
         async with anyio.create_task_group() as group:
             self._group = group
             reason = await self._connection.run(self._take_in)
+            # Nobody can receive the replies any more, and the agent counts these calls as unknown.
             group.cancel_scope.cancel()
         return reason
 
     def drain(self) -> None:
-        """Begin nothing new, and say so; when all has ended, the agent leaves."""
+        """Refuse new calls, and tell the agent, which disconnects when its running calls have ended."""
         self._is_draining = True
         self._connection.send(frame(Kind.DRAIN))
 
     def stop(self) -> None:
-        """End what runs, each with its grace."""
+        """Cancel all running calls, each within its grace."""
         self._is_stopping = True
         for scope in self._calls.values():
             scope.cancel()
@@ -113,12 +116,13 @@ class Guest:
             one.left.set()
 
     async def see_off(self) -> None:
-        """Close the connection, when it has all that is for it."""
+        """Close the connection after the queued frames are written, or after two seconds."""
         with anyio.move_on_after(2.0):
             await self._connection.flush()
         self._connection.close("its worker has ended")
 
     def _take_in(self, header: Header, body: bytearray) -> None:
+        # Runs in the reading task, so it never waits; a GarbageError closes the connection.
         kind, number, _ = header
         if kind is Kind.CALL:
             self._begin(number, bytes(body))
@@ -145,6 +149,7 @@ class Guest:
         except (ValueError, KeyError, TypeError, LookupError, RecursionError) as error:
             raise GarbageError(f"a call that cannot be understood: {error!r:.200}") from None
         assert self._group is not None
+        # Registered before the task starts: the next frame may already cancel this call.
         self._calls[number] = scope = anyio.CancelScope()
         if (refusal := self._refusal(body, seat)) is not None:
             scope.cancel()
@@ -165,12 +170,15 @@ class Guest:
         )
 
     def _refusal(self, body: Body, seat: int | None) -> Reply | None:
-        """Why a call is not begun, if it is not."""
+        """Return the reply for a call that must not begin; `None` if it may."""
         subject = body.args[0]
+        # The pool runs only functions that were named on the command line; `run_there` compares the pickle with this
+        # name.
         if subject not in self._house.served:
             return ended("unavailable", f"{subject} is not served by its worker", recurs=True)
         if self._is_draining:
             return ended("unavailable", "its worker is being drained")
+        # The dedicated worker may have ended while this frame was on its way.
         if seat is not None and (seat not in self._seats or self._seats[seat].seat is None):
             return ended("unavailable", "its seat has ended")
         return None
@@ -184,17 +192,19 @@ class Guest:
                 stack.enter_context(relayed(given, lambda told: self._tell(number, told)))
                 reply = await self._reply_of(body, seat)
         finally:
+            # Before the reply: an event after the reply would be a protocol error at the agent.
             del self._calls[number]
             has_begun = number in self._begun
             self._begun.discard(number)
             self._count(body, is_ended=reply is None and self._is_stopping, has_begun=has_begun)
+            # Cancelled: unknown only if the body has begun, otherwise another worker may run it.
             if reply is None:
                 why = "its worker was stopped" if self._is_stopping else "it was cancelled"
                 reply = ended("unknown" if has_begun else "unavailable", why)
             self._reply(number, *reply)
 
     def _count(self, body: Body, *, is_ended: bool, has_begun: bool) -> None:
-        """Note what became of a call, if this is a drain."""
+        """Count a call that ended during a drain."""
         if not is_ended:
             self.drained += Drained(finished=int(self._is_draining))
         elif has_begun:
@@ -211,7 +221,7 @@ class Guest:
             if error.ended == "finished":
                 return Kind.LOST, lost(error.reason)
             return ended(error.ended, error.reason, recurs=error.recurs)
-        except CallError as error:  # such as that its engine has been closed
+        except CallError as error:  # for instance, its engine was closed
             return ended("unavailable", str(error))
         except Exception as error:
             from callboard_actors.process import _pickled_replies, _plain_replies
@@ -221,12 +231,14 @@ class Guest:
             return KIND_OF[inner_kind], said
 
     def _reply(self, number: int, kind: Kind, said: bytes) -> None:
+        # The agent closes the connection on a longer frame, which would lose its other calls, too.
         if kind is not Kind.ENDED and len(said) > self._max_result:
             what = f"it is {len(said)} bytes, and max_result is {self._max_result}"
             kind, said = Kind.LOST, lost(what)[: self._max_result]
         self._connection.send(frame(kind, number, said))
 
     def _tell(self, number: int, told: dict[str, Any]) -> None:
+        # Back-pressure: an agent that reads slowly loses events, but not replies, and the queue stays bounded.
         if number in self._calls and self._connection.backlog < _MOST_WORDS:
             self._connection.send(frame(Kind.TOLD, number, as_json(told)))
 
@@ -246,6 +258,7 @@ class Guest:
         one, reason = self._seats[number], "it was left"
         try:
             async with self._house.engine.seat(title) as seat:
+                # From here on `_refusal` accepts calls for it, so it is set before the agent is told.
                 one.seat = seat
                 self._connection.send(frame(Kind.SEATED, number))
                 reason = await _first(one.left.wait, seat.until_ended) or reason
@@ -253,6 +266,8 @@ class Guest:
             reason = getattr(error, "reason", None) or f"{error}"
         finally:
             del self._seats[number]
+            # The reservation is given back and the end reported only after the process has ended: the agent's
+            # `leave_seat` waits for that.
             self.drained += Drained(ended=int(self._is_stopping))
             self._house.places.give_seat()
             self._unseat(number, "its worker was stopped" if self._is_stopping else reason)
@@ -262,7 +277,7 @@ class Guest:
 
 
 async def _first(*waits: Callable[[], Any]) -> Any:
-    """Wait for any of them, and return what that returned."""
+    """Wait for the first of these functions to return; return its result and cancel the others."""
     found: list[Any] = []
 
     async with anyio.create_task_group() as group:

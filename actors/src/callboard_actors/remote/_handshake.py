@@ -1,7 +1,13 @@
-"""The beginning of a connection: both sides prove that they have the secret, and say on which terms they go on.
+"""Handshake of a connection: both sides prove that they have the secret, and exchange their terms.
 
-The agent greets, the worker answers, each with something nobody has seen before; then each proves to have the secret
-upon both, and upon the terms that it states, the agent first. What was recorded proves nothing a second time.
+    agent                                worker
+    GREET protocol, nonce     ──>
+                              <──        GREET protocol, nonce
+    GREET terms, proof        ──>        checks proof, then versions and terms
+                              <──        GREET terms, proof
+
+Each proof is an HMAC over the prover's role, the TLS binding, both nonces and the prover's terms. So a recorded proof
+is useless in another connection, and terms cannot be changed on the way.
 """
 
 import json
@@ -26,49 +32,51 @@ from callboard_actors.remote._wire import (
 )
 
 T = TypeVar("T", "Wishes", "Offer")
+# The role is part of a proof. Otherwise a go-between could return the agent's own proof as the worker's.
 _AGENT, _WORKER = "agent", "worker"
 
 
 class RefusedError(Exception):
-    """One side wants no connection with the other; says why."""
+    """Raised if one side refuses the connection."""
 
     def __init__(self, reason: str, *, for_good: bool = True) -> None:
         self.reason = reason
         self.for_good = for_good
-        """Whether it is no use to try again as long as nobody changes anything."""
+        """`True` if further attempts fail until somebody changes the configuration."""
         super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What an agent asks for."""
+    """Terms of an agent."""
 
     heartbeat: float
-    """Seconds between two signs of life, from either side."""
+    """Seconds between two pings, in both directions."""
     silence: float
-    """Seconds without one, after which a side is away."""
+    """Seconds without received data after which a side considers the other one lost."""
     max_result: int
-    """Bytes that a reply may have."""
+    """Bytes of a reply at most."""
 
     def __post_init__(self) -> None:
+        # Checked on the worker, too: an agent must not make it ping without pause, or keep dead connections for ever.
         if not 0.01 <= self.heartbeat <= self.silence <= 86_400 or self.max_result < 1:
             raise ValueError(f"{self!r}: 0.01 <= heartbeat <= silence, and max_result of 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a worker tells an agent of itself, once both have proved who they are."""
+    """Terms of a worker, sent only after the agent's proof was checked."""
 
     capacity: int
-    """Calls that it runs at once."""
+    """Number of concurrent calls."""
     seats: int
-    """Workers that agents may have for themselves, all of them together."""
+    """Number of dedicated workers for all agents together."""
     is_plain: bool
-    """Whether it answers in JSON, because what runs there is not trusted."""
+    """`True` if replies are JSON, because the worker's code is not trusted; otherwise pickles."""
     max_call: int
-    """Bytes that a call may have."""
+    """Bytes of a call at most."""
     serves: tuple[str, ...]
-    """The names of what runs there."""
+    """Names of the functions and actors that it serves, as `module:qualname`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "serves", tuple(self.serves))
@@ -77,37 +85,51 @@ class Offer:
 
 
 def versions() -> dict[str, str]:
-    """The versions of callboard and of Python, which have to be the same on both sides."""
+    """Return the versions of callboard and Python, which must be equal on both sides."""
     return {"callboard": version("callboard"), "python": "{}.{}".format(*sys.version_info)}
 
 
 async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, wishes: Wishes) -> Offer:
-    """Shake hands as the agent: prove who it is, have the worker prove it, and hear what that has.
+    """Perform the handshake as the agent; return the worker's terms.
 
     Raises:
-        RefusedError: one of both does not want the other.
+        RefusedError: either side refuses the other.
         GarbageError: the other end is no worker.
     """
+    # A fresh nonce of each side: neither a recorded agent nor a recorded worker can be replayed.
     ours = nonce()
     await _say(stream, {"protocol": PROTOCOL, "nonce": ours})
     said = await _hear(reader)
     _check_protocol(said, "the worker")
+    # The binding is the hash of the certificate that this side sees. A go-between shows another certificate, so its
+    # forwarded proofs are invalid.
     shared = (binding, ours, _text(said, "nonce"))
+    # Sent and proved as one string: both sides compute the HMAC over the very same bytes.
     terms = json.dumps({**versions(), **asdict(wishes)})
     await _say(stream, {"terms": terms, "proof": proof(secret, _AGENT, *shared, terms)})
+    # The worker's proof arrives in one frame with its terms, which list the names of everything it serves. So the limit
+    # is raised before the proof is checked, but only to this.
     reader.longest = LONGEST_WELCOME
     said = await _hear(reader)
     terms = _text(said, "terms")
     if not is_proved(said.get("proof"), secret, _WORKER, *shared, terms):
         raise RefusedError("it does not have the secret that this side has, or somebody is in between")
+    # Only after the proof: nothing of an unproved side is interpreted, beyond its protocol version and nonce.
     found = from_json(terms.encode())
     _check_versions(found, "the worker")
     return _made(Offer, found)
 
 
 async def admit(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, offer: Offer) -> Wishes:
-    """Shake hands as the worker. Raises what `greet` does; whom it refuses it has told."""
+    """Perform the handshake as the worker; return the agent's terms. A refused agent is told the reason.
+
+    Raises:
+        RefusedError: either side refuses the other.
+        GarbageError: the other end is no agent.
+    """
     try:
+        # The agent proves first: without the secret, nobody obtains a proof of this worker, its versions or its list of
+        # functions.
         said = await _hear(reader)
         _check_protocol(said, "the agent")
         ours = nonce()
@@ -120,6 +142,7 @@ async def admit(stream: ByteStream, reader: FrameReader, secret: bytes, binding:
         found = from_json(terms.encode())
         _check_versions(found, "the agent")
         wishes = _made(Wishes, found)
+    # Texts of these errors name the mismatch, never the secret or a proof.
     except (RefusedError, GarbageError) as error:
         await stream.send(frame(Kind.REFUSE, 0, str(error).encode()[:1000]))
         raise
@@ -143,7 +166,7 @@ async def _hear(reader: FrameReader) -> dict[str, Any]:
 
 def _text(said: Mapping[str, Any], name: str) -> str:
     found = said.get(name)
-    if not isinstance(found, str) or not found.isascii():  # all that either side says there is
+    if not isinstance(found, str) or not found.isascii():  # both sides send nothing else, and `encode` cannot fail
         raise GarbageError(f"a handshake without {name!r}")
     return found
 

@@ -1,4 +1,4 @@
-"""An engine that runs bodies where it is: in tasks and threads of this process, which cannot be killed."""
+"""Engine without processes: runs bodies in tasks and threads of this process, where threads cannot be killed."""
 
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -16,17 +16,23 @@ from callboard.engines import Body, EngineError, Seat, arrived, carried, deliver
 
 
 class InProcess:
-    """So many bodies at once, in this process.
+    """Engine that runs a limited number of bodies in this process.
 
-    One that is async is cancelled; a thread is left alone, and keeps its place until it has ended.
+    A cancelled async body is cancelled. A cancelled thread continues without a caller, and occupies a thread until it
+    ends.
+
+    Args:
+        workers: number of concurrent bodies, and of threads.
     """
 
     def __init__(self, *, workers: int) -> None:
         self._limiter = anyio.CapacityLimiter(workers)
+        # Apart from the bodies' limit: an abandoned thread keeps its token here, while its body gives back the other
+        # one.
         self._threads = anyio.CapacityLimiter(workers)
 
     async def __aenter__(self) -> Self:
-        """Opens nothing: tasks and threads of this process are there already."""
+        """Do nothing: there is nothing to start."""
         return self
 
     async def __aexit__(
@@ -35,10 +41,10 @@ class InProcess:
         pass
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
-        """Refuses nothing: what runs in this process need not be sent anywhere."""
+        """Accept any function, since nothing is transferred."""
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a function, a sync one in a thread."""
+        """Run a body: async functions as part of this task, sync ones in a thread."""
         async with self._limiter:
             if body.on_begin is not None:
                 body.on_begin()
@@ -48,12 +54,12 @@ class InProcess:
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
-        """Have what is kept in modules to oneself, as far as names there are one's own."""
+        """Yield a seat without a process: its owner shares the modules of this process with all others."""
         yield _InProcessSeat()
 
 
 class _InProcessSeat:
-    """A seat in this process, for one owner; nothing of it can be killed."""
+    """Seat in this process; bodies run on the event loop and cannot be killed."""
 
     async def run_body(self, body: Body, /) -> Any:
         if body.on_begin is not None:
@@ -63,13 +69,14 @@ class _InProcessSeat:
             return await value if isinstance(value, Coroutine) else value
 
     async def until_ended(self) -> str:
+        # It ends with its block only.
         await anyio.sleep_forever()
         raise AssertionError("nobody comes here")
 
 
 @contextmanager
 def _exits_are_of(body: Body) -> Generator[None]:
-    """Let a body that would end its process end alone: others run here, too."""
+    """Turn `SystemExit` and `KeyboardInterrupt` of a body into an error of this body, since other bodies run here."""
     try:
         yield
     except (SystemExit, KeyboardInterrupt) as error:
@@ -78,16 +85,17 @@ def _exits_are_of(body: Body) -> Generator[None]:
 
 
 def _called(body: Body) -> list[Any]:
-    """What a body returns, in a list: trio wants no coroutines out of threads."""
+    """Call a body; wrap the result in a list, because trio rejects coroutine objects returned from threads."""
     return [body.fn(*body.args, **body.kwargs)]
 
 
 def _teller() -> Callable[[dict[str, Any]], None]:
-    """Says to whoever waits for the body what it tells, from any thread."""
+    """Return a function for any thread that delivers events in this event loop and context."""
     here, token, home = copy_context(), current_token(), threading.get_ident()
 
     def tell(told: dict[str, Any]) -> None:
         def deliver_here() -> None:
+            # A copy, because a context cannot be entered twice at the same time.
             here.copy().run(deliver, told)
 
         if threading.get_ident() == home:

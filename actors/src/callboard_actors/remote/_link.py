@@ -1,4 +1,4 @@
-"""One worker, as an agent's machine has it: connected or not, how loaded, and what it runs for it."""
+"""Link to one worker, on the agent's side: keeps a connection, sends calls, and counts their share of its capacity."""
 
 import itertools
 import logging
@@ -37,17 +37,18 @@ from callboard_actors.remote._wire import (
 
 _logger = logging.getLogger("callboard_actors.remote")
 _PAUSE: Final = 0.05
-"""Seconds before a worker is looked for again; doubled each time."""
+"""Seconds before the next attempt to connect; doubled after each attempt."""
 _LONGEST_PAUSE: Final = 5.0
+"""Upper bound of `_PAUSE` after doubling."""
 _LONG_ENOUGH: Final = 1.0
-"""Seconds of a connection after which the next pause is the first one again."""
+"""Seconds of a connection after which the next pause starts from `_PAUSE` again."""
 _TO_ACKNOWLEDGE: Final = 1.0
-"""Seconds, beyond its grace, until a worker has said that a cancelled body has ended."""
+"""Seconds beyond the grace of a cancelled body until the worker must have reported its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the user of an engine has said; `RemoteEngine` tells what each of them means."""
+    """Validated options of an engine; `RemoteEngine` documents each of them."""
 
     secret: bytes = field(repr=False)
     tls: ssl.SSLContext | None
@@ -60,12 +61,12 @@ class Terms:
 
 
 class Link:
-    """A worker and the connection to it, which is made again whenever it is lost.
+    """Connection to one worker, which is restored whenever it is lost.
 
     Args:
-        address: of the worker.
-        terms: of the engine.
-        on_change: told when it may take a call that it could not take before, or never will.
+        address: address of the worker.
+        terms: options of the engine.
+        on_change: called when a waiting call may now be accepted, or will never be.
     """
 
     def __init__(self, address: Address, terms: Terms, on_change: Callable[[], None]) -> None:
@@ -73,59 +74,63 @@ class Link:
         self._terms = terms
         self._on_change = on_change
         self._numbers = itertools.count(1)
+        # Sent calls without a reply. A number is never reused, so a late frame cannot reach another call.
         self._calls: dict[int, OpenCall] = {}
+        # Calls in dedicated workers, which do not count against the worker's capacity.
         self._in_seats: set[int] = set()
         self._seats: dict[int, RemoteSeat] = {}
+        # Places of calls that were assigned to this link but not yet sent.
         self._reserved = 0
+        # `None` between connections. Cleared before the calls are failed, so that none is added meanwhile.
         self._connection: Connection | None = None
         self._is_draining = False
         self.offer: Offer | None = None
-        """What the worker has offered, the last time."""
+        """Terms of the worker in the present or the last connection."""
         self.trouble = "it was not asked yet"
-        """Why there is no connection, while there is none."""
+        """Reason why there is no connection."""
         self.gone_at = -math.inf
-        """When it was last lost, or began to drain."""
+        """Time of the event loop at which the worker was last lost or began to drain."""
         self.is_refused = False
-        """Whether the last one was refused, as others will be."""
+        """`True` if the last attempt was refused for a lasting reason, such as a wrong secret."""
         self.settled = anyio.Event()
-        """A connection was made, or could not be."""
+        """Set when the first attempt to connect has succeeded or failed."""
 
     @property
     def is_up(self) -> bool:
-        """Whether it is there, and takes calls."""
+        """`True` if the worker is connected and accepts new calls."""
         return self._connection is not None and self._connection.reason is None and not self._is_draining
 
     @property
     def load(self) -> int:
-        """How many calls and seats of ours it has, or is about to."""
+        """Number of running and reserved calls, and of dedicated workers, of this engine on this worker."""
         return len(self._calls) - len(self._in_seats) + len(self._seats) + self._reserved
 
     @property
     def has_room(self) -> bool:
-        """Whether it may be given a call."""
+        """`True` if the worker can run one more call now."""
         running = len(self._calls) - len(self._in_seats) + self._reserved
         return self.is_up and self.offer is not None and running < self.offer.capacity
 
     def serves(self, subject: str | None) -> bool:
-        """Whether the worker says that it runs this tool; without a subject, anything."""
+        """Return whether the worker serves this function; `None` stands for any."""
         return subject is None or (self.offer is not None and subject in self.offer.serves)
 
     def reserve(self) -> None:
-        """Keep a place for a call that is about to be sent."""
+        """Reserve a place for a call that is about to be sent."""
         self._reserved += 1
 
     def release(self) -> None:
-        """Give up the place that was kept."""
+        """Give up a reserved place."""
         self._reserved -= 1
         self._changed()
 
     def _changed(self) -> None:
         if self._is_draining and self._connection is not None and not (self._calls or self._seats or self._reserved):
-            self._connection.close("its worker was drained")  # which waits for that
+            self._connection.close("its worker was drained")  # the draining worker waits for that
         self._on_change()
 
     async def keep(self) -> None:
-        """Stay connected, or look for the worker, until this is cancelled."""
+        """Stay connected, reconnecting after each loss, until cancelled."""
         pause = _PAUSE
         while True:
             began = anyio.current_time()
@@ -140,16 +145,17 @@ class Link:
             self.settled.set()
             self._changed()
             pause = _PAUSE if anyio.current_time() - began > _LONG_ENOUGH else min(_LONGEST_PAUSE, pause * 2)
-            await anyio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - nobody is to guess it
+            await anyio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the agents of a restarted worker
 
     def _suffer(self, reason: str, *, for_good: bool = False) -> None:
+        # Logged once per cause, not at each attempt.
         if reason != self.trouble:
             log = _logger.error if for_good else _logger.info
             log("the worker at %s cannot be had, and is tried again: %s", self.address, reason)
         self.trouble, self.is_refused = reason, for_good
 
     async def _live(self) -> str:
-        """Connect, and stay so as long as it lasts; returns why it has ended."""
+        """Connect, and process frames until the connection ends; return the reason."""
         stream, reader = await self._connected()
         wishes = self._terms.wishes
         connection = Connection(stream, reader, heartbeat=wishes.heartbeat, silence=wishes.silence)
@@ -161,6 +167,7 @@ class Link:
             reason = await connection.run(self._take_in)
         finally:
             self._connection = None
+            # A draining worker was already counted as gone when it said so.
             if not self._is_draining:
                 self.gone_at = anyio.current_time()
             self._lose_all(f"{connection.reason or reason} (worker at {self.address})")
@@ -173,6 +180,8 @@ class Link:
                 return await self._greeted(stream)
             except BaseException:
                 with anyio.CancelScope(shield=True):
+                    # Also after a timeout in the middle of the handshake; `Connection` would close it only from then
+                    # on.
                     await anyio.aclose_forcefully(stream)
                 raise
 
@@ -183,11 +192,12 @@ class Link:
             inner, binding = await _tls.as_client(stream, self._terms.tls, self.address.host)
         reader = FrameReader(inner, LONGEST_GREETING)
         self.offer = await greet(inner, reader, self._terms.secret, binding, wishes)
-        reader.longest = max(wishes.max_result, LONGEST_WELCOME)  # what is said of ends is no result
+        reader.longest = max(wishes.max_result, LONGEST_WELCOME)  # an ENDED reply is not limited by `max_result`
         return inner, reader
 
     def _lose_all(self, reason: str) -> None:
         for one in self._calls.values():
+            # Unsent calls go to another worker, sent ones end as unknown; see `outcome`.
             one.lose(reason)
         self._calls.clear()
         self._in_seats.clear()
@@ -197,6 +207,7 @@ class Link:
 
     def _take_in(self, header: Header, body: bytearray) -> None:
         kind, number, _ = header
+        # Running calls continue; only new ones go to other workers.
         if kind is Kind.DRAIN:
             self._is_draining, self.gone_at = True, anyio.current_time()
             for seat in self._seats.values():
@@ -212,6 +223,7 @@ class Link:
     def _take_in_of_call(self, header: Header, body: bytearray) -> None:
         one = self._calls.get(header.number)
         if one is None:
+            # A cancelled call stays in the table until its reply, so this is no late frame but a protocol error.
             raise GarbageError("it is for no call")
         one.take_in(header, body)
         if one.is_over:
@@ -235,7 +247,8 @@ class Link:
         self._changed()
 
     async def run_reserved(self, body: Body, pickled: bytes) -> Any:
-        """Have a body run in the place that was kept for it; raises what `run_body` does."""
+        """Run a body in the place reserved for it; see `run_body`."""
+        # No await until `run_body` has registered the call: the place is counted either here or there.
         self._reserved -= 1
         try:
             return await self.run_body(body, pickled)
@@ -243,17 +256,18 @@ class Link:
             self._changed()
 
     async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
-        """Have a body run by the worker at the other end, and return what it does.
+        """Run a body on the worker and return its result; `seat` is the number of a dedicated worker.
 
         Raises:
-            EngineError: it has no result.
-            TypeError: it is larger than the worker takes.
-            BaseException: what the body raises.
+            EngineError: the body has no result.
+            TypeError: the call is larger than the worker accepts.
+            BaseException: raised by the body.
         """
         offer, connection, one = self.offer, self._connection, OpenCall()
         if body.on_begin is not None:
-            body.on_begin()  # first, because its deadline, which is carried along, runs from now
+            body.on_begin()  # first: it starts the deadline that `carried()` sends along
         if connection is None or connection.reason is not None or offer is None:
+            # Nothing was sent: `outcome` raises NotBegunError, and the engine tries another worker.
             one.lost = self.trouble
             return await outcome(one, body, is_plain=False)
         number, data = self._framed(body, pickled, seat, offer)
@@ -264,18 +278,20 @@ class Link:
         try:
             await one.until_over()
         except GarbageError as error:
+            # An event that cannot be delivered: the worker is not to be trusted with this call, but others may go on.
             await self._end(number, one, body, connection)
             one.reply, one.lost = None, f"its worker told what nobody can understand: {error}"
         except BaseException:
             await self._end(number, one, body, connection)
             raise
+        # Decoded in the caller's task; the reading task never unpickles.
         return await outcome(one, body, is_plain=offer.is_plain)
 
     def _framed(self, body: Body, pickled: bytes, seat: int | None, offer: Offer) -> tuple[int, bytes]:
-        """A call as it is sent, and its number.
+        """Encode a call; return its number and frame.
 
         Raises:
-            TypeError: it is larger than the worker takes.
+            TypeError: the call is larger than the worker accepts.
         """
         said = call_of(_along(body, seat), pickled)
         if len(said) > offer.max_call:
@@ -287,10 +303,11 @@ class Link:
         return number, frame(Kind.CALL, number, said)
 
     async def _end(self, number: int, one: OpenCall, body: Body, connection: Connection) -> None:
-        """End a body whose caller has gone, and wait until it has, whoever is cancelled meanwhile."""
+        """Cancel a call on the worker, and wait for its end, shielded from cancellation."""
         if one.is_over:
             return
         if not one.is_sent:
+            # Still queued: the worker will never see it, so there is nothing to wait for.
             one.is_withdrawn = True
             self._forget(number)
             return
@@ -298,11 +315,11 @@ class Link:
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         with anyio.move_on_after(grace + _TO_ACKNOWLEDGE, shield=True):
             await one.until_ended()
-        if not one.is_over:  # it keeps its place until its end is told, or the connection has ended
+        if not one.is_over:  # its place stays taken until its end is reported or the connection ends
             _logger.warning("%r was cancelled, and its worker at %s has not ended it yet", body.title, self.address)
 
     async def have_seat(self, title: str) -> RemoteSeat | None:
-        """Ask for a seat; `None` if the connection is lost."""
+        """Request a dedicated worker process; return `None` if the connection is lost."""
         if self._connection is None:
             return None
         number = next(self._numbers)
@@ -311,12 +328,13 @@ class Link:
         try:
             await seat.until_settled()
         except BaseException:
+            # The request may already have been granted: its process must not run without an owner.
             await self.leave_seat(seat)
             raise
         return seat
 
     async def leave_seat(self, seat: RemoteSeat) -> None:
-        """Have it ended, and wait until it has, for as long as that may take."""
+        """End a dedicated worker, and wait until it has ended, shielded from cancellation and bounded."""
         if seat.number not in self._seats or self._connection is None:
             return
         self._connection.send(frame(Kind.LEAVE, seat.number))
@@ -324,7 +342,7 @@ class Link:
             await seat.until_gone()
 
     async def part(self) -> None:
-        """End what runs there, each with its grace, and the connection."""
+        """Cancel everything that runs on the worker, wait for it within the grace, and close the connection."""
         connection = self._connection
         if connection is None:
             return
@@ -339,7 +357,7 @@ class Link:
 
 
 def _along(body: Body, seat: int | None) -> dict[str, Any]:
-    """What goes with a call, beside its pickle."""
+    """Return the part of a call that is not pickled."""
     along: dict[str, Any] = {
         "carried": carried(),
         "subject": name_of(body.fn if body.subject is None else body.subject),
@@ -353,7 +371,7 @@ def _along(body: Body, seat: int | None) -> dict[str, Any]:
 
 
 def _told(error: BaseException) -> str:
-    """What to say of a connection that could not be made."""
+    """Return a text for a failed attempt to connect."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -361,7 +379,7 @@ def _told(error: BaseException) -> str:
     if isinstance(error, anyio.EndOfStream):
         return "it closed the connection before it was made; does it use TLS, and this side not?"
     cause: BaseException = error.__cause__ or error
-    if isinstance(cause, BaseExceptionGroup):  # a host with several addresses
+    if isinstance(cause, BaseExceptionGroup):  # one error per address of the host
         cause = cause.exceptions[0]
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
         return os.strerror(cause.errno).lower()

@@ -1,4 +1,4 @@
-"""The secret that agents and workers share, and how each proves to have it without saying it."""
+"""Shared secret of agents and workers, and HMAC proofs of having it."""
 
 import hashlib
 import hmac
@@ -8,20 +8,21 @@ from pathlib import Path
 
 VARIABLE = "CALLBOARD_WORKER_SECRET"
 _SHORTEST = 16
-"""Bytes. Whoever hears a handshake can try secrets at leisure, so it must not be one that can be guessed."""
+"""Bytes. Anyone who records a handshake can test guesses offline, so the secret must not be guessable."""
 _REMEDY = "`python -c 'import secrets; print(secrets.token_hex())'` makes one"
 
 
 def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) -> bytes:
-    """Read the secret from a file, or else from the environment; white space around it is not part of it.
+    """Read the secret from a file, or else from the environment; strip surrounding white space.
 
     Args:
-        file: has it in its text.
-        forget: take it out of the environment, so that what is started from here does not have it.
+        file: file that contains the secret.
+        forget: remove the variable from the environment, so that child processes do not inherit it.
 
     Raises:
-        ValueError: there is none, or one that is too short.
+        ValueError: there is no secret, or it is too short.
     """
+    # Removed even if a file is given: a variable that is set by mistake would be inherited, too.
     found = (os.environ.pop(VARIABLE, "") if forget else os.environ.get(VARIABLE, "")).strip()
     if file is not None:
         return checked(Path(file).read_bytes().strip(), f"the secret in {os.fspath(file)}")
@@ -33,10 +34,10 @@ def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) ->
 
 
 def checked(secret: bytes, name: str) -> bytes:
-    """Refuse one that is easily guessed; it is not shown.
+    """Return the secret if it is long enough; errors do not contain it.
 
     Raises:
-        ValueError: it is too short.
+        ValueError: the secret is too short.
     """
     if len(secret) < _SHORTEST:
         raise ValueError(f"{name} has {len(secret)} bytes, and {_SHORTEST} are the least; {_REMEDY}")
@@ -44,27 +45,28 @@ def checked(secret: bytes, name: str) -> bytes:
 
 
 def nonce() -> str:
-    """What nobody has seen before, to be proved upon."""
+    """Return a random number that was never used before, as text."""
     return secrets.token_hex(32)
 
 
 def proof(secret: bytes, *parts: str) -> str:
-    """Prove to have a secret, for these parts and no others."""
+    """Return the proof of having the secret, for these parts in this order."""
+    # Each part with its length: otherwise different parts with the same concatenation would share a proof.
     said = b"".join(len(part).to_bytes(4, "big") + part.encode() for part in parts)
-    return mac(secret, b"callboard worker" + said).hex()
+    return mac(secret, b"callboard worker" + said).hex()  # the prefix keeps other uses of the same secret apart
 
 
 def mac(secret: bytes, said: bytes) -> bytes:
-    """Return the HMAC of some bytes by a secret.
+    """Return the HMAC-SHA256 of some bytes.
 
-    The secret is hashed first: HMAC fills a short key up with zeros, so that a secret and the same one with a NUL at
-    its end would be one key.
+    The secret is hashed first. HMAC pads short keys with zeros, so a secret and the same secret with NUL bytes at its
+    end would be the same key.
     """
     return hmac.digest(hashlib.sha256(secret).digest(), said, "sha256")
 
 
 def is_proved(claim: object, secret: bytes, *parts: str) -> bool:
-    """Whether somebody has proved that; takes as long for any claim."""
+    """Return whether the claim is the proof for these parts; takes the same time for any claim."""
     if not isinstance(claim, str) or not claim.isascii():
         return False
     return hmac.compare_digest(claim.encode(), proof(secret, *parts).encode())

@@ -1,4 +1,4 @@
-"""What `callboard worker module:tools` serves: functions and actors, by their names."""
+"""Functions and actors that `callboard worker module:tools` serves, by name."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,20 +11,21 @@ from callboard.commands import load_named
 from callboard_actors.remote._there import name_of
 
 _OF_A_TOOL = ("func", "coroutine")
-"""Where LangChain's tools keep the functions that they were made of."""
+"""Attributes in which LangChain's tools keep the functions that they were made of."""
 _OWN_OF_A_TOOL = ("_run", "_arun")
+"""Methods of a tool class that was not made of a function."""
 
 
 def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
-    """What is to be served, by the name under which it is asked for.
+    """Return the functions and actor classes to serve, by the names that agents ask for.
 
     Args:
-        name: `module`, for all that is public and defined in it, or `module:attribute`: a function, a tool, an actor,
-            a node, or a list of those.
-        app_dir: where modules are looked for first.
+        name: `module`, for its public functions, tools and actors, or `module:attribute`: a function, a tool, an actor,
+            a node, or a list of them.
+        app_dir: folder in which modules are looked for first.
 
     Raises:
-        ValueError: there is no such thing, or nothing in it that could be served.
+        ValueError: the name cannot be found, or contains nothing that can be served.
     """
     _, found = load_named(name, app_dir, example="tools")
     things = {name_of(one): one for one in _things(found, name)}
@@ -34,16 +35,17 @@ def served(name: str, app_dir: Path) -> dict[str, Callable[..., Any]]:
 
 
 def _things(found: Any, name: str) -> Iterator[Callable[..., Any]]:
-    """The functions and the classes of actors that something consists of."""
+    """Yield the functions and actor classes in a module, an object or a list."""
     if isinstance(found, ModuleType):
         for public, one in vars(found).items():
+            # Everything served can be run by every agent, so imported and private names of a module are left out.
             if not public.startswith("_") and _is_of(one, found):
                 yield from _things(one, f"{name}:{public}")
     elif isinstance(found, type) and issubclass(found, Actor):
         yield found
     elif isinstance(found, Actor):
         yield type(found)
-    elif isinstance(actor := getattr(found, "actor", None), Actor):  # what `child` has made
+    elif isinstance(actor := getattr(found, "actor", None), Actor):  # a child spec, made by `child()`
         yield type(actor)
     elif isinstance(tools := getattr(found, "tools_by_name", None), Mapping):
         yield from _things(list(tools.values()), name)
@@ -71,7 +73,7 @@ def _of_tool(tool: Any, name: str) -> Iterator[Callable[..., Any]]:
 
 
 def _is_of(one: Any, module: ModuleType) -> bool:
-    """Whether something was made in a module, and is not only imported there."""
+    """Return whether an object was defined in the module, not imported."""
     if isinstance(one, type):
         return issubclass(one, Actor) and one.__module__ == module.__name__
     if inspect.isfunction(one):

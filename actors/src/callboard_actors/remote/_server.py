@@ -1,4 +1,4 @@
-"""`callboard worker`, when it runs: who may come in, and how it ends."""
+"""Server of `callboard worker`: accepts agents, runs a session for each, and drains before it ends."""
 
 import logging
 import ssl
@@ -21,33 +21,33 @@ from callboard_actors.remote._wire import LONGEST_GREETING, FrameReader
 
 _logger = logging.getLogger("callboard_actors.remote")
 _STRANGERS: Final = 64
-"""Connections that have not proved who they are, at once; more are closed."""
+"""Connections that have not finished the handshake; further ones are closed at once."""
 _BACKLOG: Final = 128
 _LAST_WORDS: Final = 1.0
-"""Seconds for agents to hear of the end of what was ended by force, beyond its grace."""
+"""Seconds beyond the grace for agents to be told of calls that were ended by force."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """Where a worker listens, and whom it lets in."""
+    """Address, secret and TLS of a worker."""
 
     address: Address
     secret: bytes = field(repr=False)
     tls: ssl.SSLContext | None = None
     certificate: bytes | None = None
-    """The worker's own, if there is TLS."""
+    """Certificate of the worker in DER form, if there is TLS; proofs are bound to it."""
     handshake_timeout: float = 10.0
-    """Seconds for all of a handshake."""
+    """Seconds for a whole handshake, TLS included."""
 
 
 class Server:
-    """Serves agents with bodies in an engine, which is open.
+    """Server that runs the calls of agents in an open engine.
 
     Args:
-        door: where they come in.
-        engine: runs the bodies.
-        offer: what is promised to each.
-        grace: seconds that an engine may take to end a body.
+        door: address, secret and TLS.
+        engine: engine that runs the bodies.
+        offer: terms sent to each agent.
+        grace: seconds that the engine may need to end a body.
     """
 
     def __init__(self, door: Door, engine: Engine, offer: Offer, *, grace: float) -> None:
@@ -62,32 +62,35 @@ class Server:
             max_call=offer.max_call,
         )
         self._guests: set[Guest] = set()
+        # Bounds memory and file descriptors that a client without the secret can use.
         self._strangers = 0
         self._seats_left = offer.seats
         self._is_draining = False
         self._drained = Drained()
-        """What became of what ran, for agents that have gone."""
+        """Results of the drain for agents that have disconnected."""
         self._multi: MultiListener[SocketStream] | None = None
+        # Around the wait for running calls, cancelled by `hurry`; around accepting, cancelled first by `drain`; around
+        # all sessions, cancelled last by `drain`.
         self._patience = anyio.CancelScope()
         self._listening = anyio.CancelScope()
         self._serving = anyio.CancelScope()
 
     def take_seat(self) -> bool:
-        """Have room for one more seat, if there is."""
+        """Reserve a dedicated worker; return `False` if all are taken."""
         if self._seats_left < 1:
             return False
         self._seats_left -= 1
         return True
 
     def give_seat(self) -> None:
-        """Give back a seat that a guest has left."""
+        """Give back a reservation."""
         self._seats_left += 1
 
     async def listen(self) -> Address:
-        """Begin to listen; returns where.
+        """Start to listen; return the address, with the actual port.
 
         Raises:
-            OSError: it cannot listen there.
+            OSError: the address cannot be used.
         """
         host, port = self._door.address
         self._multi = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=_BACKLOG)
@@ -95,11 +98,12 @@ class Server:
         return Address(host, found)
 
     async def serve(self) -> None:
-        """Let agents in, until it is drained."""
+        """Accept agents until drained."""
         assert self._multi is not None
         multi = self._multi
         with self._serving:
             async with anyio.create_task_group() as group:
+                # Inner scope: a drain stops accepting, while sessions in the outer group continue.
                 with self._listening:
                     async with multi, anyio.create_task_group() as listening:
                         for one in multi.listeners:
@@ -110,18 +114,20 @@ class Server:
         await listener.serve(self._receive_safely, task_group=group)
 
     async def _receive_safely(self, stream: SocketStream) -> None:
-        """Whatever goes wrong with one who comes in, the others are served."""
+        """Handle one connection; log an unexpected error, so that other agents are still served."""
         try:
             await self._receive(stream)
         except Exception:
             _logger.exception("a connection was ended by an error of this worker")
 
     async def _receive(self, stream: SocketStream) -> None:
-        """Let somebody in, if that is an agent, and serve it."""
+        """Perform the handshake with a client, and serve it."""
+        # Before the handshake, since a TLS key exchange costs processor time.
         if self._strangers >= _STRANGERS:
             _logger.warning("a connection is closed, because %d have not proved yet who they are", _STRANGERS)
             return await anyio.aclose_forcefully(stream)
         whence = _whence(stream)
+        # Released when the handshake is over, whatever its outcome; a session does not count any more.
         self._strangers += 1
         found: tuple[ByteStream, FrameReader, Wishes] | None = None
         try:
@@ -138,6 +144,7 @@ class Server:
 
     async def _admitted(self, stream: SocketStream, whence: str) -> tuple[ByteStream, FrameReader, Wishes] | None:
         try:
+            # Around all of it: a client that sends one byte now and then occupies its place no longer than this.
             with anyio.fail_after(self._door.handshake_timeout):
                 inner: ByteStream = stream
                 if self._door.tls is not None:
@@ -152,6 +159,7 @@ class Server:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             _logger.info("%s has gone before it was let in: %r", whence, error)
         else:
+            # Large frames are accepted only now, from an agent that has the secret.
             reader.longest = self._offer.max_call
             return inner, reader, wishes
         return None
@@ -160,6 +168,7 @@ class Server:
         connection = Connection(stream, reader, heartbeat=wishes.heartbeat, silence=wishes.silence)
         guest = Guest(self._house, connection, wishes.max_result)
         self._guests.add(guest)
+        # Its handshake began before the drain: tell it, as the others were told.
         if self._is_draining:
             guest.drain()
         _logger.info("%s is served", whence)
@@ -172,12 +181,14 @@ class Server:
             _logger.info("%s has gone: %s", whence, reason)
 
     async def drain(self, timeout: float) -> Drained:
-        """Begin nothing new, let what runs finish within so many seconds, and end the rest; what became of it."""
+        """Refuse new calls, wait up to `timeout` seconds for running ones, and end the rest; return the results."""
+        # Before accepting stops: a handshake that is in progress sees it when it finishes.
         self._is_draining = True
         self._listening.cancel()
         _logger.info("drains: %s", self._left())
         for guest in self._guests:
             guest.drain()
+        # Agents disconnect by themselves when their calls have ended.
         with self._patience, anyio.move_on_after(timeout):
             while self._guests:
                 await anyio.sleep(0.01)
@@ -192,7 +203,7 @@ class Server:
         return report
 
     def hurry(self) -> None:
-        """End what still runs at once, with no more patience."""
+        """End the wait for running calls; they are ended by force."""
         self._patience.cancel()
 
     async def _end_by_force(self) -> None:
@@ -208,6 +219,6 @@ class Server:
 
 
 def _whence(stream: SocketStream) -> str:
-    """Where somebody comes from, to be logged; who has gone already has no address any more."""
+    """Return the client's address for the log; a client that has disconnected has none."""
     found = stream.extra(SocketAttribute.remote_address, None)  # noqa: S610 - no Django
     return "somebody" if found is None else "{}:{}".format(*found[:2])

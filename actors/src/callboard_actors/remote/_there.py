@@ -1,4 +1,4 @@
-"""What a worker's own engine runs for a body that came from another machine. Loads little: each of its workers does."""
+"""Function that a worker's engine runs for each call of an agent. Imports little: every worker process loads it."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -7,14 +7,14 @@ _OUTCOME = tuple[int, bytes]
 
 
 def run_there(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
-    """Run a body; what it ends with is a reply as it is sent, which nobody reads on the way.
+    """Run a call in a worker process; return its encoded reply, which the server forwards without decoding it.
 
-    A coroutine is returned where the body is async, which every engine awaits. The annotation says what comes of it,
-    and is read: what a confined worker answers in JSON becomes a value of that type again.
+    For an async function, return a coroutine, which every engine awaits. The pool reads the return annotation: it
+    validates a confined worker's JSON against this type.
 
     Args:
-        subject: the name of what it is about.
-        is_plain: whether to answer in JSON, because this worker is not trusted.
+        subject: name of the served function or actor.
+        is_plain: encode the reply as JSON, because this worker is not trusted.
         pickled: function, arguments and context variables.
     """
     from callboard_actors.process._pickles import loads
@@ -26,7 +26,7 @@ def run_there(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
         set_all(variables)
         value = fn(*args, **kwargs)
     except MemoryError:
-        raise  # what this worker holds, it may hold for ever: its engine has to know
+        raise  # its engine replaces a worker that may hold on to this memory
     except Exception as error:
         return _raised(error, is_plain)
     if isinstance(value, Coroutine):
@@ -45,7 +45,7 @@ async def _later(value: Coroutine[Any, Any, Any], is_plain: bool) -> _OUTCOME:
 
 
 def name_of(subject: Callable[..., Any]) -> str:
-    """The name by which something is served: `module:qualname`."""
+    """Return the name by which a function or actor is served: `module:qualname`."""
     while (inner := getattr(subject, "func", None)) is not None and not hasattr(subject, "__qualname__"):
         subject = inner
     module = getattr(subject, "__module__", None) or type(subject).__module__
@@ -53,7 +53,12 @@ def name_of(subject: Callable[..., Any]) -> str:
 
 
 def _check(fn: Callable[..., Any], subject: str) -> None:
-    """Raise TypeError if something else would run than what was asked for; callboard's own code runs the rest."""
+    """Raise `TypeError` if the function is not the one that the call names.
+
+    Functions of callboard itself are allowed: they wrap the named one, such as an actor's methods.
+    """
+    # Against mistakes, not attacks: unpickling has already run code of the agent, which has the secret. Use `--confine`
+    # against agents that are not trusted.
     if name_of(fn) != subject and not str(getattr(fn, "__module__", "")).startswith("callboard."):
         raise TypeError(f"{name_of(fn)} came with a call of {subject}")
 
@@ -65,7 +70,7 @@ def _returned(value: Any, is_plain: bool) -> _OUTCOME:
 
 def _raised(error: Exception, is_plain: bool) -> _OUTCOME:
     if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # without this frame of ours
+        error.__traceback__ = error.__traceback__.tb_next  # drops this module's frame
     kind, reply = _replies(is_plain).raised(error)
     return int(kind), reply
 

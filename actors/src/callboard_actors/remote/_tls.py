@@ -1,4 +1,4 @@
-"""TLS below a connection, and what the secret is bound to by it."""
+"""TLS of a connection, and the binding of the handshake's proofs to it."""
 
 import hashlib
 import os
@@ -10,15 +10,15 @@ from anyio.abc import ByteStream, SocketStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
 ClientTLS = ssl.SSLContext | str | os.PathLike[str] | bool | None
-"""A context; the file of the authority that workers' certificates are signed by; the system's (True); or none."""
+"""Context; file of a certificate authority; `True` for the system's authorities; `None` or `False` for no TLS."""
 
 
 def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
-    """What an agent checks the certificates of workers by.
+    """Return the context by which an agent checks workers' certificates; `None` for no TLS.
 
     Raises:
-        ValueError: there is no such file, or no certificate in it.
-        TypeError: it is none of these.
+        ValueError: the file does not exist, or contains no certificate.
+        TypeError: the value has another type.
     """
     if tls is None or tls is False:
         return None
@@ -29,7 +29,7 @@ def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
     if not isinstance(tls, (str, os.PathLike)):
         raise TypeError(f"tls={tls!r} is no file of certificates, no ssl.SSLContext and not True")
     file = os.fspath(tls)
-    if not file:  # which would stand for the system's authorities
+    if not file:  # ssl would use the system's authorities for an empty name
         raise ValueError("tls='' names no file of certificates; True stands for the system's authorities")
     try:
         return ssl.create_default_context(cafile=file)
@@ -38,10 +38,10 @@ def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
 
 
 def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """The certificate that a worker shows its agents.
+    """Return the context with the certificate that a worker shows to agents.
 
     Raises:
-        ValueError: a file is not there, or is no certificate or key.
+        ValueError: a file does not exist, or is no certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -56,12 +56,16 @@ def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def binding_of(certificate: bytes | None) -> str:
-    """What both sides have to see of a connection: a go-between with another certificate shows another one."""
+    """Return the hash of the worker's certificate, which both sides include in their proofs.
+
+    A go-between has to show another certificate, even one that the agent accepts, so the two sides see different
+    hashes.
+    """
     return "" if certificate is None else hashlib.sha256(certificate).hexdigest()
 
 
 def own_certificate(path: Path) -> bytes:
-    """The first certificate of a file, which is the worker's own, as the other side sees it."""
+    """Return the first certificate of a PEM file in DER form, as the other side receives it."""
     text = path.read_text()
     end = "-----END CERTIFICATE-----"
     begin = text.index("-----BEGIN CERTIFICATE-----")
@@ -69,7 +73,9 @@ def own_certificate(path: Path) -> bytes:
 
 
 async def as_client(stream: SocketStream, context: ssl.SSLContext, host: str) -> tuple[ByteStream, str]:
-    """Begin TLS with a worker; returns what the secret is bound to, too."""
+    """Start TLS with a worker; return the stream and the binding."""
+    # `standard_compatible=False`: no closing handshake. A truncated stream is noticed, because frames carry their
+    # length.
     found = await TLSStream.wrap(
         _InTurn(stream), server_side=False, hostname=host, ssl_context=context, standard_compatible=False
     )
@@ -77,7 +83,7 @@ async def as_client(stream: SocketStream, context: ssl.SSLContext, host: str) ->
 
 
 async def as_server(stream: SocketStream, context: ssl.SSLContext) -> ByteStream:
-    """Begin TLS with an agent."""
+    """Start TLS with an agent."""
     return await TLSStream.wrap(_InTurn(stream), server_side=True, ssl_context=context, standard_compatible=False)
 
 
@@ -86,7 +92,7 @@ def _certificate_of(stream: TLSStream) -> bytes | None:
 
 
 class _InTurn(ByteStream):
-    """A stream to which several tasks write, each all that it has: TLS answers for itself while it reads."""
+    """Stream whose writes are serialized: TLS may have to write while it reads, at the same time as the sender."""
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream

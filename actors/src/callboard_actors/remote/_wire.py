@@ -1,6 +1,6 @@
-"""What goes over a connection between an agent's machine and a worker: frames, each a header and a body.
+"""Protocol between an agent and a worker: frames with a header and a body.
 
-Nothing that comes is believed to be a frame, and none is longer than its receiver has said.
+Received bytes are not trusted: each frame is checked, and none may be longer than its receiver allows.
 """
 
 import json
@@ -15,48 +15,49 @@ from anyio.abc import ByteStream
 from callboard_actors.process._frames import HEADER, MAX_TOLD, FrameHeader, GarbageError, read_header
 
 PROTOCOL: Final = 1
-"""Both sides have to speak the same one."""
+"""Version of the protocol; both sides must have the same."""
+# Differs from the magic of the pool's frames, which share the header's layout but not the kinds.
 MAGIC: Final = b"cR"
 LONGEST_GREETING: Final = 4 * 1024
-"""Bytes of a frame before both sides have proved who they are."""
+"""Bytes of a frame at most before the other side has proved that it has the secret."""
 LONGEST_WELCOME: Final = 1024 * 1024
-"""Bytes of a frame from a worker that has: it has the names of what is served."""
+"""Bytes of the worker's terms at most; they list the names of everything it serves."""
 _CHUNK: Final = 256 * 1024
 
 
 class Kind(IntEnum):
-    """What the body of a frame is. The numbers are those of calls, unless it says something else."""
+    """Kind of a frame, which determines its body. Its number is that of a call, if nothing else is said."""
 
     GREET = 1
-    """A step of the handshake, in JSON."""
+    """Step of the handshake, in JSON."""
     REFUSE = 2
-    """Text: why there will be no connection, or no longer."""
+    """Text: why the connection is refused or closed."""
     PING = 3
-    """Nothing, in either direction: a sign of life."""
+    """Heartbeat, in both directions; no body."""
     DRAIN = 4
-    """From a worker: nothing new begins here."""
+    """From a worker: new calls and dedicated workers are refused from now on."""
     CALL = 5
-    """A call: what is carried with it, in JSON, and a pickle of a function and its arguments."""
+    """Call: injected context and options in JSON, then a pickle of the function and its arguments."""
     CANCEL = 6
-    """A call is to end; its end is its acknowledgement."""
+    """Cancel a call; its reply is the acknowledgement."""
     TOLD = 7
-    """What a call says while it runs, in JSON."""
+    """Event of a running call, in JSON."""
     VALUE = 8
-    """What a call returned."""
+    """Reply: result."""
     RAISED = 9
-    """The exception that it raised."""
+    """Reply: exception."""
     LOST = 10
-    """Why what it returned or raised cannot be sent."""
+    """Reply: why the result or exception cannot be sent."""
     ENDED = 11
-    """A call ended without any of these, in JSON: what is known of it, why, and whether it would happen again."""
+    """Reply without an outcome, in JSON: unknown or unavailable, the reason, and whether it would recur."""
     SEAT = 12
-    """The number is that of a seat from here on: somebody wants one, by that title."""
+    """Request for a dedicated worker process with this title. Here and in the next three, the number is its own."""
     SEATED = 13
-    """There it is."""
+    """The dedicated worker has started."""
     LEAVE = 14
-    """It is not needed any more."""
+    """The agent no longer needs the dedicated worker."""
     UNSEATED = 15
-    """It has ended, or there is none: in JSON."""
+    """The dedicated worker has ended, or was refused; the reason in JSON."""
 
 
 REPLIES: Final = frozenset({Kind.VALUE, Kind.RAISED, Kind.LOST, Kind.ENDED})
@@ -67,20 +68,20 @@ Header = FrameHeader[Kind]
 
 
 def frame(kind: Kind, number: int = 0, body: bytes | bytearray = b"") -> bytes:
-    """A frame as it is sent."""
+    """Encode a frame."""
     return HEADER.pack(MAGIC, kind, number, len(body)) + body
 
 
 def as_json(said: Mapping[str, Any]) -> bytes:
-    """The body of a frame that is JSON."""
+    """Encode a JSON body."""
     return json.dumps(said).encode()
 
 
 def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Understand the body of a frame that is JSON.
+    """Decode a JSON body.
 
     Raises:
-        GarbageError: it is no JSON, or no object.
+        GarbageError: the body is no JSON object.
     """
     try:
         found = json.loads(bytes(body))
@@ -95,16 +96,16 @@ _ALONG: Final = struct.Struct("!I")
 
 
 def call_of(along: Mapping[str, Any], pickled: bytes) -> bytes:
-    """The body of a call: what goes along with it, in JSON, and a pickle."""
+    """Encode the body of a CALL frame: JSON part and pickle."""
     said = as_json(along)
     return _ALONG.pack(len(said)) + said + pickled
 
 
 def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], bytes]:
-    """What goes along with a call, and its pickle.
+    """Split the body of a CALL frame into JSON part and pickle.
 
     Raises:
-        GarbageError: it is no call.
+        GarbageError: the body is invalid.
     """
     if len(call) < _ALONG.size:
         raise GarbageError("a call that has no beginning")
@@ -113,38 +114,36 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], bytes]:
 
 
 def header_of(data: bytes | bytearray) -> Header:
-    """Read the header of a frame, whoever has written it.
+    """Decode the header of a frame. The bytes need not be trusted.
 
     Raises:
-        GarbageError: it is none.
+        GarbageError: the bytes are no header.
     """
     return read_header(data, MAGIC, _KINDS)
 
 
 class FrameReader:
-    """Reads what the other end of a connection says.
-
-    `longest` is how many bytes the body of a frame may have.
-    """
+    """Reader of frames from a stream; `longest` is the maximum of bytes of a body, and may be changed."""
 
     def __init__(self, stream: ByteStream, longest: int) -> None:
         self.longest = longest
         self._stream = stream
         self._data = bytearray()
         self.bytes_seen = 0
-        """How much has come; it grows with every sign of life."""
+        """Bytes received so far; the heartbeat watches it, so a large frame on its way counts as a sign of life."""
 
     async def next(self) -> tuple[Header, bytearray]:
-        """Wait for the next frame: its header and its body.
+        """Wait for the next frame; return its header and body.
 
         Raises:
-            GarbageError: what comes is none, or too long.
-            anyio.EndOfStream: nothing more will come.
+            GarbageError: the bytes are no frame, or the frame is too long.
+            anyio.EndOfStream: the other side has closed.
             anyio.BrokenResourceError: the connection is lost.
         """
         await self._have(HEADER.size)
         header = header_of(self._data[: HEADER.size])
         longest = MAX_TOLD if header.kind is Kind.TOLD else self.longest
+        # Refused by its header, before any of the body is received.
         if header.length > longest:
             raise GarbageError(f"a frame of {header.length} bytes, and {longest} are the most")
         end = HEADER.size + header.length
@@ -154,7 +153,7 @@ class FrameReader:
         return header, body
 
     async def _have(self, count: int) -> None:
-        # It grows with what is there: a length that somebody gives is not enough to set memory aside.
+        # Grows with the bytes that arrive. Memory is not allocated by the length in the header, which is not trusted.
         while len(self._data) < count:
             more = await self._stream.receive(_CHUNK)
             if not more:

@@ -1,4 +1,4 @@
-"""A process that serves until it is told to end: `callboard worker`, behind its options."""
+"""Process of `callboard worker`: checks its options, serves until a signal arrives, then drains."""
 
 import logging
 import sys
@@ -23,14 +23,14 @@ from callboard_actors.remote._served import served
 from callboard_actors.remote._server import Door, Server
 
 FAILED, WRONG = 1, 2
-"""Exit codes: it could not start; the command line is wrong. The others are those of `Drained`."""
+"""Exit codes: the worker could not start; the command line is wrong. `Drained` defines the others."""
 _MB: Final = 1024 * 1024
 _MAX_CALL: Final = 64 * _MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was said on the command line; its help tells what each means."""
+    """Values of the command line; its help explains each of them."""
 
     tools: str
     listen: str
@@ -55,7 +55,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """A worker, ready to start."""
+    """Worker that is ready to start."""
 
     door: Door
     engine: AbstractAsyncContextManager[Any]
@@ -65,7 +65,7 @@ class _Plan:
 
 
 def run(options: Options) -> int:
-    """Serve until a signal comes; returns the exit code."""
+    """Serve until a signal arrives; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         plan = _planned(options)
@@ -76,15 +76,16 @@ def run(options: Options) -> int:
 
 
 def _planned(options: Options) -> _Plan:
-    """Check the options, load what is served, and return the worker, ready to start.
+    """Check the options, load the served module, and prepare the worker.
 
     Raises:
-        ValueError: they do not go together, or name what is not there.
-        TypeError: they name what cannot be served.
-        OSError: a file is not there.
+        ValueError: options contradict each other, or name something that does not exist.
+        TypeError: an object cannot be served.
+        OSError: a file does not exist.
     """
     where = address(options.listen)
     _check(options, where)
+    # Before the served module is loaded and workers are started: neither may find the secret in the environment.
     secret = secret_from(options.secret_file, forget=True)
     things = served(options.tools, options.app_dir)
     certificate = options.tls_cert
@@ -110,9 +111,10 @@ def _planned(options: Options) -> _Plan:
 
 
 def _check(options: Options, where: Address) -> None:
-    """Refuse options that do not go together."""
+    """Raise `ValueError` for options that contradict each other."""
     if options.tls_key is not None and options.tls_cert is None:
         raise ValueError("--tls-key is the key of a certificate: give --tls-cert, too")
+    # Without TLS, a go-between could relay a genuine handshake and then send calls of its own.
     if options.tls_cert is None and not options.insecure and not where.is_loopback:
         raise ValueError(
             f"--listen {where} can be reached by other machines, and there is no TLS: give --tls-cert, or --insecure "
@@ -125,7 +127,7 @@ def _check(options: Options, where: Address) -> None:
 
 
 def _engine(options: Options, things: Mapping[str, Callable[..., Any]]) -> Any:
-    """The engine that runs the bodies: worker processes, or this process."""
+    """Return the engine that runs the calls: worker processes, or this process."""
     if options.in_process:
         return InProcess(workers=options.workers)
     confine = None
@@ -134,12 +136,13 @@ def _engine(options: Options, things: Mapping[str, Callable[..., Any]]) -> Any:
     memory = None if options.memory is None else options.memory * _MB
     pool = Processes(workers=options.workers, grace=options.grace, confine=confine, memory=memory)
     for name, one in things.items():
+        # Also adds the modules to those that are preloaded.
         pool.check(one, title=name)
     return pool
 
 
 async def _run(plan: _Plan) -> int:
-    """Serve until a signal comes, then drain; returns the exit code."""
+    """Serve until a signal arrives, then drain; return the exit code."""
     code = FAILED
     try:
         async with plan.engine as engine:
@@ -154,6 +157,7 @@ async def _run(plan: _Plan) -> int:
 async def _serve(plan: _Plan, engine: Engine) -> int:
     server = Server(plan.door, engine, plan.offer, grace=plan.grace)
     code = FAILED
+    # Before the address is printed: whoever waits for that line may send a signal at once.
     with anyio.open_signal_receiver(SIGTERM, SIGINT) as signals:
         where = await server.listen()
         async with anyio.create_task_group() as group:
@@ -165,7 +169,7 @@ async def _serve(plan: _Plan, engine: Engine) -> int:
 
 
 async def _drained(server: Server, seconds: float, signals: Any) -> int:
-    """Drain; a second signal ends the wait for what runs."""
+    """Drain the server; a second signal ends the wait for running calls."""
     reports: list[Drained] = []
     async with anyio.create_task_group() as group:
 
