@@ -27,11 +27,7 @@ _ALONE = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "
 
 
 def wrapped(command: Sequence[str], confine: Confine) -> list[str]:
-    """Return the `bwrap` command that runs `command` in the sandbox.
-
-    Raises:
-        CannotConfineError: `bwrap` is not installed, or a path cannot be mounted.
-    """
+    """Return the `bwrap` command that runs `command` in the sandbox; raise `CannotConfineError` if it cannot."""
     program = shutil.which("bwrap")
     if program is None:
         raise CannotConfineError(

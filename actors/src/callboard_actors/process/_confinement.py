@@ -29,9 +29,6 @@ class Confinement:
     """Restrictions of all workers of a zygote, prepared once and applied by each worker to itself.
 
     Paths are opened here, before any worker runs: a worker with write access could later replace a path by a link.
-
-    Raises:
-        CannotConfineError: this system lacks a feature, or a path cannot be opened.
     """
 
     def __init__(self, confine: Confine) -> None:
@@ -62,11 +59,7 @@ class Confinement:
             raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
 
     def rehearse(self) -> None:
-        """Confine a forked process that does nothing else, to detect missing kernel features.
-
-        Raises:
-            CannotConfineError: the confinement failed.
-        """
+        """Confine a forked process that does nothing else; raise `CannotConfineError` if the kernel refuses a step."""
         heard, told = os.pipe()
         pid = os.fork()
         if not pid:

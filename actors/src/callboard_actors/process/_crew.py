@@ -88,11 +88,7 @@ class Crew:
         return self._dismissed.is_set()
 
     async def until_ready(self) -> None:
-        """Wait until every place has a worker, or until `failure` is set.
-
-        Raises:
-            ActorStartError: the workers were not ready within `start_timeout`.
-        """
+        """Wait until every place has a worker, or `failure` is set; raise `ActorStartError` after `start_timeout`."""
         await self._started.wait()
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
@@ -130,7 +126,7 @@ class Crew:
                 await self._live_with_a_zygote()
             except Exception as error:
                 self._suffer(error)
-            # A zygote that lived for a second was a working one: its replacement starts without a longer pause.
+            # An attempt that has lasted a second cannot be repeated often enough to do harm, whether it failed or not.
             pause = _PAUSE if anyio.current_time() - began > 1 else min(_LONGEST_PAUSE, pause * 2)
             if self.failure is None:
                 await anyio.sleep(pause)
@@ -203,11 +199,7 @@ class Crew:
         return HeldWorker(self._terms.max_output, is_trusted=self._terms.confine is None)
 
     async def _employ(self, worker: HeldWorker, zygote: HeldZygote) -> None:
-        """Start a worker, offer it to calls, and wait until it has ended.
-
-        Raises:
-            OSError: the worker process cannot be started.
-        """
+        """Start a worker, offer it to calls, and wait until it has ended; raise `OSError` if it cannot start."""
         self._members.add(worker)
         try:
             await zygote.fork(worker)
@@ -226,11 +218,7 @@ class Crew:
             worker.close()
 
     async def hire(self, title: str) -> HeldWorker:
-        """Start a dedicated worker; its owner must pass it to `let_go`.
-
-        Raises:
-            WorkerDiedError: the worker cannot be started.
-        """
+        """Start a dedicated worker, or raise `WorkerDiedError`; its owner must pass the worker to `let_go`."""
         while self._zygote is None and self._trouble is None and not self.is_dismissed:
             await anyio.sleep(_PAUSE / 10)  # the next zygote is being started
         try:
@@ -259,7 +247,7 @@ class Crew:
     def look_after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a background task that ends with its work, or with this crew."""
         assert self._group is not None
-        # An empty context: the task outlives its starter, and must not inherit its context variables or cancel scopes.
+        # An empty context: the task outlives its starter, and must not inherit its context variables.
         Context().run(self._group.start_soon, work)
 
     def pids(self) -> list[int]:
@@ -267,12 +255,7 @@ class Crew:
         return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
 
     async def take(self, body: Body) -> HeldWorker:
-        """Wait for an idle worker.
-
-        Raises:
-            ActorGoneError: the pool is closed.
-            WorkerDiedError: no zygote runs, and its next start may fail, too.
-        """
+        """Wait for an idle worker; raise `ActorGoneError` if the pool is closed, `WorkerDiedError` without a zygote."""
         while True:
             if self._trouble is not None or self.is_dismissed:
                 raise self._gone(body)

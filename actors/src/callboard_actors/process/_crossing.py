@@ -56,11 +56,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def packed(body: Body, variables: Mapping[str, Any]) -> bytes:
-    """Pickle a call with the context variables that it carries.
-
-    Raises:
-        TypeError: a part cannot be pickled; the text names the function, the argument or the variable.
-    """
+    """Pickle a call with its context variables; raise `TypeError` that names the part that cannot be pickled."""
     try:
         return _pickled((body.fn, body.args, dict(body.kwargs), variables))
     except Exception as error:
@@ -121,11 +117,7 @@ def _shown(value: object) -> str:
 
 
 def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Return the result of a call, or raise the exception that it raised.
-
-    Raises:
-        ResultLostError: the result or exception was lost in the worker, or cannot be unpickled here.
-    """
+    """Return the result of a call, or raise its exception; raise `ResultLostError` if neither can be decoded."""
     if kind is Kind.LOST:
         reason, details = reason_and_details(reply)
         lost = ResultLostError(body.title, reason, call_id=body.call_id, output=output)

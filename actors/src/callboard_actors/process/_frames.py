@@ -72,20 +72,12 @@ def frame(kind: Kind, number: int, body: bytes) -> bytes:
 
 
 def header_of(data: bytes | bytearray | memoryview) -> Header:
-    """Decode the header of a frame between pool and worker. The bytes need not be trusted.
-
-    Raises:
-        GarbageError: the bytes are no header.
-    """
+    """Decode the header of a frame between pool and worker; raise `GarbageError` if it is invalid."""
     return read_header(data, MAGIC, _KINDS)
 
 
 def read_header(data: bytes | bytearray | memoryview, magic: bytes, kinds: Mapping[int, K]) -> FrameHeader[K]:
-    """Decode a header with these magic bytes and kinds; other protocols of this package share the layout.
-
-    Raises:
-        GarbageError: the bytes are no such header.
-    """
+    """Decode a header with these magic bytes and kinds, or raise `GarbageError`; `remote` has its own of both."""
     begin, code, number, length = HEADER.unpack(data)
     kind = kinds.get(code)
     if begin != magic or kind is None:

@@ -145,10 +145,9 @@ class HeldWorker:
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
     ) -> tuple[Kind, bytes | bytearray]:
-        """Send a call, perhaps with an open file, and wait for its reply; pass its events to `deliver`.
+        """Send a call, perhaps with an open file, and return its reply; pass its events to `deliver`.
 
-        Raises:
-            BrokenError: the worker has ended, or sent an invalid frame.
+        Raise `BrokenError` if the worker ends or sends an invalid frame.
         """
         # Drops output that was printed between two calls, so that errors show only this call's.
         self._take_output()
@@ -257,11 +256,7 @@ def _watch(file: socket.socket | int) -> select.poll:
 
 
 def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
-    """Decode an event of a call and deliver it.
-
-    Raises:
-        GarbageError: the event is invalid.
-    """
+    """Decode an event of a call and deliver it; raise `GarbageError` if it is invalid."""
     told = told_by(said)
     try:
         deliver(told)

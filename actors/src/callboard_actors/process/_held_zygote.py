@@ -62,9 +62,8 @@ class HeldZygote:
     async def start(cls, settings: Settings) -> "HeldZygote":
         """Start a zygote, and wait until it has loaded its modules.
 
-        Raises:
-            UnloadableError: an optional module ends the process or starts threads.
-            ActorStartError: the zygote cannot be started.
+        Raise `UnloadableError` if an optional module ends the process or starts threads, and `ActorStartError` if the
+        zygote cannot be started.
         """
         ours, theirs = socket.socketpair()
         with _above_standard(theirs) as theirs:
@@ -107,11 +106,7 @@ class HeldZygote:
         self._ready = True
 
     async def fork(self, worker: HeldWorker, what: Command = Command.FORK) -> None:
-        """Request a process for a worker; return when it has started or has failed to.
-
-        Raises:
-            OSError: the worker process cannot be started.
-        """
+        """Request a process for a worker, and wait until it has started; raise `OSError` if it cannot start."""
         # Before the command: its report may arrive while this task waits to be resumed.
         self._workers[worker.number] = worker
         try:

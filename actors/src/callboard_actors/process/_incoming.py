@@ -16,11 +16,7 @@ class Incoming(Protocol):
     """Receiving side of a socket. Only one task may wait at a time."""
 
     async def receive(self, most: int) -> bytes:
-        """Wait for at most `most` bytes.
-
-        Raises:
-            ConnectionError: the other end has closed.
-        """
+        """Wait for at most `most` bytes; raise `ConnectionError` if the other end has closed."""
         ...
 
     def close(self) -> None:

@@ -66,11 +66,7 @@ def version() -> int:
 
 
 def rule(path: str, rights: int) -> Rule:
-    """Open a path for a rule; refuse it if a link was put into it since it was resolved.
-
-    Raises:
-        OSError: the path cannot be opened, or leads to another file now.
-    """
+    """Open a path for a rule; raise `OSError` if that fails, or if a link has since been put into the path."""
     flags = os.O_CLOEXEC
     if sys.platform == "linux":  # for type checkers; this module is used on Linux only
         flags |= os.O_PATH

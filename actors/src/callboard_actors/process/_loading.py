@@ -21,11 +21,7 @@ class FatalError(Exception):
 
 
 def received_settings(sock: socket) -> Settings:
-    """Receive the settings that the parent sends first.
-
-    Raises:
-        FatalError: the parent has closed the socket.
-    """
+    """Receive the settings that the parent sends first; raise `FatalError` if the parent has ended."""
     found = receive_frame(sock)
     if found is None:
         raise FatalError("whoever started it has gone")
@@ -42,10 +38,8 @@ def settings_in(data: bytes | bytearray) -> Settings:
 def load(sock: socket, settings: Settings, *, quiet: bool = False) -> None:
     """Load the modules of `preload`, and the optional modules of `settings.wanted`.
 
-    An optional module that starts a thread or exits ends this process. The report LOADING, sent before, names it.
-
-    Raises:
-        FatalError: a module of `preload` cannot be loaded.
+    Raise `FatalError` if a module of `preload` cannot be loaded. An optional module that starts a thread or exits ends
+    this process. The report LOADING, sent before, names it.
     """
     forks = settings.terms.start == "fork"
     # Only registered: the main module is loaded when a name of it is needed.

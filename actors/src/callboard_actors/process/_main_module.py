@@ -53,11 +53,7 @@ class _Copy:
         self._failure: str | None = None
 
     def module(self) -> ModuleType:
-        """Load the main module once and return it.
-
-        Raises:
-            RuntimeError: the module cannot be loaded, now or at an earlier attempt.
-        """
+        """Load the main module once and return it; raise `RuntimeError` if that fails, or has failed before."""
         # A circular reference: the script unpickles something of itself while it runs.
         if self.is_loading:
             return sys.modules[_THERE]
@@ -142,8 +138,7 @@ def is_unguarded() -> bool:
 def module_named(name: str) -> ModuleType:
     """Return a module, loading it if necessary; both names of the main module lead to the program's.
 
-    Raises:
-        RuntimeError: the main module cannot be loaded here.
+    Raise `RuntimeError` if the main module cannot be loaded here.
     """
     if name in NAMES:
         return sys.modules[HERE] if _copy is None else _copy.module()

@@ -22,8 +22,7 @@ class OwnPlaceError(ValueError):
 def mounts(read: Iterable[str], write: Iterable[str]) -> list[str]:
     """Return the arguments of `bwrap` that make each path reachable as it is written, links included.
 
-    Raises:
-        OwnPlaceError: a path is the root, or the folder for temporary files.
+    Raise `OwnPlaceError` for the root and for the folder of temporary files.
     """
     links: dict[str, str] = {}
     kinds: dict[str, str] = {}

@@ -46,12 +46,7 @@ def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
 
 
 def named(module: str, qualname: str) -> Any:
-    """Return the object with this qualified name in a module.
-
-    Raises:
-        ImportError: there is no such module.
-        AttributeError: the module has no such name.
-    """
+    """Return the object with this qualified name in a module, or raise `ImportError` or `AttributeError`."""
     found: Any = module_named(module)
     try:
         for name in qualname.split("."):

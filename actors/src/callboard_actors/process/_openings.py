@@ -20,11 +20,7 @@ class Openings(_openings.Openings[Crew]):
         self._wanted[module] = None
 
     async def enter(self) -> None:
-        """Start the crew of this event loop, or share the running one; return when its workers are ready.
-
-        Raises:
-            ActorStartError: the workers cannot be started.
-        """
+        """Start the crew of this event loop, or share the running one; raise `ActorStartError` if it has no workers."""
         if (reason := why_no_pool()) is not None:
             raise ActorStartError("Processes", reason, never=True)
         await super().enter()

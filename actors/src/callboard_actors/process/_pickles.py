@@ -20,11 +20,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dumps(value: object) -> bytes:
-    """Pickle a value with the newest protocol.
-
-    Raises:
-        Exception: the value cannot be pickled.
-    """
+    """Pickle a value with the newest protocol; any exception may be raised by the value's own code."""
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 

@@ -74,9 +74,7 @@ async def _open_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, outpu
 def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
     """Return the result of a call, or raise an error for its exception.
 
-    Raises:
-        ResultLostError: the result or exception was lost in the worker, or is invalid.
-        WorkerCallError: the exception is not one of Python's own.
+    Raise `WorkerCallError` for an exception that is not Python's own, and `ResultLostError` for an invalid reply.
     """
     if kind is Kind.LOST:
         said = reply[:TEXT_BOUND].decode(errors="replace")

@@ -40,13 +40,11 @@ class FrameReader:
     async def next(self) -> tuple[Header, bytes | bytearray]:
         """Wait for the next frame; return its header and body.
 
-        Raises:
-            GarbageError: the bytes are no valid frame, or the frame is too long.
-            ConnectionError: the other end has closed.
+        Raise `GarbageError` for bytes that are no frame of an allowed length, and `ConnectionError` at the end.
         """
         self._frames += 1
         if self._frames % _FRAMES_IN_A_ROW == 0:
-            # `receive` does not wait while data is buffered, so a flood of frames would hold the event loop.
+            # While frames are buffered, nothing below waits, so a flood of small frames would hold the event loop.
             await checkpoint()
         while len(self._data) - self._at < HEADER.size:
             more = await self._incoming.receive(_CHUNK)
@@ -75,11 +73,7 @@ class FrameReader:
 
 
 def told_by(body: bytes | bytearray) -> Any:
-    """Decode an event of a call, which is JSON.
-
-    Raises:
-        GarbageError: the bytes are no JSON.
-    """
+    """Decode an event of a call, which is JSON; raise `GarbageError` if it is invalid."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -15,11 +15,7 @@ _Reduced = tuple[Callable[..., BaseException], _Parts]
 
 
 def pickled(error: BaseException) -> bytes:
-    """Pickle an exception so that it can be unpickled; a note lists parts that had to be left out.
-
-    Raises:
-        Exception: the exception cannot be pickled even in parts.
-    """
+    """Pickle an exception so that it can be unpickled; a note lists parts that had to be left out."""
     return _pickled_with(error, {})
 
 

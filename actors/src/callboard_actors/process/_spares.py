@@ -91,11 +91,7 @@ class Spares:
         self._workers = settings.terms.workers
 
     def begin(self) -> None:
-        """Start interpreters for all workers of the pool, and the spare ones.
-
-        Raises:
-            OSError: no process can be started.
-        """
+        """Start interpreters for all workers of the pool, and the spare ones; raise `OSError` if that fails."""
         for _ in range(self._workers + _AHEAD):
             self._start()
 
@@ -128,8 +124,7 @@ class Spares:
     def hear(self, fd: int) -> None:
         """Receive a report, if the descriptor is an interpreter's control socket.
 
-        Raises:
-            FatalError: the very first interpreter cannot start; the text is its reason.
+        Raise `FatalError` if the report is a failure and no interpreter has ever been ready.
         """
         spare = next((one for one in self._spares.values() if one.cradle.fileno() == fd), None)
         if spare is None:
@@ -178,9 +173,8 @@ class Spares:
     def lost(self, pid: int) -> None:
         """Handle the end of an interpreter; reports that it has sent before still count.
 
-        Raises:
-            SystemExit: it was the first one, and none has been ready; the pool knows which module it was loading.
-            FatalError: none has been ready, and it reported the reason.
+        If none has ever been ready, raise `FatalError` with the reason that the interpreter reported, or `SystemExit`
+        if the first one ended without a reason. The pool then knows which module it was loading.
         """
         spare = self._spares.pop(pid, None)
         if spare is None:
@@ -293,11 +287,7 @@ class Spares:
 
 
 def _report(cradle: socket) -> tuple[int, int, int] | None:
-    """Receive the next report; return `None` if the other end has closed.
-
-    Raises:
-        BlockingIOError: no report has arrived.
-    """
+    """Receive the next report; return `None` at the end, raise `BlockingIOError` if none has arrived."""
     try:
         data = cradle.recv(REPORT.size, MSG_DONTWAIT)
         # Blocks only for the rest of a report that has begun. The interpreter is trusted here: no call has run in it.

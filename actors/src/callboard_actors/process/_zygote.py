@@ -147,11 +147,7 @@ class _Zygote:
         self._is_told = False
 
     def prepare(self) -> None:
-        """Load the modules of forked workers.
-
-        Raises:
-            FatalError: no worker can be started.
-        """
+        """Load the modules of forked workers; raise `FatalError` if no worker can be started."""
         self._starter = self._forks() if self._settings.terms.start == "fork" else self._spares()
         self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
 

@@ -26,8 +26,7 @@ _is_ours = False
 def connect(address: str | None, options: Mapping[str, Any]) -> None:
     """Connect to Ray, or share the connection of this process; blocks until it is established.
 
-    Raises:
-        ActorStartError: Ray cannot be reached, or this process is connected to another cluster.
+    Raise `ActorStartError` if Ray cannot be reached, or if this process is connected to another cluster.
     """
     global _users, _address, _is_ours
     with _lock:

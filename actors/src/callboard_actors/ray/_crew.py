@@ -78,11 +78,7 @@ class Crew:
         self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait until every place has a Ray actor, or until `failure` is set.
-
-        Raises:
-            ActorStartError: Ray did not start them within `start_timeout`.
-        """
+        """Wait until every place has a Ray actor or `failure` is set; raise `ActorStartError` after `start_timeout`."""
         with anyio.move_on_after(self._terms.start_timeout):
             await self._full.wait()
         if not self._full.is_set():
@@ -143,12 +139,7 @@ class Crew:
             self._more -= 1
 
     async def take(self, body: Body) -> HeldHost:
-        """Wait for an idle Ray actor.
-
-        Raises:
-            ActorGoneError: the engine is closed.
-            EngineError: no Ray actor lives, and none was started within the patience.
-        """
+        """Wait for an idle Ray actor; raise `ActorGoneError` if the engine is closed, `EngineError` if none lives."""
         while not self.is_dismissed:
             if not self._idle and self._terms.workers + self._more < self._terms.most_workers:
                 assert self._group is not None
@@ -164,8 +155,7 @@ class Crew:
     async def _next(self, body: Body) -> HeldHost | None:
         """Wait for an idle Ray actor: without limit while one lives or starts, otherwise up to the patience.
 
-        Raises:
-            EngineError: no Ray actor lives, and none came.
+        Raise `EngineError` after the patience.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(self._lose_patience, group.cancel_scope)
@@ -203,11 +193,7 @@ class Crew:
             host.when_free(lambda: self.give_back(host))
 
     async def hire(self, title: str) -> HeldHost:
-        """Start a Ray actor for one owner, who ends it.
-
-        Raises:
-            EngineError: it cannot be started.
-        """
+        """Start a Ray actor for one owner, who must end it; raise `EngineError` if it cannot be started."""
         host = HeldHost(title, self._terms)
         try:
             with anyio.move_on_after(self._terms.start_timeout):

@@ -44,11 +44,7 @@ def _dumps(value: object) -> bytes:
 
 
 def packed(body: Body) -> bytes:
-    """Pickle the function and arguments of a body.
-
-    Raises:
-        TypeError: a part cannot be pickled; the text names it.
-    """
+    """Pickle the function and arguments of a body; raise `TypeError` that names the part that cannot be pickled."""
     try:
         return _dumps((body.fn, body.args, dict(body.kwargs)))
     except Exception as error:
@@ -118,9 +114,8 @@ def _lost(reason: str) -> Reply:
 def opened(reply: Reply, body: Body) -> Any:
     """Return the result of a body, or raise its exception.
 
-    Raises:
-        EngineError: the body has finished, but its result or exception was lost.
-        TypeError: the body could not be unpickled in the Ray actor; it has not begun.
+    Raise `EngineError` if the body has finished, but its outcome was lost. Raise `TypeError` if the Ray actor could not
+    unpickle the body, which then has not begun.
     """
     kind, data = reply
     if kind == "unread":

@@ -73,12 +73,8 @@ class HeldHost:
     async def start(self, patience: float | None = None) -> None:
         """Let Ray start the Ray actor, and wait until it answers.
 
-        Args:
-            patience: seconds to wait for room in the cluster; `None` for no limit.
-
-        Raises:
-            ActorStartError: it cannot be started, or its versions differ from ours.
-            NoRoomError: the cluster had no room during the whole patience.
+        With `patience`, wait at most so many seconds for room in the cluster, then raise `NoRoomError`. Raise
+        `ActorStartError` if the Ray actor cannot be started, or has other versions than this process.
         """
         # Without Ray's retries: it cannot know whether a body may run twice.
         make = ray.remote(Host).options(
@@ -102,11 +98,7 @@ class HeldHost:
             raise
 
     async def _hello(self, patience: float | None) -> Hello:
-        """Wait until the Ray actor answers; while the cluster has no room, only for the patience.
-
-        Raises:
-            NoRoomError: the cluster never had room.
-        """
+        """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room for all the patience."""
         bell = Bell()
         future = bell.watch(self._actor.hello.remote())
         since = anyio.current_time()
@@ -196,11 +188,7 @@ class HeldHost:
             self._bells.discard(bell)
 
     async def _until_done(self, future: Future[Any], bell: Bell) -> None:
-        """Wait until Ray has answered, or the Ray actor is lost; then Ray may never answer.
-
-        Raises:
-            _LostError: the Ray actor is lost.
-        """
+        """Wait until Ray has answered; raise `_LostError` if the Ray actor is lost, since Ray may never answer then."""
         while not future.done():
             if self._reason is not None:
                 raise _LostError(self._reason)

@@ -26,12 +26,7 @@ class Address(NamedTuple):
 
 
 def address(text: str) -> Address:
-    """Parse `host:port`, or `[host]:port` for IPv6.
-
-    Raises:
-        ValueError: the text is no address.
-        TypeError: the value is no `str`.
-    """
+    """Parse `host:port`, or `[host]:port` for IPv6; raise `ValueError` or `TypeError` for anything else."""
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is no address of a worker; write 'host:port'")
     host, _, port = text.rpartition(":")

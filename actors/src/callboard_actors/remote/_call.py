@@ -41,11 +41,7 @@ class OpenCall:
         return self.reply is not None or self.lost is not None
 
     def take_in(self, header: Header, said: bytearray) -> None:
-        """Process a frame of the worker for this call.
-
-        Raises:
-            GarbageError: the frame is not allowed for this call.
-        """
+        """Process a frame of the worker for this call; raise `GarbageError` if it is not allowed."""
         if self.is_over or not self.is_sent:
             raise GarbageError("it is for a call that has had its reply, or was never sent")
         if header.kind is Kind.TOLD:
@@ -63,11 +59,7 @@ class OpenCall:
             self._news.set()
 
     async def until_over(self) -> None:
-        """Wait until the call is over, and deliver its events.
-
-        Raises:
-            GarbageError: an event is invalid.
-        """
+        """Wait until the call is over, and deliver its events; raise `GarbageError` for an invalid event."""
         while True:
             await self._news.wait()
             self._news = anyio.Event()
@@ -85,11 +77,7 @@ class OpenCall:
 
 
 async def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
-    """Return the result of a call that is over, or raise its exception.
-
-    Raises:
-        EngineError: the call has no result.
-    """
+    """Return the result of a call that is over, or raise its exception; raise `EngineError` if it has neither."""
     if one.reply is None:
         # The decision on retries: unsent is safe to repeat, sent may have had side effects.
         raise _error(body, "unknown" if one.is_sent else "unavailable", one.lost or "it was cancelled")

@@ -60,11 +60,7 @@ class Fleet:
             self._over.set()
 
     async def until_ready(self) -> None:
-        """Wait for the first connection, and briefly for the others.
-
-        Raises:
-            ActorStartError: no worker could be reached within `start_timeout`.
-        """
+        """Wait for the first connection, and briefly for the others; raise `ActorStartError` after `start_timeout`."""
         with anyio.move_on_after(self._terms.start_timeout):
             await self._any_up()
             with anyio.move_on_after(_FOR_THE_OTHERS):
@@ -86,8 +82,7 @@ class Fleet:
     async def take(self, title: str, call_id: str | None, subject: str) -> Link:
         """Wait for a worker that serves `subject` and has capacity; reserve a place on it.
 
-        Raises:
-            EngineError: no suitable worker is connected, or none serves `subject`.
+        Raise `EngineError` if no suitable worker was connected within the patience, or if none serves `subject`.
         """
         # FIFO: a new call does not overtake waiting ones, even if a worker has room.
         if (link := None if self._waiting else self._free(subject)) is None:

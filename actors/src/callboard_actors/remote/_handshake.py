@@ -92,9 +92,7 @@ def versions() -> dict[str, str]:
 async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, wishes: Wishes) -> Offer:
     """Perform the handshake as the agent; return the worker's terms.
 
-    Raises:
-        RefusedError: either side refuses the other.
-        GarbageError: the other end is no worker.
+    Raise `RefusedError` if either side refuses the other, and `GarbageError` if the other end is no worker.
     """
     # A fresh nonce of each side: neither a recorded agent nor a recorded worker can be replayed.
     ours = nonce()
@@ -123,9 +121,7 @@ async def greet(stream: ByteStream, reader: FrameReader, secret: bytes, binding:
 async def admit(stream: ByteStream, reader: FrameReader, secret: bytes, binding: str, offer: Offer) -> Wishes:
     """Perform the handshake as the worker; return the agent's terms. A refused agent is told the reason.
 
-    Raises:
-        RefusedError: either side refuses the other.
-        GarbageError: the other end is no agent.
+    Raise `RefusedError` if either side refuses the other, and `GarbageError` if the other end is no agent.
     """
     try:
         # The agent proves first: without the secret, nobody obtains a proof of this worker, its versions or its list of

@@ -256,12 +256,9 @@ class Link:
             self._changed()
 
     async def run_body(self, body: Body, pickled: bytes, seat: int | None = None) -> Any:
-        """Run a body on the worker and return its result; `seat` is the number of a dedicated worker.
+        """Run a body on the worker; return its result or raise its exception. `seat` numbers a dedicated worker.
 
-        Raises:
-            EngineError: the body has no result.
-            TypeError: the call is larger than the worker accepts.
-            BaseException: raised by the body.
+        Raise `EngineError` if the body has no result, and `TypeError` if the call is larger than the worker accepts.
         """
         offer, connection, one = self.offer, self._connection, OpenCall()
         if body.on_begin is not None:
@@ -288,11 +285,7 @@ class Link:
         return await outcome(one, body, is_plain=offer.is_plain)
 
     def _framed(self, body: Body, pickled: bytes, seat: int | None, offer: Offer) -> tuple[int, bytes]:
-        """Encode a call; return its number and frame.
-
-        Raises:
-            TypeError: the call is larger than the worker accepts.
-        """
+        """Encode a call; return its number and frame, or raise `TypeError` if it is larger than the worker accepts."""
         said = call_of(_along(body, seat), pickled)
         if len(said) > offer.max_call:
             raise TypeError(

@@ -13,14 +13,10 @@ _REMEDY = "`python -c 'import secrets; print(secrets.token_hex())'` makes one"
 
 
 def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) -> bytes:
-    """Read the secret from a file, or else from the environment; strip surrounding white space.
+    """Return the secret from a file, or else from the environment, without surrounding white space.
 
-    Args:
-        file: file that contains the secret.
-        forget: remove the variable from the environment, so that child processes do not inherit it.
-
-    Raises:
-        ValueError: there is no secret, or it is too short.
+    With `forget`, remove the variable from the environment, so that child processes do not inherit it. Raise
+    `ValueError` if there is no secret or it is too short.
     """
     # Removed even if a file is given: a variable that is set by mistake would be inherited, too.
     found = (os.environ.pop(VARIABLE, "") if forget else os.environ.get(VARIABLE, "")).strip()
@@ -34,11 +30,7 @@ def secret_from(file: str | os.PathLike[str] | None, *, forget: bool = False) ->
 
 
 def checked(secret: bytes, name: str) -> bytes:
-    """Return the secret if it is long enough; errors do not contain it.
-
-    Raises:
-        ValueError: the secret is too short.
-    """
+    """Return the secret, or raise `ValueError` if it is too short; the error does not contain it."""
     if len(secret) < _SHORTEST:
         raise ValueError(f"{name} has {len(secret)} bytes, and {_SHORTEST} are the least; {_REMEDY}")
     return secret

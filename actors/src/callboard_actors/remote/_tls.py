@@ -14,12 +14,7 @@ ClientTLS = ssl.SSLContext | str | os.PathLike[str] | bool | None
 
 
 def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
-    """Return the context by which an agent checks workers' certificates; `None` for no TLS.
-
-    Raises:
-        ValueError: the file does not exist, or contains no certificate.
-        TypeError: the value has another type.
-    """
+    """Return the context by which an agent checks workers' certificates; `None` for no TLS."""
     if tls is None or tls is False:
         return None
     if isinstance(tls, ssl.SSLContext):
@@ -38,11 +33,7 @@ def client_context(tls: ClientTLS) -> ssl.SSLContext | None:
 
 
 def server_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """Return the context with the certificate that a worker shows to agents.
-
-    Raises:
-        ValueError: a file does not exist, or is no certificate or key.
-    """
+    """Return the context with a worker's certificate; raise `ValueError` for files that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

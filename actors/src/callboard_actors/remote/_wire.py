@@ -78,11 +78,7 @@ def as_json(said: Mapping[str, Any]) -> bytes:
 
 
 def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """Decode a JSON body.
-
-    Raises:
-        GarbageError: the body is no JSON object.
-    """
+    """Decode a JSON body; raise `GarbageError` if it is no JSON object."""
     try:
         found = json.loads(bytes(body))
     except (ValueError, RecursionError) as error:
@@ -102,11 +98,7 @@ def call_of(along: Mapping[str, Any], pickled: bytes) -> bytes:
 
 
 def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], bytes]:
-    """Split the body of a CALL frame into JSON part and pickle.
-
-    Raises:
-        GarbageError: the body is invalid.
-    """
+    """Split the body of a CALL frame into JSON part and pickle; raise `GarbageError` if it is invalid."""
     if len(call) < _ALONG.size:
         raise GarbageError("a call that has no beginning")
     end = _ALONG.size + _ALONG.unpack_from(call)[0]
@@ -114,11 +106,7 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], bytes]:
 
 
 def header_of(data: bytes | bytearray) -> Header:
-    """Decode the header of a frame. The bytes need not be trusted.
-
-    Raises:
-        GarbageError: the bytes are no header.
-    """
+    """Decode the header of a frame; raise `GarbageError` if it is invalid."""
     return read_header(data, MAGIC, _KINDS)
 
 
@@ -135,10 +123,8 @@ class FrameReader:
     async def next(self) -> tuple[Header, bytearray]:
         """Wait for the next frame; return its header and body.
 
-        Raises:
-            GarbageError: the bytes are no frame, or the frame is too long.
-            anyio.EndOfStream: the other side has closed.
-            anyio.BrokenResourceError: the connection is lost.
+        Raise `GarbageError` for bytes that are no frame of an allowed length. Raise `anyio.EndOfStream` or
+        `anyio.BrokenResourceError` at the end.
         """
         await self._have(HEADER.size)
         header = header_of(self._data[: HEADER.size])

@@ -76,13 +76,7 @@ def run(options: Options) -> int:
 
 
 def _planned(options: Options) -> _Plan:
-    """Check the options, load the served module, and prepare the worker.
-
-    Raises:
-        ValueError: options contradict each other, or name something that does not exist.
-        TypeError: an object cannot be served.
-        OSError: a file does not exist.
-    """
+    """Check the options, load the served module, and prepare the worker; errors name the wrong option."""
     where = address(options.listen)
     _check(options, where)
     # Before the served module is loaded and workers are started: neither may find the secret in the environment.
