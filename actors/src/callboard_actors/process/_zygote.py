@@ -244,8 +244,8 @@ class _Zygote:
         what, number, grace = COMMAND.unpack(command)
         if what in (Command.FORK, Command.SEAT):
             self._starter.ask(number, fds, is_seat=what == Command.SEAT)
-        # Never started, so it is reported as ended at once.
         elif what == Command.END and self._starter.forget(number):
+            # Withdrawn before it started, so it is reported as ended at once.
             tell(self._control, Report.ENDED, number, 0)
         elif what == Command.END:
             self._end(number, grace)

@@ -98,7 +98,7 @@ class HeldHost:
             raise
 
     async def _hello(self, patience: float | None) -> Hello:
-        """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room for all the patience."""
+        """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room for `patience` seconds."""
         bell = Bell()
         future = bell.watch(self._actor.hello.remote())
         since = anyio.current_time()

@@ -207,8 +207,8 @@ class Link:
 
     def _take_in(self, header: Header, body: bytearray) -> None:
         kind, number, _ = header
-        # Running calls continue; only new ones go to other workers.
         if kind is Kind.DRAIN:
+            # Running calls continue; only new ones go to other workers.
             self._is_draining, self.gone_at = True, anyio.current_time()
             for seat in self._seats.values():
                 seat.drain(f"its worker at {self.address} is being drained")
