@@ -141,8 +141,8 @@ class Crew:
         try:
             await self._live(self._zygote)
         finally:
-            # Closing waits for the process and its workers. Interrupted, it would leave processes without anybody to
-            # end them.
+            # Closing waits for the process and its workers. If it were interrupted, processes would remain that nothing
+            # ends.
             with anyio.CancelScope(shield=True):
                 await self._zygote.close()
                 self._zygote = None

@@ -44,7 +44,7 @@ class Idle(Generic[_Worker]):
         try:
             await call.told.wait()
         except BaseException:
-            # Cancelled after a worker was assigned: pass it on, or it would be idle and belong to nobody.
+            # Cancelled after a worker was assigned: pass it on. Otherwise it would stay idle for ever, in no queue.
             if call.worker is not None:
                 self.put(call.worker)
             elif not call.told.is_set():

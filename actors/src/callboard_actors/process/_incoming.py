@@ -71,8 +71,8 @@ class _Watched:
     def _read(self) -> None:
         waiter = self._waiter
         if waiter is None or waiter.done():
-            # Nobody waits: leave the data in the socket. Without removing the watch, the loop would call back without
-            # end.
+            # No task waits: leave the data in the socket, and remove the watch. The loop would otherwise call back
+            # without end.
             self.close()
             return
         try:

@@ -115,11 +115,11 @@ def signal_group(leader: int, number: Signals) -> None:
 
 
 def bury(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
-    """Reap one child that has ended; return its id and status, or `None`. On Linux any child, elsewhere one of `among`.
+    """Reap one child that has ended; return its id and status, or `None`. On Linux any child, otherwise one of `among`.
 
     `first` is called with the id just before the id becomes free, so that the child's process group can still be
-    killed. Elsewhere than on Linux the id is already free then. It may be reused if the group is empty and a process
-    starts in the same instant.
+    killed. On other systems than Linux the id is already free then. It may be reused if the group is empty and a
+    process starts in the same instant.
     """
     try:
         if sys.platform == "linux":

@@ -28,5 +28,5 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     """Unpickle data of a trusted sender."""
     # Most pickles: the C function is much faster than a subclass in Python.
     if _MARK.search(data) is None:
-        return pickle.loads(data)  # noqa: S301 - the caller trusts whoever sent it
+        return pickle.loads(data)  # noqa: S301 - the caller trusts the sender
     return _Unpickler(io.BytesIO(data)).load()

@@ -239,7 +239,7 @@ class Processes(OpenedEngine[Openings]):
         except BrokenError as broken:
             return await self._death(worker, crew, body, number, broken.reason)
         except BaseException:
-            # Cancelled, or an observer failed: nobody takes the reply any more, so the worker cannot be reused.
+            # Cancelled, or an observer failed: the reply will not be read, so the worker cannot be reused.
             await crew.end(worker, body.grace)
             raise
         finally:

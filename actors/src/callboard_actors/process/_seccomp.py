@@ -24,7 +24,7 @@ _AUDIT: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32: Final = 0x40000000
 """First number of the x32 ABI of x86_64, which repeats the system calls under other numbers."""
 
-# Opcodes of classic BPF: load a word of `struct seccomp_data`, mask, conditional jumps, return a verdict.
+# Opcodes of classic BPF: load a field of `struct seccomp_data`, mask, conditional jumps, return a verdict.
 _LOAD: Final = 0x20
 _AND: Final = 0x54
 _EQUAL: Final = 0x15

@@ -65,7 +65,7 @@ def _end_with(parent: int, lifeline: int) -> None:
         os.close(lifeline)
     else:
         # A raw thread, which is not listed in `threading`. It cannot run while C code holds the interpreter's lock;
-        # such a worker is ended by the pool, or with the pool by the zygote.
+        # then the pool ends the worker, or the zygote ends it together with the pool.
         _thread.start_new_thread(_end_when_closed, (lifeline,))
     # The zygote may have ended before the signal or the thread was set up.
     if os.getppid() != parent:

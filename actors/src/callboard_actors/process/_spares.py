@@ -173,8 +173,8 @@ class Spares:
     def lost(self, pid: int) -> None:
         """Handle the end of an interpreter; reports that it has sent before still count.
 
-        If none has ever been ready, raise `FatalError` with the reason that the interpreter reported, or `SystemExit`
-        if the first one ended without a reason. The pool then knows which module it was loading.
+        If none has ever been ready, raise `FatalError` with the reason that the interpreter reported. If the first one
+        ended without a reason, raise `SystemExit`; the pool then knows which module it was loading.
         """
         spare = self._spares.pop(pid, None)
         if spare is None:

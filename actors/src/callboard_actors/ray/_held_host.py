@@ -108,7 +108,7 @@ class HeldHost:
             if patience is None or future.done():
                 continue
             if (lacking := await run_sync(what_lacks, self._terms)) is None:
-                patience = None  # room was seen: whether this actor or another took it, cannot be told
+                patience = None  # room was seen; whether this actor or another one took it is unknown
             elif anyio.current_time() - since >= patience:
                 raise NoRoomError(lacking)
         hello: Hello = future.result()

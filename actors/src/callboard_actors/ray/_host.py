@@ -19,7 +19,7 @@ from callboard_actors.ray._crossing import Reply, raised, returned, unread
 _WORDS = 1_000
 """Events of one body kept until they are fetched; when there are more, the oldest are dropped."""
 _THREADS = 64
-"""Threads for sync bodies; those of one owner may run concurrently."""
+"""Threads for sync bodies; a dedicated Ray actor may run several at once."""
 
 Word = dict[str, Any]
 

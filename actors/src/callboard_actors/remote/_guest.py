@@ -98,7 +98,7 @@ class Guest:
         async with anyio.create_task_group() as group:
             self._group = group
             reason = await self._connection.run(self._take_in)
-            # Nobody can receive the replies any more, and the agent counts these calls as unknown.
+            # The replies cannot be sent any more, and the agent counts these calls as unknown.
             group.cancel_scope.cancel()
         return reason
 
@@ -172,8 +172,8 @@ class Guest:
     def _refusal(self, body: Body, seat: int | None) -> Reply | None:
         """Return the reply for a call that must not begin; `None` if it may."""
         subject = body.args[0]
-        # The pool runs only functions that were named on the command line; `run_there` compares the pickle with this
-        # name.
+        # By name only; `run_there` compares the pickled function with it. It keeps honest agents to the served
+        # functions. An agent with the secret can run any code, because its pickles are executed.
         if subject not in self._house.served:
             return ended("unavailable", f"{subject} is not served by its worker", recurs=True)
         if self._is_draining:

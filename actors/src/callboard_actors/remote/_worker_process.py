@@ -151,7 +151,7 @@ async def _run(plan: _Plan) -> int:
 async def _serve(plan: _Plan, engine: Engine) -> int:
     server = Server(plan.door, engine, plan.offer, grace=plan.grace)
     code = FAILED
-    # Before the address is printed: whoever waits for that line may send a signal at once.
+    # Before the address is printed: programs that wait for this line may send a signal at once.
     with anyio.open_signal_receiver(SIGTERM, SIGINT) as signals:
         where = await server.listen()
         async with anyio.create_task_group() as group:
