@@ -1,4 +1,4 @@
-"""What users see of a server that processes share: its options, checked, and one clerk in each process that asks it."""
+"""Base of stores on a server shared by processes: checked options, and one background client in each process."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from callboard_actors._clerk import Clerk
 
 LONGEST: Final = 30 * 86_400.0
-"""Seconds that a lease or patience may have: servers count them in whole micro- and milliseconds."""
+"""Largest lease or patience, in seconds; servers count them in whole micro- and milliseconds."""
 NAME_RULE: Final = "1 to 200 letters, digits and . @ + - _"
 _NAME: Final = re.compile(r"[\w.@+-]{1,200}")
 
@@ -20,40 +20,44 @@ C = TypeVar("C", bound=Clerk[Any])
 
 
 class ServerStore(ABC, Generic[C]):
-    """A store on a server: one clerk in each process that asks it.
+    """Store on a server, with one background client in each process that uses it.
 
     Args:
-        whose: the class that a user has written, for errors.
-        where: the server, without a password.
+        whose: name of the user's class, for errors.
+        where: address of the server, without a password.
     """
 
     def __init__(self, whose: str, where: str) -> None:
         self._whose = whose
         self._where = where
+        # Any thread may be the first to use the store, so `_current` is read and replaced under the lock only.
         self._lock = threading.Lock()
         self._current: C | None = None
 
     def close(self) -> None:
-        """Give the connection up, until somebody asks again; waits at most a second for the server to hear it."""
+        """Close the connection until the store is used again; waits at most a second for the final messages."""
         with self._lock:
             clerk, self._current = self._current, None
         if clerk is not None:
+            # Outside the lock: other threads may use the store meanwhile, with a new client.
             clerk.close()
 
     @abstractmethod
     def _new_clerk(self) -> C:
-        """Make a clerk for this process; called with the lock held."""
+        """Make a client for this process; called with the lock held."""
 
     def _clerk(self) -> C:
         with self._lock:
             clerk = self._current
             if clerk is None or clerk.pid != os.getpid():  # after a fork the child has the object, but not the thread
                 clerk = self._current = self._new_clerk()
+                # Stops the thread when the store is garbage. Not at exit: there `_close_all` waits for the final
+                # messages.
                 weakref.finalize(self, clerk.dismiss).atexit = False
             return clerk
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it was made with; a copy has a clerk of its own, and is one more process to the server."""
+        """Return the options only; a copy gets its own client and counts as one more process at the server."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -64,19 +68,21 @@ class ServerStore(ABC, Generic[C]):
 
 
 def split_url(whose: str, url: object, remedy: str) -> SplitResult:
-    """The parts of a URL; no error shows any, for what looks like a host may be half a password.
+    """Split a URL into its parts; no error quotes any of them, because the text may contain a password.
 
     Raises:
-        ValueError: for what is no URL, and for a password that ends too early because it is not quoted.
-        TypeError: for what is no text.
+        ValueError: if it is not a URL, or if its password ends too early because it is not quoted.
+        TypeError: if it is not a string.
     """
     if not isinstance(url, str):
         raise TypeError(f"{whose}(url) is a URL, got {url!r}; {remedy}")
     try:
         parts = urlsplit(url)
+        # PostgreSQL takes several hosts, separated by commas; an IPv6 host has colons within brackets.
         numbers = [host.rpartition("]")[2].partition(":")[2] for host in parts.netloc.rpartition("@")[2].split(",")]
     except ValueError:
         raise ValueError(f"{whose}(url) is no URL; {remedy}") from None
+    # An unquoted '/', '?' or '#' in a password ends the host early: the rest lands in the path, query or fragment.
     is_cut = parts.fragment or (parts.netloc and "@" not in parts.netloc and "@" in parts.path)
     if is_cut or not all(number.isdecimal() for number in numbers if number):
         raise ValueError(
@@ -87,27 +93,27 @@ def split_url(whose: str, url: object, remedy: str) -> SplitResult:
 
 
 def check_prefix(whose: str, prefix: object) -> None:
-    """Raise ValueError for what cannot stand before the names of what is kept."""
+    """Raise ValueError for a prefix that may not stand before stored names."""
     if not is_name(prefix):
         raise ValueError(f"{whose}(prefix=...) is {NAME_RULE}, got {prefix!r}")
 
 
 def is_name(value: object) -> bool:
-    """Whether it can be part of a key: without what separates keys, and short enough for any server."""
+    """Return whether a value may be part of a key: no separators, and short enough for every server."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
-    """Check that options are numbers of seconds, and in range.
+    """Raise for options that are not numbers of seconds, or are out of range.
 
     Args:
-        whose: the class that a user has written, for errors.
-        options: the name of each, its value, and the least that it may be.
-        longest: the most that any of them may be.
+        whose: name of the user's class, for errors.
+        options: name, value and smallest allowed value of each option.
+        longest: largest allowed value of all of them.
 
     Raises:
-        ValueError: for one out of range.
-        TypeError: for what is no number.
+        ValueError: for a number out of range.
+        TypeError: for a value that is not a number.
     """
     for option, value, least in options:
         if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -1,1 +1,1 @@
-"""One owner for each key among many processes: what is the same wherever keys are kept."""
+"""Fleets of processes with one owner for each key: the part that does not depend on the server."""

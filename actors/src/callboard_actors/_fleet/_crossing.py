@@ -1,4 +1,4 @@
-"""Waits in any event loop for what happens in the thread of a desk."""
+"""Bridge from the fleet client's thread to tasks of any event loop."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class News:
-    """Wakes one task again and again; from any thread."""
+    """Repeatable wake-up of one waiting task, callable from any thread. Created in the task's event loop."""
 
     def __init__(self) -> None:
         native: Any = current_token().native_token
@@ -20,24 +20,26 @@ class News:
         self._post: Callable[[Callable[[], object]], object] = (
             native.run_sync_soon if is_trio else native.call_soon_threadsafe
         )
+        # Touched in its own loop only: anyio events are not thread-safe, so other threads go through `_post`.
         self._event = anyio.Event()
 
     def tell(self) -> None:
         """Wake the task that waits; from any thread."""
-        with contextlib.suppress(RuntimeError):  # its loop is over, and nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             self._post(self._set)
 
     def _set(self) -> None:
         self._event.set()
 
     async def wait(self) -> None:
-        """Wait until somebody has called `tell` since the last time."""
+        """Wait until `tell` was called after the previous wait returned."""
         await self._event.wait()
+        # Callers change their state before `tell` and read it after `wait`, so a wake-up lost here loses no news.
         self._event = anyio.Event()
 
 
 class Answer(Generic[T]):
-    """One result that is made in another thread."""
+    """Result computed in another thread, for one waiting task."""
 
     def __init__(self) -> None:
         self._news = News()
@@ -53,11 +55,12 @@ class Answer(Generic[T]):
         self._news.tell()
 
     async def wait(self) -> T:
-        """Wait in a task of any event loop for what the thread of the desk will find.
+        """Wait in a task of any event loop for the result from the client's thread.
 
         Raises:
-            Exception: what it failed of.
+            Exception: the error given to `fail`.
         """
+        # A list, because `None` is a possible result. Appending and reading it need no lock.
         while not self._found and self._failed is None:
             await self._news.wait()
         if self._failed is not None:

@@ -1,6 +1,6 @@
-"""One member of a fleet: a thread with one event loop, which speaks to the server for it.
+"""Client of one fleet member: a thread with an asyncio loop that holds the connection to the server.
 
-So leases are renewed and replies are heard whatever the event loops of the process do, be it asyncio or trio.
+It renews the lease and receives replies even while the event loops of the process, asyncio or trio, are busy.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ T = TypeVar("T")
 _logger = logging.getLogger("callboard_actors.fleet")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-"""Seconds between two attempts to reach a server."""
+"""Seconds between two attempts to connect; doubled after each failure."""
 _AT_ONCE = 16
-"""Words to the server, for each of which it may need a connection; a sign of life waits for none of them."""
+"""Requests to the server at the same time, each of which may need a connection. Heartbeats are not counted."""
 _TO_LEAVE = 2.0
-"""Seconds to tell the server that all keys are free."""
+"""Seconds at exit to tell the server that all keys are free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """On which terms a member takes part.
+    """Options of a fleet member.
 
     Args:
-        where: the server, for errors and logs: without a password.
-        lease: seconds without a word after which a member counts as dead.
-        patience: seconds for which asks wait while the server is away; `None` for as long as they may.
+        where: the server's address for errors and logs, without a password.
+        lease: seconds without a heartbeat after which a member counts as dead.
+        patience: seconds that asks wait during an outage; `None` for as long as their budgets allow.
     """
 
     where: str
@@ -47,16 +47,16 @@ class Terms:
 
 
 class Desk:
-    """Keeps a member at its server, and lets others use the connection.
+    """Client that keeps a member registered at the server, and lends its connection to other parts of the member.
 
     Args:
-        member: the id of the member.
+        member: the member's id.
         line: makes a connection that is not open yet.
-        terms: how it takes part.
-        on_mail: told of letters.
-        on_lost: told why nothing is owned any more.
-        on_beat: told after each sign of life.
-        on_failure: told why nobody can be asked.
+        terms: options of the member.
+        on_mail: called with each message to this member.
+        on_lost: called with the reason when this member no longer owns any key.
+        on_beat: called after each heartbeat.
+        on_failure: called with the error when the server cannot be used.
     """
 
     def __init__(
@@ -74,28 +74,31 @@ class Desk:
         self.terms = terms
         self._make = line
         self._on_mail, self._on_lost, self._on_beat, self._on_failure = on_mail, on_lost, on_beat, on_failure
+        # Written in the client's thread only; `is_up` may read it in another one.
         self._line: FleetLine | None = None
-        self._lease = Lease(terms.lease)
+        self._lease = Lease(terms.lease)  # changed in the client's thread; `is_safe` may read it in any thread
         self._is_closing = False
         self._away_since: float | None = None
+        # Strong references: the loop itself keeps only weak ones to its tasks.
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, name="callboard-fleet", daemon=True)
         self._thread.start()
+        # `do()` uses `self._loop`, which the thread sets before it sets `_ready`.
         self._ready.wait()
         _open.add(self)
 
     def is_safe(self, era: int) -> bool:
-        """Return whether nobody else can own yet what was owned in an era; from any thread."""
+        """Return whether keys acquired in an era cannot have another owner yet; may be called from any thread."""
         return self._lease.is_safe(era)
 
     @property
     def era(self) -> int:
-        """Number of times that all keys were lost."""
+        """Number of times that this member lost all its keys."""
         return self._lease.era
 
     def do(self, what: Callable[[], object]) -> bool:
-        """Have something done in the thread; False if it has ended, and never will."""
+        """Run a function in the client's thread soon; return False if the thread has ended."""
         try:
             self._loop.call_soon_threadsafe(what)
         except RuntimeError:
@@ -103,7 +106,7 @@ class Desk:
         return True
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start a task in the loop of the desk; called in its thread."""
+        """Start a task in the client's loop; called in the client's thread."""
         task = self._loop.create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -114,29 +117,34 @@ class Desk:
             _logger.error("%s: a bug of callboard", self.terms.where, exc_info=error)
 
     async def on_line(self, work: Callable[[FleetLine], Awaitable[T]]) -> T:
-        """Say something to the server, again and again until it has answered; in the thread.
+        """Send a request to the server, and repeat it until it is answered. Runs in the client's thread.
+
+        A request may therefore arrive more than once: each operation of `FleetLine` tolerates that.
 
         Raises:
-            StorageError: if it refuses.
+            StorageError: if the server refuses the request.
         """
         while True:
             await self._up.wait()
             line = None
             try:
                 async with self._room:
+                    # Waiting for the semaphore may have taken long: the connection may be closed by now, or be another
+                    # one.
                     if (line := self._line) is not None:
                         return await work(line)
             except AwayError as error:
+                # A late error of an earlier connection must not end the current one.
                 if line is self._line:
                     self._note_down(error)
 
     def close(self) -> None:
-        """Have it leave the fleet, and end; from any thread, and waits for nothing."""
+        """Leave the fleet and end; returns at once. May be called from any thread."""
         self.do(self._note_closing)
 
     @property
     def is_up(self) -> bool:
-        """Whether the server can be reached, as far as is known."""
+        """Return whether the server can be reached, as far as known."""
         return self._line is not None and self._up.is_set()
 
     @property
@@ -144,7 +152,7 @@ class Desk:
         return not self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait until it has ended, if not for ever; from any thread but its own."""
+        """Wait at most `_TO_LEAVE` for the thread to end. Must not be called in that thread."""
         self._thread.join(_TO_LEAVE)
 
     def _note_closing(self) -> None:
@@ -159,44 +167,48 @@ class Desk:
         self._up, self._down, self._closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._ready.set()
+        # A task of its own: keys are given up in time also while a connection attempt hangs.
         self.start(self._watch_lease)
-        pause = _FIRST_PAUSE
+        pause = _FIRST_PAUSE  # connected before: the first attempt after an outage comes soon
         while not self._is_closing:
             if await self._talk():
                 pause = _FIRST_PAUSE
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+        # Before the tasks are cancelled: from here on no key is safe, and the actors of all keys are told to end.
         self._lose("it has left its fleet")
         for task in self._tasks:
             task.cancel()
+        # Last: asks that still wait fail, because no reply will be received any more.
         self._on_failure(StorageError(self.terms.where, "is asked no more: this process has left the fleet."))
 
     async def _talk(self) -> bool:
-        """Be at the server until the connection breaks; says whether there was one."""
+        """Stay connected until the connection breaks or the client closes; return whether a connection was made."""
         line = self._make()
         try:
             await line.open(self.member)
-            await self._beat(line)
-            self._note_up(line)
+            await self._beat(line)  # registers the member: before that, the server would give it no key
+            self._note_up(line)  # only now may `on_line` use the connection
             await self._until_down(line)
             return True
         except (AwayError, TimeoutError) as error:
             self._note_down(error)
         except StorageError as error:
             self._on_failure(error)
-        except Exception as error:  # a bug of ours or of a client must not leave anybody waiting
+        except Exception as error:  # a bug must not leave asks waiting for ever: treat it as an outage
             _logger.exception("%s: the connection broke", self.terms.where)
             self._note_down(error)
         finally:
-            self._up.clear()
+            self._up.clear()  # before the wait below, so that no new request begins on this connection
             self._line = None
             await self._until_unused()
             await line.close()
         return False
 
     async def _until_unused(self) -> None:
-        """Wait until nobody says anything any more: what is said by a closed connection would open one."""
+        """Wait until no request uses the connection: a request on a closed Redis client would open a new connection."""
+        # Every slot acquired means that no request is running. Each request ends by the connection's own time limits.
         for _ in range(_AT_ONCE):
             await self._room.acquire()
         for _ in range(_AT_ONCE):
@@ -207,8 +219,10 @@ class Desk:
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # Raises the error of a heartbeat or of the mail, which `_talk` treats as a broken connection.
             for task in done:
                 task.result()
+            # Leaving frees all keys at once; without it they stay owned until the lease ends.
             if self._is_closing:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(line.leave(), _TO_LEAVE)
@@ -224,29 +238,36 @@ class Desk:
         while True:
             await asyncio.sleep(self.terms.lease / BEATS)
             await self._beat(line)
+            # Runs between two heartbeats: the next one waits until the check of sent asks has ended.
             await self._on_beat()
 
     async def _beat(self, line: FleetLine) -> None:
+        # Read before sending: the server counts the lease from a later moment, so this side ends earlier.
         said_at = now()
-        # One that hangs is given up with its connection, so that another attempt can save the lease.
+        # A heartbeat that hangs is given up with its connection, so that another attempt can still save the lease.
         was_member = await asyncio.wait_for(line.beat(), self.terms.lease / BEATS)
         if not self._lease.renew(said_at, was_member=was_member):
             self._on_lost("the server has not heard of this process for too long")
 
     async def _watch_lease(self) -> None:
-        """Give up what is owned in time, if the lease cannot be renewed."""
+        """Give up all keys in time if the lease cannot be renewed."""
         while True:
             if self._lease.is_lost():
                 self._lose(f"{self.terms.where} could not be reached for too long")
+            # Wakes when the safe time ends. L / 20 bounds the delay of the patience check, 10 ms the rate of the
+            # checks.
+            # patience.
             await asyncio.sleep(max(0.01, min(self._lease.safe_for(), self.terms.lease / 20)))
             self._refuse_if_away()
 
     def _lose(self, reason: str) -> None:
+        # First: from here on `is_safe` denies every write, whatever the callback below takes.
         self._lease.lose()
         self._on_lost(reason)
 
     def _refuse_if_away(self) -> None:
         patience = self.terms.patience
+        # Asks that were already sent keep waiting: their outcome is decided when the server is back.
         if self._away_since is not None and patience is not None and now() > self._away_since + patience:
             self._on_failure(StorageError(self.terms.where, f"could not be reached for {patience:g} s."))
 
@@ -261,20 +282,21 @@ class Desk:
     def _note_down(self, error: Exception) -> None:
         self._up.clear()
         self._down.set()
+        # Failed attempts in a row are one outage: its start and its warning belong to the first of them.
         if self._away_since is None and not self._is_closing:
             self._away_since = now()
             _logger.warning("%s: cannot be reached (%s); asks of other processes wait", self.terms.where, worded(error))
 
 
 async def _ended(tasks: "Sequence[asyncio.Future[Any]]") -> None:
-    """Cancel tasks until they have ended: clients of servers let a cancellation fall at times."""
+    """Cancel tasks until they have ended; the clients of Redis and PostgreSQL sometimes swallow a cancellation."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
         await asyncio.wait(pending, timeout=0.05)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # it has been seen
+            task.exception()  # retrieved, or asyncio would log it as never retrieved
 
 
 _open: "weakref.WeakSet[Desk]" = weakref.WeakSet()
@@ -282,8 +304,9 @@ _open: "weakref.WeakSet[Desk]" = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Give back the keys of a process that comes to its end."""
+    """Give back the keys of a process that exits."""
     desks = list(_open)
+    # All are told before the first is waited for: their time to leave runs in parallel.
     for desk in desks:
         desk.close()
     for desk in desks:

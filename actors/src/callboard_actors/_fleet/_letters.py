@@ -1,4 +1,4 @@
-"""What members of a fleet write to each other, sealed: a server may be written to by others, who are not believed."""
+"""Signed messages between the members of a fleet; members do not trust others that can write to the server."""
 
 import hmac
 from collections.abc import Hashable
@@ -9,13 +9,13 @@ from callboard_actors.process._pickles import dumps, loads
 from callboard_actors.remote._secret import mac
 
 _SEAL = 32
-"""Bytes of HMAC-SHA256."""
+"""Bytes of an HMAC-SHA256 signature."""
 
 What = Literal["ask", "begun", "told", "cancel", "value", "raised", "lost", "moved", "cancelled", "unknown"]
 
 
 class Letter(NamedTuple):
-    """One message: of whom, about which ask, and what."""
+    """Message from one member to another about one ask."""
 
     what: What
     sender: str
@@ -24,8 +24,9 @@ class Letter(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What an ask says: to whom it goes, and how it is to be done."""
+    """Content of an ask message: the key and token it is for, and the handler with its arguments."""
 
+    # Gate and token tie the ask to one ownership of the key; the number guards against replays.
     gate: str
     token: int
     number: int
@@ -38,63 +39,65 @@ class Asked(NamedTuple):
 
 
 class ForgedError(Exception):
-    """Bytes that were not written by a member of the fleet, or not for this place."""
+    """Raised for bytes that no member of the fleet has signed, or that were signed for another place."""
 
 
 class Seal:
-    """Proves that bytes were written by somebody who has the secret, for one place and no other.
+    """Signer of messages and states: a signature is valid for one fleet and one place only.
 
     Args:
-        secret: of the fleet.
-        fleet: its name.
+        secret: shared by all processes of the fleet.
+        fleet: name of the fleet and its actor.
     """
 
     def __init__(self, secret: bytes, fleet: str) -> None:
         self._key = mac(secret, f"callboard fleet {fleet}".encode())
 
     def sealed(self, place: str, value: object) -> bytes:
-        """Pickle and sign a letter, which can be read in one place only.
+        """Pickle and sign a value for one place: the id of the receiving member, or the gate of a saved state.
 
         Raises:
-            Exception: if it cannot be pickled.
+            Exception: if the value cannot be pickled.
         """
         body = dumps(value)
         return self._mac(place, body) + body
 
     def opened(self, place: str, frame: bytes) -> Any:
-        """Read what was written for a place.
+        """Verify the signature for a place, and unpickle the value.
 
         Raises:
-            ForgedError: if it was not; nothing of it has been read.
+            ForgedError: if the signature is not valid for the place; nothing was unpickled.
         """
+        # Verified before `loads`: unpickling bytes of an attacker would run their code.
         seal, body = frame[:_SEAL], frame[_SEAL:]
-        if not hmac.compare_digest(seal, self._mac(place, body)):
+        if not hmac.compare_digest(seal, self._mac(place, body)):  # in constant time
             raise ForgedError(f"{len(frame)} bytes for {place!r} were written by nobody who has the secret")
         return loads(body)
 
     def _mac(self, place: str, body: bytes) -> bytes:
+        # The length keeps a place and a body from being read with another border between them.
         return hmac.digest(self._key, len(place).to_bytes(4, "big") + place.encode() + body, "sha256")
 
 
 def fingerprint(secret: bytes) -> str:
-    """What members compare to see whether they have one secret; it says nothing of it."""
+    """Return a text by which members check that they share one secret; it does not reveal the secret."""
     return mac(secret, b"callboard fleet: whose secret is it?").hex()[:16]
 
 
 def gate_of(actor: str, key: Hashable) -> str:
-    """What a server calls a key: it need not know what it is made of.
+    """Return the server's name for a key: a digest, equal in all processes, which shows nothing of the key.
 
     Raises:
-        ValueError: for a key that no other process could write again.
+        ValueError: for a key whose digest would differ in another process.
     """
     return f"{actor}/{digest(key)[:32]}"
 
 
 def key_of(ask: FleetAsk) -> bytes:
-    """The key of an ask, to be sent.
+    """Pickle the key of an ask.
 
     Raises:
-        TypeError: if it cannot be.
+        TypeError: if the key cannot be pickled.
     """
     try:
         return dumps(ask.key)
@@ -103,14 +106,15 @@ def key_of(ask: FleetAsk) -> bytes:
 
 
 def arguments_of(ask: FleetAsk) -> bytes:
-    """The arguments of an ask, to be sent.
+    """Pickle the arguments of an ask.
 
     Raises:
-        TypeError: if one cannot be; says which.
+        TypeError: if an argument cannot be pickled; the error names it.
     """
     try:
         return dumps((ask.args, dict(ask.kwargs)))
     except Exception as error:
+        # The pickler does not say which argument failed, so each is tried alone.
         named = [(f"argument {place}", value) for place, value in enumerate(ask.args, 1)]
         for name, value in [*named, *((f"argument {name}", value) for name, value in ask.kwargs.items())]:
             try:

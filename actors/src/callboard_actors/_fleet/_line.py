@@ -1,4 +1,4 @@
-"""What a server is asked for that says who owns which key, and that carries asks and replies."""
+"""Protocol of a server that records the owner of each key, and carries asks and replies between members."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from callboard import StorageError
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Who owns a key now."""
+    """Owner of a key at the moment."""
 
     owner: str = ""
-    """The member; "" for nobody."""
-    token: int = 0
+    """Id of the member that owns the key; "" if no member does."""
+    token: int = 0  # of fencing: each owner of a key has a higher one than those before it
     opens_in: float = 0.0
-    """Seconds until somebody may own it, if nobody does: a server that has just started waits for the end of leases."""
+    """Seconds until a key without an owner may get one; a server that has just started waits until old leases end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Who has a key, as far as its asker knows: a message arrives if that is still so."""
+    """Owner of a key as far as the asker knows; a message to it is accepted only if that is still true."""
 
     gate: str
     owner: str
@@ -29,23 +29,24 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What all members of a fleet have alike.
+    """Settings that must be equal in all members of a fleet.
 
     Args:
         lease: in microseconds.
-        seal: the fingerprint of their secret.
+        seal: fingerprint of the secret.
     """
 
+    # Checked by the server at each heartbeat: a member with a shorter lease would break the argument in `_lease`.
     lease: int
     seal: str
 
     @property
     def written(self) -> str:
-        """What is stored at the server of what all members have alike, in one text to compare."""
+        """Text under which the server stores these settings, to compare them."""
         return f"{self.lease}:{self.seal}"
 
     def refusal(self, where: str, written: str) -> StorageError:
-        """What is said to one that comes with others."""
+        """Return the error for a member with settings other than the stored ones."""
         lease = int(written.partition(":")[0])
         if lease == self.lease:
             return StorageError(where, "has other processes of this fleet with another secret. Give all the same one.")
@@ -57,70 +58,81 @@ class Common:
 
 
 class FleetLine(Protocol):
-    """Connections of one member to a server. Whatever is said may be said again, if its answer was lost.
+    """Connections of one member to a server.
 
-    All of it raises `AwayError` if the server cannot be reached, and `StorageError` if it refuses.
+    Every operation may be repeated if its answer was lost, and does no harm when it arrives twice.
+    All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses.
     """
 
     async def open(self, member: str) -> None:
-        """Connect to the server as this member, so that everything else can be said."""
+        """Connect to the server as this member; comes before every other operation."""
         ...
 
     async def beat(self) -> bool:
-        """Be a member for one more lease; False if this one was none, or was none any more, and is one now."""
+        """Send a heartbeat: this process is a member for one more lease.
+
+        Returns False if it was not a member before, or no longer, and has become one now.
+        """
         ...
 
     async def own(self, gate: str) -> Owned:
-        """Own a key that nobody owns; says who does."""
+        """Acquire a key that has no owner; return the owner that the key then has."""
         ...
 
     async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
-        """Whether each of these members still owns its key, under the same token."""
+        """Return, for each address, whether that member still owns the key under the same token."""
         ...
 
     async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
-        """Put an ask into the mail of the owner of a key; False if that does not own it.
+        """Put an ask into the mail of a key's owner; return False if that member does not own the key.
 
         Args:
             to: the owner.
-            number: counts what this member sends to that one; of what has a number that was there, nothing is put.
-            ask: its id.
-            frame: the ask.
+            number: count of this member's asks to that owner; an ask with a number that has arrived is not put again.
+            ask: id of the ask.
+            frame: the signed ask.
         """
         ...
 
     async def begin(self, gate: str, token: int, ask: str) -> bool:
-        """Begin an ask that was sent to this member; False if it was recalled, or the key is owned no more."""
+        """Mark an ask to this member as begun; return False if it was recalled, or if the key has another owner."""
         ...
 
     async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
-        """Have an ask never begin; if it may have begun, put a marker into the own mail, after any reply to it."""
+        """Ensure that an ask never begins; return False if it may have begun.
+
+        In that case the marker is put into the asker's own mail, behind any reply to the ask that is already there.
+        """
         ...
 
     async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
-        """Put letters into the mail of members: to whom, the letter, and the ask that it ends, or ""."""
+        """Put messages into the mail of members.
+
+        Args:
+            letters: for each message the receiver, the signed frame, and the id of the ask that it ends, or "".
+        """
         ...
 
     async def give_back(self, gate: str, token: int) -> None:
-        """Give a key up, so that whoever asks next may own it."""
+        """Give up a key, so that the next asker may own it."""
         ...
 
     async def save(self, gate: str, token: int, state: bytes) -> bool:
-        """Keep a state; False if the key has a later owner."""
+        """Save the state of a key; return False if the key has a later owner."""
         ...
 
     async def load(self, gate: str) -> bytes | None:
-        """The state that the key's last owner has stored; `None` if there is none."""
+        """Return the state that the last owner of the key saved; `None` if there is none."""
         ...
 
     def mail(self) -> AsyncIterator[Sequence[bytes]]:
-        """Letters to this member, in the order in which they were put; each is there until the next are asked for."""
+        """Yield batches of messages to this member, in order; a batch is deleted when the next one is requested."""
         ...
 
     async def leave(self) -> None:
-        """Stop being a member, so that its keys count as free."""
+        """Stop being a member, so that this member's keys count as free."""
         ...
 
     async def close(self) -> None:
-        """Let the connections go; raises nothing."""
+        """Close the connections; never raises."""
         ...

@@ -1,4 +1,4 @@
-"""One member of a fleet: the `Membership` of one kind of actors in one process."""
+"""Fleet membership of one kind of actors in one process."""
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable
@@ -24,27 +24,28 @@ T = TypeVar("T")
 _logger = logging.getLogger("callboard_actors.fleet")
 
 _TO_LEAVE = 5.0
-"""Seconds to send the last replies."""
+"""Seconds to send the last replies, and then to end the client."""
 
 
 class Member:
-    """Takes part in a fleet with the actors of one kind.
+    """Member of a fleet, for the actors of one kind.
 
     Args:
-        host: has them.
+        host: the actors of this process.
         line: makes a connection to the server.
-        terms: on which it takes part.
-        seal: of the fleet.
+        terms: options of the member.
+        seal: signer of the fleet.
     """
 
     def __init__(self, host: FleetHost, line: Callable[[], FleetLine], terms: Terms, seal: Seal) -> None:
         self._seal = seal
         self._where = terms.where
-        member = uuid4().hex[:16]
+        member = uuid4().hex[:16]  # new in each process and after each restart, so no message is for an earlier one
         self._member = member
         self._post = Post(host.name, member, seal, host.lost)
         self._answers = Answers(host, self._post)
         self.snapshots = KeptStates(self._post, seal, terms.where)
+        # Last: the client's thread starts here, and its callbacks use the fields above.
         self._desk = self._post.desk = Desk(
             member,
             line,
@@ -56,21 +57,22 @@ class Member:
         )
 
     def owned(self, key: Hashable) -> HeldKey | None:
-        """Returns how this process owns a key; `None` if it does not."""
+        """Return how this process owns a key; `None` if it does not."""
         return self._post.held(key)
 
     def post(self, ask: FleetAsk) -> PostedAsk:
-        """Have an ask done by whoever owns its key."""
+        """Queue an ask for the owner of its key."""
         return self._post.post(ask)
 
     def give_back(self, key: Hashable) -> None:
-        """Give a key up, so that another process may own it."""
+        """Give up a key, so that another process may own it."""
         self._post.give_back(key)
 
     async def leave(self) -> None:
-        """Own nothing any more, and ask nobody."""
-        self._post.is_left = True
+        """Leave the fleet: own no key any more, and send no asks."""
+        self._post.is_left = True  # new asks fail from here on, while those that run may still be answered
         with anyio.move_on_after(_TO_LEAVE):
+            # Replies that are still to be sent need the server; without it, waiting is of no use.
             while self._desk.is_up and not (self._answers.is_quiet and self._post.is_quiet):
                 await anyio.sleep(0.005)
         self._desk.close()
@@ -79,6 +81,7 @@ class Member:
                 await anyio.sleep(0.005)
 
     def _hear(self, frame: bytes) -> None:
+        # Anyone with access to the server may have written this frame: it is unpickled only if its signature is valid.
         try:
             letter: Letter = self._seal.opened(self._member, frame)
         except ForgedError as error:
@@ -91,12 +94,12 @@ class Member:
 
 
 class KeptStates:
-    """The states of actors that do not live, at the server; of one key, only its last owner writes it.
+    """Saved states of actors at the server; only the last owner of a key may write the key's state.
 
     Args:
-        post: of a member.
-        seal: of the fleet.
-        where: the server, for errors.
+        post: router of the member.
+        seal: signer of the fleet.
+        where: address of the server, for errors.
     """
 
     def __init__(self, post: Post, seal: Seal, where: str) -> None:
@@ -105,20 +108,21 @@ class KeptStates:
         self._where = where
 
     async def load(self, actor: str, key: Hashable) -> object:
-        """The state that was saved last; `None` for none."""
+        """Return the state that was saved last; `None` if there is none."""
         gate = gate_of(actor, key)
         found = await self._at_desk(partial(_load, gate))
         return None if found is None else self._seal.opened(gate, found)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Keep a state in place of the one before.
+        """Save a state in place of the one before.
 
         Raises:
-            StorageError: if this process owns the key no more.
+            StorageError: if this process no longer owns the key.
         """
         gate, held = gate_of(actor, key), self._post.held(key)
         if held is None:
             raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: this process owns its key no more.")
+        # The server compares tokens: a write that was under way while the lease ended is refused there.
         kept = await self._at_desk(partial(_save, gate, held.token, self._seal.sealed(gate, snapshot)))
         if not kept:
             self._post.lose(key, held, "another process owns its key now")
@@ -127,10 +131,12 @@ class KeptStates:
     async def _at_desk(self, work: Callable[[FleetLine], Awaitable[T]]) -> T:
         answer = Answer[T]()
 
+        # Runs in the client's thread, because only that thread may use the connection.
         async def ask() -> None:
             try:
                 answer.give(await self._post.desk.on_line(work))
             except BaseException as error:
+                # Also for a cancellation, as the client ends: the actor's task must not wait for ever.
                 answer.fail(error)
                 if not isinstance(error, Exception):
                     raise

@@ -1,4 +1,4 @@
-"""One key, as one member of a fleet knows it: who owns it, and what it is asked from here."""
+"""One key as one member of a fleet knows it: its owner, and the asks of this process to it."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class HeldKey:
-    """How this process owns a key, and whether it still does: the `Ownership` of a `callboard.Fleet`.
+    """Ownership of a key by this process: the `Ownership` of a `callboard.Fleet`.
 
     Args:
-        token: of fencing.
-        is_safe: whether the lease of this process lasts; from any thread.
+        token: fencing token.
+        is_safe: whether this process's lease still lasts; may be called from any thread.
     """
 
     __slots__ = ("_is_over", "_is_safe", "token")
@@ -23,47 +23,52 @@ class HeldKey:
     def __init__(self, token: int, is_safe: Callable[[], bool]) -> None:
         self.token = token
         self._is_safe = is_safe
-        self._is_over = False
+        self._is_over = False  # only ever set to True, so it needs no lock
 
     @property
     def is_current(self) -> bool:
         return not self._is_over and self._is_safe()
 
     def end(self) -> None:
-        """Own the key no more: what still runs for it has no right to."""
+        """Give up the ownership: code that still runs for the key may no longer write."""
         self._is_over = True
 
 
 class Route:
-    """The way of asks to one key. Changes under the lock of its desk."""
+    """Route of asks to one key.
+
+    `held`, `queue`, `is_unwanted` and `is_busy` change under the router's lock; the rest in the client's thread.
+    """
 
     def __init__(self, key: Hashable, gate: str) -> None:
         self.key = key
         self.gate = gate
         self.held: HeldKey | None = None
-        """That it is owned here."""
+        """Ownership by this process, if it owns the key."""
+        # May be out of date: the server checks it when an ask is sent.
         self.owner: Address | None = None
-        """Who owns it elsewhere, as far as is known."""
+        """Owner in another process, as far as known."""
         self.queue = deque["PostedAsk"]()
-        """What is to be sent, or done here."""
+        """Asks that wait to be sent, or to run here."""
+        # A dict keeps insertion order, in which recalled asks are looked at.
         self.sent: dict[str, PostedAsk] = {}
-        """What has no reply yet, in order."""
+        """Sent asks without a reply, by id, in order."""
         self.is_suspect = False
-        """Whether what was sent may never be done there."""
+        """True if the owner may be gone, so that sent asks must be recalled."""
         self.is_sent_back = False
-        """Whether an owner has just sent an ask back."""
+        """True if an owner has just sent an ask back."""
         self.is_unwanted = False
-        """Whether nobody here wants to own it any more."""
+        """True if the key is to be given up when the route is no longer busy."""
         self.is_busy = False
-        """Whether somebody sees to the queue."""
+        """True while a task processes the queue; at most one does."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is lost if it is forgotten."""
+        """Return whether the route can be dropped without losing anything."""
         return not (self.held or self.queue or self.sent or self.is_busy)
 
     def queue_again(self, asks: "Iterable[PostedAsk]") -> None:
-        """Have asks wait again, all in the order in which they were asked."""
+        """Put asks back into the queue; all asks then wait in the order in which they were made."""
         for one in asks:
             one.state = "queued"
         self.queue = deque(sorted([*asks, *self.queue], key=lambda one: one.order))

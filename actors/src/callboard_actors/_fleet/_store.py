@@ -1,4 +1,4 @@
-"""What users see of a fleet, whichever server it has: its options, checked, and the protocol."""
+"""Base of `RedisFleet` and `PostgresFleet`: checked options, and the `Fleet` protocol."""
 
 import os
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from callboard_actors._server_store import check_seconds
 from callboard_actors.remote._secret import checked
 
 _LONGEST = 86_400.0
-"""Seconds."""
+"""Largest lease or patience, in seconds."""
 VARIABLE = "CALLBOARD_FLEET_SECRET"
 
 
 class FleetStore:
-    """A fleet, as one process knows it.
+    """Fleet, as one process knows it.
 
     Args:
-        whose: the class that a user has written, for errors.
-        where: the server, without a password.
-        line: makes a connection to it, given what its members must have in common.
-        prefix: of the fleet.
-        secret: that all of its processes share; `None` for that of the environment.
-        lease: seconds.
-        patience: seconds.
+        whose: name of the user's class, for errors.
+        where: address of the server, without a password.
+        line: makes a connection to the server, given the settings that all members must share.
+        prefix: name of the fleet at the server.
+        secret: shared by all processes of the fleet; `None` takes it from the environment.
+        lease: seconds without a heartbeat after which a member counts as dead.
+        patience: seconds that asks wait during an outage; `None` for no end.
     """
 
     def __init__(
@@ -48,21 +48,23 @@ class FleetStore:
         self._whose = whose
         self._prefix = prefix
         self._secret = _secret(whose, secret)
+        # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
         self._line = partial(line, Common(lease=round(lease * 1e6), seal=fingerprint(self._secret)))
         self._terms = Terms(where=where, lease=lease, patience=patience)
 
     @property
     def lease(self) -> float:
-        """Seconds without a sign of life after which a process counts as dead."""
+        """Seconds without a heartbeat after which a process counts as dead."""
         return self._terms.lease
 
     @property
     def clean_up(self) -> float:
-        """Seconds that an owner has to end what runs, once it has given up a key."""
+        """Seconds that an owner has to end its running code after it gave up a key."""
         return self._terms.lease * CLEAN_UP
 
     def admit(self, host: FleetHost, /) -> Member:
-        """Have the actors of one kind in this process take part; waits for nothing."""
+        """Make the actors of one kind in this process a member of the fleet; returns at once."""
+        # The actor's name is part of what is signed: a message for one kind of actors is invalid for another.
         return Member(host, self._line, self._terms, Seal(self._secret, f"{self._prefix}/{host.name}"))
 
     def __repr__(self) -> str:
