@@ -1,1 +1,1 @@
-"""Documents that processes share, whichever server keeps them."""
+"""Documents shared by many processes: the part that does not depend on the server."""

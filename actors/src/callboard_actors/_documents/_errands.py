@@ -1,6 +1,6 @@
-"""What a process wants of documents, and what follows for one document from all that is wanted of it at once.
+"""Pending changes of documents, and the text that results from all changes of one document together.
 
-Decides, and never waits; everything here happens in the thread of one desk.
+Decides, and never waits; all of it runs in the client's thread.
 """
 
 import re
@@ -12,20 +12,21 @@ from callboard.documents import EVERYBODY, Away, Document, Done, Found, Rule, Wr
 from callboard_actors._documents._line import Shelved
 
 _PROCESS = re.compile(r"[0-9a-f]{16}")
-"""How processes are named; what else a document names is nobody, and may be no channel of the server's."""
+"""Form of a process id. A document may name any text, which must not become the name of a channel."""
 
 
 @dataclass(slots=True, eq=False)
 class Errand:
-    """A rule to be followed, and who waits for what it says."""
+    """Pending change: a rule to apply to a document, and the caller's callback, if one waits."""
 
     document: Document
     rule: Rule[Any]
     on_answer: Callable[[Done[Any] | Away | Exception], object] | None
+    # Set by the first answer: the outage timer and the server may both answer.
     is_over: bool = False
 
     def answer(self, answer: Done[Any] | Away | Exception) -> None:
-        """Answer whoever waits for the errand; a second answer is dropped."""
+        """Answer the waiting caller; a second answer is dropped."""
         if not self.is_over:
             self.is_over = True
             if self.on_answer is not None:
@@ -33,7 +34,7 @@ class Errand:
 
 
 class Bundle:
-    """All that is wanted of one document at once, in order.
+    """All pending changes of one document, in order.
 
     Args:
         errands: for one document.
@@ -47,33 +48,38 @@ class Bundle:
         self._says: list[tuple[Errand, Done[Any] | Exception]] = []
 
     def follow(self, shelved: Shelved, me: str) -> Written | None:
-        """Follow the rules, each upon what those before it have made of the document; what follows, if anything."""
+        """Apply the rules in order, each to the result of the one before; return the new text, if it changes."""
+        # Each rule sees only the marks that it has asked for.
         numbers = dict(zip(self.document.marks, shelved.marks, strict=True))
         text, left, written = shelved.text, shelved.left, None
+        # A repeated round starts over: answers from an outdated text must not be given.
         self._says = []
         for errand in [one for one in self.errands if not one.is_over]:
             marks = tuple(numbers[mark] for mark in errand.document.marks)
             try:
                 new, says = errand.rule(Found(text=text, left=left, marks=marks, now=shelved.now, me=me))
-            except Exception as error:  # a rule is another's code; who waits for it must not wait for ever
+            except Exception as error:  # a rule is foreign code: its error is its caller's answer, and the others go on
                 self._says.append((errand, error))
                 continue
             self._says.append((errand, Done(says)))
             if new is not None:
+                # The next rule sees this result as if it had been read.
                 text, left = new.text, new.lives
                 written = new if written is None else replace(new, tell=written.tell | new.tell)
+        # Deleting a document that does not exist, with no process to tell, is no change.
         if written is None or (written.text is None and not shelved.version and not written.tell):
             return None
+        # Names come from document texts, which anything with access to the server may have written.
         return replace(written, tell=frozenset(one for one in written.tell if one == EVERYBODY or _is_process(one)))
 
     def answer(self) -> None:
-        """Tell all what their rules say, now that it is so."""
+        """Give all callers the answers of their rules, now that the text is written."""
         for errand, says in self._says:
             errand.answer(says)
 
 
 def bundles(errands: Iterable[Errand]) -> list[Bundle]:
-    """Errands by document, in the order of the first of each."""
+    """Group changes by document, in the order of the first change of each."""
     by_document: dict[tuple[str, str], list[Errand]] = {}
     for errand in errands:
         by_document.setdefault((errand.document.shelf, errand.document.name), []).append(errand)

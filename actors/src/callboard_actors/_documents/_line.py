@@ -1,4 +1,4 @@
-"""What is said to a server that keeps documents, and what it answers. The server compares, and decides nothing."""
+"""Protocol of a server of documents. The server compares versions, and decides nothing else."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from callboard_actors._clerk import Connection
 
 @dataclass(frozen=True, slots=True)
 class Shelved:
-    """A document as a server has it.
+    """Document as the server has it.
 
     Args:
-        version: which one of it; "" for none.
-        text: what it says; `None` if there is none, it is too large, or none that could have been written here.
-        left: seconds that it still lives.
-        marks: the numbers of the marks that were asked for.
-        now: the time there, in seconds.
+        version: of the document; "" for none.
+        text: of the document; `None` if it does not exist, is too large, or was not written by this package.
+        left: seconds until it expires.
+        marks: numbers of the requested marks.
+        now: the server's time, in seconds.
     """
 
     version: str
@@ -29,7 +29,7 @@ class Shelved:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A new text for a document, if it is still the one that was seen."""
+    """New text for a document, to be written only if its version is still the one that was read."""
 
     document: Document
     version: str
@@ -37,29 +37,29 @@ class Swap:
 
     @property
     def lives(self) -> int:
-        """Milliseconds until it is gone, at least 1; 0 for no end."""
+        """Milliseconds until the document expires, at least 1; 0 for never."""
         seconds = self.written.lives
         return 0 if seconds == float("inf") else max(1, round(seconds * 1000))
 
 
 class DocumentLine(Connection, Protocol):
-    """A connection to a server that keeps documents, of one process."""
+    """Connection of one process to a server of documents."""
 
     async def read(self, documents: Sequence[Document]) -> Sequence[Shelved]:
-        """How these are, and their marks, which are made if they are not there.
+        """Read documents and their marks; missing marks are created.
 
         Raises:
             AwayError: if the server cannot be reached.
-            StorageError: if it refuses.
+            StorageError: if the server refuses.
         """
         ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        """Which documents have become what was said; the others were not what was seen any more.
+        """Write documents; return for each whether it was written. A document that has changed since its read is not.
 
         Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
+            AwayError: if the server cannot be reached; the write may or may not have arrived.
+            StorageError: if the server refuses.
         """
         ...
 
@@ -67,20 +67,20 @@ class DocumentLine(Connection, Protocol):
         """Set marks at the server, which tells every process of them.
 
         Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
+            AwayError: if the server cannot be reached; the marks may or may not have been set.
+            StorageError: if the server refuses.
         """
         ...
 
     async def now(self) -> float:
-        """The time there, in seconds.
+        """Return the server's time, in seconds.
 
         Raises:
             AwayError: if the server cannot be reached.
-            StorageError: if it refuses.
+            StorageError: if the server refuses.
         """
         ...
 
     def heard(self) -> AsyncIterator[Document]:
-        """Documents and marks that this process was told of."""
+        """Yield the documents and marks of which the server notifies this process."""
         ...

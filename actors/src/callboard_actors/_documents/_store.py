@@ -1,4 +1,4 @@
-"""What users see of a store of shared documents, whichever server has it: its options, checked, and the protocol."""
+"""Base of `RedisDocuments` and `PostgresDocuments`: checked options, and the protocol of a store of documents."""
 
 import time
 import weakref
@@ -13,22 +13,22 @@ from callboard_actors._server_store import ServerStore, check_seconds
 
 _SMALLEST: Final = 64 * 1024
 _LARGEST: Final = 64 * 1024 * 1024
-"""Bytes that a document may have at least and at most; servers copy them several times."""
+"""Range of the size limit of a document, in bytes; servers copy a document several times."""
 
 T = TypeVar("T")
 
 
 class DocumentStore(ServerStore[Desk]):
-    """A store of shared documents: one desk in each process that asks it.
+    """Store of shared documents, with one client in each process that uses it.
 
     Args:
-        whose: the class that a user has written, for errors.
-        where: the server, without a password.
-        line: makes a connection to it.
-        lease: seconds.
-        away: what becomes of calls while the server is away.
-        patience: seconds.
-        largest: bytes.
+        whose: name of the user's class, for errors.
+        where: address of the server, without a password.
+        line: makes a connection to the server.
+        lease: seconds without a heartbeat after which a process counts as dead.
+        away: policy for calls during an outage.
+        patience: seconds that a caller waits for the server.
+        largest: size limit of a document, in bytes.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class DocumentStore(ServerStore[Desk]):
         self._largest = largest
         self._line = line
         self._terms = DocumentTerms(where=where, lease=lease, away=away, patience=patience)
+        # Weak: a listener, such as a circuit breaker, ends with its owner. Shared with the client, which reads it.
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         super().__init__(whose, where)
 
@@ -56,7 +57,7 @@ class DocumentStore(ServerStore[Desk]):
         return Desk(self._line, self._terms, self._listeners)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it was made with; who listens to this one does not listen to a copy."""
+        """Return the options only; listeners of this store do not listen to a copy."""
         return {name: value for name, value in super().__getstate__().items() if name != "_listeners"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -64,12 +65,12 @@ class DocumentStore(ServerStore[Desk]):
 
     @property
     def lease(self) -> float:
-        """Seconds without a word after which a process counts as dead."""
+        """Seconds without a heartbeat after which a process counts as dead."""
         return self._terms.lease
 
     @property
     def largest(self) -> int:
-        """How many bytes a document may have."""
+        """Size limit of a document, in bytes."""
         return self._largest
 
     def change(
@@ -79,27 +80,27 @@ class DocumentStore(ServerStore[Desk]):
         on_answer: Callable[[Done[T] | Away | Exception], object] | None = None,
         /,
     ) -> None:
-        """Have a rule followed, and never wait; from any thread."""
+        """Apply a rule to a document without waiting; may be called from any thread."""
         self._clerk().change(Errand(document, rule, on_answer))
 
     def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], object]:
-        """Have a rule followed at each sign of life, until the function is called that is returned."""
+        """Apply a rule at each heartbeat until the returned function is called."""
         return self._clerk().tend(document, rule)
 
     def mark(self, shelf: str, name: str, /) -> None:
-        """Set a mark, and never wait; from any thread."""
+        """Set a mark without waiting; may be called from any thread."""
         self._clerk().mark(Document(shelf, name))
 
     def listen(self, listener: Listener, /) -> None:
-        """Tell a listener of documents, as long as it lives."""
+        """Tell a listener of changed documents as long as the listener lives."""
         self._listeners.add(listener)
 
     def clock(self) -> float:
-        """The time of the server, in seconds, as far as it is known here."""
+        """Return the server's time in seconds, as far as this process knows it."""
         return time.monotonic() + self._clerk().ahead
 
 
 def check_largest(whose: str, largest: object) -> None:
-    """Raise ValueError for what is no number of bytes that a document may have."""
+    """Raise ValueError for a value that is not an allowed size limit of a document."""
     if isinstance(largest, bool) or not isinstance(largest, int) or not _SMALLEST <= largest <= _LARGEST:
         raise ValueError(f"{whose}(largest=...) is {_SMALLEST:,} to {_LARGEST:,} bytes, got {largest!r}")

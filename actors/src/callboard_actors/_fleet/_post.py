@@ -304,7 +304,7 @@ class Post:
         route.is_suspect, route.owner = True, None
 
     async def _take_back(self, route: Route) -> None:
-        """Recall sent asks that have not begun, and queue them for the next owner. Asks that began are never repeated."""
+        """Recall sent asks that have not begun, and queue them for the next owner. Asks that began stay as they are."""
         # Before the awaits: a new suspicion while asks are recalled must not be lost.
         route.is_suspect = False
         again = [one.id for one in list(route.sent.values()) if await self._is_recalled(one)]

@@ -122,7 +122,7 @@ class PostedAsk:
             self.ask.on_begin()
 
     def taken(self) -> None:
-        """Confirm that the ask is in the actor's mailbox here, or never will be, so that the router takes the next ask."""
+        """Confirm that the ask is in the actor's mailbox here, or never will be. The router then takes the next ask."""
         if self.state == "here":
             self.state = "taken"
             self._on_taken(self)

@@ -1,1 +1,1 @@
-"""Places at limits that many processes share: what is the same wherever they are kept."""
+"""Limits shared by many processes: the part that does not depend on the server."""

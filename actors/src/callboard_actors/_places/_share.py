@@ -1,4 +1,4 @@
-"""What one process may do of a limit while the server that keeps it is away."""
+"""Share of one process in a limit, used while the server cannot be reached."""
 
 from collections import deque
 from typing import Literal
@@ -7,18 +7,19 @@ from callboard import Limit
 from callboard_actors._places._line import Numbers
 
 Away = Literal["wait", "refuse", "local"]
-"""What becomes of calls while the server is away."""
+"""Policy for calls during an outage."""
 
 
 class Share:
-    """The share of one process of several: rounded down, so that all shares together are no more than the limit."""
+    """Share of one process among several. Rounded down, so that all shares together never exceed the limit."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
+        # Starts of each gate within its window, in loop time. Kept over outages: a rate does not begin anew.
         self._starts: dict[str, deque[float]] = {}
 
     def check(self, limit: Limit) -> None:
-        """Raise ValueError for a limit of which there is no share."""
+        """Raise ValueError for a limit too small to be shared among the processes."""
         counts = {"concurrency": limit.concurrency, "rate": None if limit.rate is None else limit.rate.calls}
         for name, count in counts.items():
             if count is not None and count < self._processes:
@@ -28,7 +29,7 @@ class Share:
                 )
 
     def allows(self, gate: str, numbers: Numbers, held: int, now: float) -> bool:
-        """Whether one more may begin; if so, it counts as begun."""
+        """Return whether one more call may begin; if so, count it as begun."""
         if numbers.concurrency is not None and held >= numbers.concurrency // self._processes:
             return False
         if numbers.calls is None:

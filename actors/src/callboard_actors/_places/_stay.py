@@ -1,4 +1,4 @@
-"""One attempt at a shared limit, as its process knows it."""
+"""Permit for one attempt at a shared limit, as its process knows it."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -8,7 +8,7 @@ from callboard.limits import Wanted
 
 
 class Phase(Enum):
-    """How far a stay is on its way to a place at the server, and out again."""
+    """Phase of a permit between its request and its end."""
 
     NEW = "the server has not been told"
     ASKED = "the server has been told, and has not answered"
@@ -18,23 +18,27 @@ class Phase(Enum):
 
 
 class Told(Protocol):
-    """The gate of a stay, as far as the stay tells it what happens here."""
+    """Gate of a permit, as far as the permit reports to it."""
 
     def is_safe(self) -> bool:
-        """Return whether the server still counts the places of this process as its own; from any thread."""
+        """Return whether the server still counts this process's permits as taken; may be called from any thread."""
         ...
 
     def note_begin(self, stay: "HeldStay", /) -> None:
-        """Note that the body begins, which counts where there is a rate."""
+        """Note that the body begins, which a rate counts."""
         ...
 
     def note_leave(self, stay: "HeldStay", /) -> None:
-        """Note that the place is free, or is wanted no more."""
+        """Note that the permit is released, or no longer wanted."""
         ...
 
 
 class HeldStay:
-    """A stay, from when it is asked for until it is left. Its phase is its desk's, in the desk's thread."""
+    """Permit from its request to its release.
+
+    `phase`, `token`, `spot` and `failure` are written in the client's thread. `begin`, `leave` and `is_lost` may be
+    called from any thread.
+    """
 
     __slots__ = (
         "_on_answer",
@@ -56,13 +60,14 @@ class HeldStay:
     ) -> None:
         self.wanted = wanted
         self.post = post
-        """Has something done in the desk's thread."""
+        """Runs a function in the client's thread."""
         self.gate: Told | None = None
         self.id = ""
         self.phase = Phase.NEW
         self.spot = ""
+        # Two flags: the body's own thread sets `is_begun` at once, so that `_lose` never drops a running body.
         self.begun = self.is_begun = False
-        """Whether the gate has been told that the body begins, and whether the body does; the second is first."""
+        """`begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first."""
         self._was_lost = False
         self.failure: str | Exception | None = None
         self.token: int | None = None
@@ -70,40 +75,42 @@ class HeldStay:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody waits for its answer."""
+        """Return whether a call waits for the answer to this request."""
         return self.phase in (Phase.NEW, Phase.ASKED, Phase.WAITING)
 
     def grant(self, token: int | None) -> None:
-        """Be told that the server has given this attempt its place."""
+        """Give the permit to the waiting call; the token is `None` for the local share."""
         self.phase = Phase.HELD
         self.token = token
+        # Last: the waiting call reads phase and token as soon as this wakes it.
         self._on_answer()
 
     @property
     def is_lost(self) -> bool:
-        """Whether another process may have the place by now; from any thread, before the body begins."""
+        """Return whether another process may have the permit by now; called before the body begins, from any thread."""
         if self.phase is not Phase.HELD or self.token is None:
             return self._was_lost
         return self.gate is not None and not self.gate.is_safe()
 
     def lose(self) -> None:
-        """Be told that the place belongs to nobody here any more."""
+        """Note that the granted permit is lost, because the lease ended."""
         self._was_lost = True
         self.phase = Phase.GONE
 
     def refuse(self, failure: str | Exception) -> None:
-        """Leave without a place, and hand this on as the reason."""
+        """End the request with a failure instead of a permit."""
         self.phase = Phase.GONE
         self.failure = failure
         self._on_answer()
 
     def begin(self) -> None:
-        """Note that the body begins now; from any thread."""
+        """Note that the body begins now; may be called from any thread."""
+        # At once, in the caller's thread; see `is_begun`.
         self.is_begun = True
         self.post(self._begin)
 
     def leave(self) -> None:
-        """Give the place back, or leave the queue; from any thread."""
+        """Release the permit, or leave the queue; may be called from any thread."""
         self.post(self._leave)
 
     def _begin(self) -> None:
@@ -112,5 +119,6 @@ class HeldStay:
             self.gate.note_begin(self)
 
     def _leave(self) -> None:
+        # A lost or refused permit needs no release: a full report leaves it out, or the server never granted it.
         if self.gate is not None and self.phase is not Phase.GONE:
             self.gate.note_leave(self)

@@ -1,4 +1,4 @@
-"""What users see of a store of shared limits, whichever server has it: its options, checked, and the protocol."""
+"""Base of `RedisLimits` and `PostgresLimits`: checked options, and the protocol of a store of shared limits."""
 
 import hashlib
 from collections.abc import Callable
@@ -17,17 +17,17 @@ _MOST: Final = 1_000_000
 
 
 class LimitStore(ServerStore[Desk]):
-    """A store of shared limits: one desk in each process that asks it.
+    """Store of shared limits, with one client in each process that uses it.
 
     Args:
-        whose: the class that a user has written, for errors.
-        where: the server, without a password.
-        line: makes a connection to it.
-        name: of the limit, if all that have this store are one.
-        lease: seconds.
-        away: what becomes of calls while the server is away.
-        patience: seconds.
-        processes: how many share a limit while the server is away.
+        whose: name of the user's class, for errors.
+        where: address of the server, without a password.
+        line: makes a connection to the server.
+        name: of the limit, if all limits with this store are one limit.
+        lease: seconds without a heartbeat after which a process counts as dead.
+        away: policy for calls during an outage.
+        patience: seconds of outage before that policy applies.
+        processes: number of processes that share each limit during an outage.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LimitStore(ServerStore[Desk]):
 
     @property
     def name(self) -> str | None:
-        """The name that every limit kept here has; `None` if each has that of its tool or node."""
+        """Name of all limits kept here; `None` if each has the name of its tool or node."""
         return self._name
 
     def check(self, limit: Limit, /) -> None:
@@ -72,13 +72,13 @@ class LimitStore(ServerStore[Desk]):
             self._share.check(limit)
 
     def ask(self, wanted: Wanted, on_answer: Callable[[], object], /) -> HeldStay:
-        """Ask for a place, and never wait; from any thread."""
+        """Request a permit without waiting; may be called from any thread."""
         name = self._name or _storable(wanted.name)
         return self._clerk().ask(f"{name}/{wanted.key}" if wanted.key else name, wanted, on_answer)
 
 
 def _storable(name: str) -> str:
-    """A name that somebody else has chosen, such as that of a tool, as every server takes it."""
+    """Return a name that every server accepts, for a name chosen by others, such as that of a tool."""
     if len(name) <= 200 and name.isprintable() and name.isascii():
         return name
     return f"sha256:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()}"

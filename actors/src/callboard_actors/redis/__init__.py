@@ -1,4 +1,4 @@
-"""What many processes share, kept in Redis: limits, circuits, results, and which of them owns which actor.
+"""Limits, circuits, results and owners of actors, shared by many processes through Redis.
 
 limits = RedisLimits("redis://localhost")
 documents = RedisDocuments("redis://localhost")

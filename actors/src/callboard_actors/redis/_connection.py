@@ -1,4 +1,4 @@
-"""A connection to Redis, and a channel on which this process is told."""
+"""Connection to Redis with a notification channel for this process."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -12,7 +12,7 @@ from callboard_actors.redis._server import RedisServer
 
 
 class RedisConnection:
-    """A connection to a server, of one process.
+    """Connection of one process to a server.
 
     Args:
         url: of the server.
@@ -21,49 +21,53 @@ class RedisConnection:
     """
 
     what: str
-    """What is kept there, for errors."""
+    """Noun for the stored data, for errors."""
     script: Traversable
-    """In Lua; does what is said, each time all or nothing."""
+    """Lua script with all operations; Redis runs each call of it atomically."""
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
         self._server = RedisServer(self.what, url, where, decodes=True)
         self._redis = self._server.client
         self._where = where
         self._prefix = prefix
+        # `_sha` is asked for anew on each connection: a restarted server has forgotten its scripts.
         self._client = self._sha = ""
         self._pubsub: Any = None
 
     async def _open(self, client: str, *channels: str) -> None:
-        """Connect, check the version of the server, subscribe to these channels, and load the script."""
+        """Connect, check the server's version, subscribe to the channels, and load the script."""
         self._client = client
         await self._server.meet()
         self._pubsub = self._redis.pubsub()
         await self._pubsub.subscribe(*channels)
+        # Wait for each confirmation: a notification sent before the subscription would be lost without a trace.
         for _ in channels:
             if await self._pubsub.get_message(timeout=5.0) is None:
                 raise AwayError("it does not answer")
+        # Last: by now this process receives the notifications that the script causes.
         self._sha = await self._redis.script_load(self.script.read_text())
 
     async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
-        """Run the script several times in one round trip; each is all or nothing by itself.
+        """Run the script several times in one round trip; each run is atomic by itself.
 
         Args:
-            calls: for each, the number of keys, the keys, and what else the script is given.
+            calls: for each run the number of keys, the keys, and the other arguments.
 
         Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
+            AwayError: if the server cannot be reached; the runs may or may not have happened.
+            StorageError: if the server refuses.
         """
         with self._errors():
             if len(calls) == 1:
                 return [await self._redis.evalsha(self._sha, *calls[0])]
+            # No transaction: the keys of one run share a hash slot, those of several runs need not.
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for call in calls:
                     pipeline.evalsha(self._sha, *call)
                 return list(await pipeline.execute())
 
     async def _told(self) -> Any:
-        """What is said next on a channel."""
+        """Wait for the next notification, and return its text."""
         while True:
             with self._errors():
                 message = await self._pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
@@ -71,7 +75,7 @@ class RedisConnection:
                 return message["data"]
 
     async def close(self) -> None:
-        """Give the connection up, in whatever state it is; raises nothing."""
+        """Close the connection in whatever state it is; never raises."""
         if self._pubsub is not None:
             with suppress(RedisError, OSError):
                 await self._pubsub.aclose()

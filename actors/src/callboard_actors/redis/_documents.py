@@ -1,4 +1,4 @@
-"""`RedisDocuments`: what many processes know together, kept in Redis."""
+"""`RedisDocuments`: circuits and results shared by many processes, kept in Redis."""
 
 from functools import partial
 
@@ -8,26 +8,25 @@ from callboard_actors.redis._where import checked
 
 
 class RedisDocuments(DocumentStore):
-    """Keeps circuits and results in Redis, for all processes that ask the same server.
+    """Store of circuits and results in Redis, for all processes that use the same server.
 
-    For `callboard.middleware.CircuitBreaker(shared=...)` and `Cache(shared=...)`; one object may serve any number of
-    them. Only the clock of the server counts. Documents are JSON, and their names digests: neither arguments nor keys
-    are stored. What others have written under these names counts as nothing, and is overwritten.
+    For `callboard.middleware.CircuitBreaker(shared=...)` and `Cache(shared=...)`; one object may serve several of them.
+    Only the server's clock counts. Documents are JSON under digests as names: neither arguments nor keys are stored.
+    Anything else that was written under these names is ignored and overwritten.
 
     Args:
         url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".
         prefix: of all keys and channels, to keep applications apart.
-        lease: seconds without a word after which a process counts as dead: then somebody else finds out what it was
-            about to, or tries the tool in its place.
-        away: while the server cannot be reached, each process goes on by itself ("local"), or calls are refused
-            ("refuse").
-        patience: seconds for which a call waits for the server, before it does that.
-        largest: bytes that a document may have; larger results stay in their process.
+        lease: seconds without a heartbeat after which a process counts as dead. Another process then computes the
+            result in its place, or probes the tool.
+        away: "local" lets each process go on by itself while the server cannot be reached; "refuse" refuses calls.
+        patience: seconds that a call waits for the server before `away` applies.
+        largest: size limit of a document, in bytes; larger results stay in their process.
 
     Raises:
-        ImportError: without the extra `redis`.
-        ValueError: for an option out of range, and a URL that is none of Redis.
-        TypeError: for an option of the wrong kind.
+        ImportError: if the extra `redis` is not installed.
+        ValueError: if an option is out of range, or the URL is not one of Redis.
+        TypeError: if an option has the wrong type.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A connection to Redis for documents: a script that reads, compares and writes, and channels on which one is told."""
+"""Connection to Redis for documents: a script reads, compares and writes them, and channels carry notifications."""
 
 from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
@@ -10,13 +10,13 @@ from callboard_actors.redis._connection import RedisConnection
 
 
 class RedisDocumentLine(RedisConnection):
-    """A connection to a server that keeps documents, of one process.
+    """Connection of one process to a server of documents.
 
     Args:
         url: of the server.
         where: the same, without a password.
         prefix: of all keys and channels.
-        largest: bytes that a document may have; of a larger one nothing is read.
+        largest: size limit in bytes; the text of a larger document is not read.
     """
 
     what = "documents"
@@ -27,57 +27,33 @@ class RedisDocumentLine(RedisConnection):
         self._largest = largest
 
     async def open(self, client: str) -> None:
-        """Connect, load the script, and have the server tell of documents.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it can, and will not do.
-        """
+        """Connect, load the script, and subscribe to changes of documents."""
         with self._errors():
             await self._open(client, self._channel(EVERYBODY), self._channel(client))
 
     async def read(self, documents: Sequence[Document]) -> Sequence[Shelved]:
-        """How these are, and their marks.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it refuses.
-        """
+        """Read documents and their marks; see `DocumentLine`."""
         return [_shelved(found) for found in await self._run([self._reading(one) for one in documents])]
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        """Which documents have become what was said.
-
-        Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
-        """
+        """Write documents that have not changed since they were read; see `DocumentLine`."""
         return [found == 1 for found in await self._run([self._writing(one) for one in swaps])]
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks, and tell everybody.
-
-        Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
-        """
+        """Set marks, and notify all processes; see `DocumentLine`."""
         told = self._channel(EVERYBODY)
         await self._run([[1, self._key(one.shelf, one.name), "mark", _said_of(one), told] for one in documents])
 
     async def now(self) -> float:
-        """The time there, in seconds.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it refuses.
-        """
+        """Return the server's time, in seconds; see `DocumentLine`."""
         with self._errors():
             seconds, micros = await self._redis.time()
         return float(seconds) + float(micros) / 1e6
 
     async def heard(self) -> AsyncIterator[Document]:
-        """Documents and marks that this process was told of."""
+        """Yield the documents and marks of which the server notifies this process."""
         while True:
+            # Names of shelves are made of a word and a digest, without spaces.
             shelf, _, name = str(await self._told()).partition(" ")
             yield Document(shelf, name)
 
@@ -96,6 +72,7 @@ class RedisDocumentLine(RedisConnection):
         return [2, *keys, "write", swap.version, *text, *numbers, document.name, stem, _said_of(document), *told]
 
     def _key(self, shelf: str, name: str) -> str:
+        # The braces put all keys of a shelf into one hash slot, as a script in a Redis cluster needs.
         return f"{self._prefix}:document:{{{shelf}}}:{name}"
 
     def _channel(self, process: str) -> str:
@@ -111,6 +88,7 @@ def _shelved(found: list[Any]) -> Shelved:
     return Shelved(
         version=version,
         text=text,
+        # PTTL is -1 for no expiry and -2 for no document.
         left=float("inf") if left < 0 else left / 1000,
         marks=tuple(map(int, marks)),
         now=int(now) / 1e6,

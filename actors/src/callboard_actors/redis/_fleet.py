@@ -7,27 +7,25 @@ from callboard_actors.redis._where import checked
 
 
 class RedisFleet(FleetStore):
-    """Has actors live once for each key, in one of all processes that ask the same server.
+    """Fleet of processes that share one server: of each key, one actor lives, in one of the processes.
 
-    Who asks first owns the key, until its actor goes or its process ends; asks of other processes are carried to it,
-    and their replies back, through the server. What is sent is pickled, and signed with the secret. A process that
-    gives no sign of life for `lease` seconds counts as dead, and whoever asks next has the key, with a higher fencing
-    token (`callboard.fencing_token()`). One that cannot reach the server ends its actors before that, beginning after
-    three fifths of the lease. A server that has just started gives no key away for a lease.
+    The first asker owns the key until its actor goes or its process ends. Asks of other processes, and their replies,
+    go through the server, pickled and signed with the secret. A process without a heartbeat for `lease` seconds counts
+    as dead. The next asker then gets the key, with a higher fencing token (`callboard.fencing_token()`). A process that
+    cannot reach the server ends its actors earlier, from three fifths of the lease on. A server that has just started
+    gives no key away for a lease.
 
     Args:
         url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".
-        secret: a text or bytes that all processes of the fleet share, and nobody else has; by default that in the
-            environment, as CALLBOARD_FLEET_SECRET.
+        secret: text or bytes shared by all processes of the fleet; by default the environment's CALLBOARD_FLEET_SECRET.
         prefix: of all keys, to keep applications apart.
-        lease: seconds without a word after which a process counts as dead; the same in all processes.
-        patience: seconds that asks wait for a server that is away, before they fail with a `StorageError`; `None` for
-            as long as their own budgets allow.
+        lease: seconds without a heartbeat after which a process counts as dead; the same in all processes.
+        patience: seconds that asks wait in an outage before a `StorageError`; `None` for their whole budget.
 
     Raises:
-        ImportError: without the extra `redis`.
-        ValueError: for an option out of range, no secret or one that is too short, and a URL that is none of Redis.
-        TypeError: for an option of the wrong kind.
+        ImportError: if the extra `redis` is not installed.
+        ValueError: if an option is out of range, the secret is missing or short, or the URL is not one of Redis.
+        TypeError: if an option has the wrong type.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Connections of one member of a fleet to Redis: a script that does what is said, and a stream that has its mail."""
+"""Connections of one fleet member to Redis: a script executes operations, and a stream holds the member's mail."""
 
 from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
@@ -9,22 +9,23 @@ from callboard_actors.redis._server import RedisServer
 
 _SCRIPT = files("callboard_actors.redis").joinpath("_fleet.lua")
 _LISTENS = 1_000
-"""Milliseconds for which the server is asked for mail at a time."""
+"""Milliseconds that one request for mail blocks."""
 _AT_ONCE = 500
-"""Letters that are read at once."""
+"""Messages in one batch of mail."""
 
 
 class RedisFleetLine:
-    """Connections of one member to a server.
+    """Connections of one member to a server; see `FleetLine` for the operations.
 
     Args:
         url: of the server.
         where: the same, without a password.
         prefix: of all keys.
-        common: what all members have alike.
+        common: settings that all members share.
     """
 
     def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
+        # Bytes, not texts: mail and states are pickled.
         self._server = RedisServer("the keys of a fleet", url, where, decodes=False)
         self._where = where
         self._prefix = prefix
@@ -32,16 +33,18 @@ class RedisFleetLine:
         self._member = self._sha = ""
 
     async def open(self, member: str) -> None:
-        """Connect, check the version of the server, and load the script."""
+        """Connect, check the server's version, and load the script."""
         self._member = member
         with self._server.errors():
             await self._server.meet()
             self._sha = await self._server.client.script_load(_SCRIPT.read_text())
 
     def _script(self, client: Any, op: str, *more: object, gate: str = "", asks: str = "", mail: str = "") -> Any:
+        # One hash slot for the whole fleet: a script may touch keys of one slot only.
         base = f"{{{self._prefix}}}"
         keys = [f"{base}:meta", f"{base}:members", f"{base}:key:{gate}", f"{base}:asks:{asks}", f"{base}:mail:{mail}"]
         server = self._server
+        # `run` and `began` let the script notice a restart, after which no key is given away for a lease.
         known = [op, self._member, server.run, server.began, self._common.lease]
         return client.evalsha(self._sha, len(keys), *keys, *known, *more)
 
@@ -51,7 +54,7 @@ class RedisFleetLine:
 
     async def beat(self) -> bool:
         found = await self._do("beat", self._common.written, asks=self._member, mail=self._member)
-        if isinstance(found, list):
+        if isinstance(found, list):  # other members have other settings
             raise self._common.refusal(self._where, found[1].decode())
         return bool(found)
 
@@ -79,6 +82,7 @@ class RedisFleetLine:
     async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
         with self._server.errors():
             async with self._server.client.pipeline(transaction=False) as pipeline:
+                # One round trip, executed in this order; if it breaks, all of it is sent again.
                 for to, frame, ask in letters:
                     self._script(pipeline, "tell", frame, ask, asks=self._member, mail=to)
                 await pipeline.execute()
@@ -96,12 +100,16 @@ class RedisFleetLine:
 
     async def mail(self) -> AsyncIterator[Sequence[bytes]]:
         stream, last = f"{{{self._prefix}}}:mail:{self._member}", "0"
+        # From "0", not from "$": messages that came before this connection are still in the stream.
         while True:
             with self._server.errors():
                 found = await self._server.client.xread({stream: last}, count=_AT_ONCE, block=_LISTENS)
             for _, letters in found:
                 yield [fields[b"f"] for _, fields in letters]
                 ids = [number for number, _ in letters]
+                # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
+                # before,
+                # the batch is delivered again; receivers ignore repetitions.
                 last = ids[-1]
                 with self._server.errors():
                     await self._server.client.xdel(stream, *ids)

@@ -1,4 +1,4 @@
-"""`RedisLimits`: limits that many processes share, kept in Redis."""
+"""`RedisLimits`: limits shared by many processes, kept in Redis."""
 
 from functools import partial
 
@@ -8,28 +8,27 @@ from callboard_actors.redis._where import checked
 
 
 class RedisLimits(LimitStore):
-    """Keeps limits in Redis, for all processes that ask the same server.
+    """Store of limits in Redis, for all processes that use the same server.
 
-    Places are had in the order of arrival; with `Limit(tenant=...)` tenants take turns. Only the clock of the server
-    counts. A process that gives no sign of life for `lease` seconds counts as dead: its places are given to others,
-    with higher fencing tokens (`callboard.fencing_token()`). A server that has just started gives no place for a
-    lease, or the window of the rate if that is longer: who had one says so meanwhile.
+    Calls get their permits in the order of arrival; with `Limit(tenant=...)` tenants take turns. Only the clock of the
+    server counts. A process without a heartbeat for `lease` seconds counts as dead: its permits go to other calls, with
+    higher fencing tokens (`callboard.fencing_token()`). A server that has just started gives no permit for a lease, or
+    for the window of the rate if that is longer, so that earlier holders can report theirs.
 
     Args:
         url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".
-        name: makes all limits that are given this object one limit, in all processes. Without it, each tool and each
-            node has one of its own, by its name.
+        name: makes all limits with this object one limit, in all processes; by default one for each tool and each node.
         prefix: of all keys and channels, to keep applications apart.
-        lease: seconds without a word after which a process counts as dead.
-        away: while the server cannot be reached, calls "wait", for as long as their budgets allow; or they are
-            refused ("refuse"); or each process goes on with its share ("local").
-        patience: seconds that the server may be away before calls are refused, or begin by their share.
-        processes: how many share the limit, with `away="local"`.
+        lease: seconds without a heartbeat after which a process counts as dead.
+        away: while the server cannot be reached, calls "wait" within their budgets, are refused ("refuse"), or use this
+            process's share ("local").
+        patience: seconds of outage before calls are refused, or use the share.
+        processes: number of processes that share the limit, with `away="local"`.
 
     Raises:
-        ImportError: without the extra `redis`.
-        ValueError: for an option out of range, and a URL that is none of Redis.
-        TypeError: for an option of the wrong kind.
+        ImportError: if the extra `redis` is not installed.
+        ValueError: if an option is out of range, or the URL is not one of Redis.
+        TypeError: if an option has the wrong type.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A connection to Redis for limits: a script that takes steps, and a channel on which places are announced."""
+"""Connection to Redis for limits: a script applies steps, and a channel announces permits."""
 
 from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
@@ -7,11 +7,12 @@ from typing import Any
 from callboard_actors._places._line import Answer, Step
 from callboard_actors.redis._connection import RedisConnection
 
+# The order of KEYS in `_step.lua`.
 _PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
 
 
 class RedisLimitLine(RedisConnection):
-    """A connection to a server that keeps limits, of one process."""
+    """Connection of one process to a server of limits."""
 
     what = "limits"
     script = files("callboard_actors.redis").joinpath("_step.lua")
@@ -21,36 +22,30 @@ class RedisLimitLine(RedisConnection):
         self._channel = f"{prefix}:to:"
 
     async def open(self, client: str) -> None:
-        """Connect, load the script, and have the server tell of places.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it can, and will not do.
-        """
+        """Connect, load the script, and subscribe to the permits of this client."""
         with self._errors():
             await self._open(client, self._channel + client)
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
-        """Have the server do what is said of each gate, and its answers.
-
-        Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
-        """
+        """Send steps to the server, and return its answer to each; see `Line`."""
         return [_read(found) for found in await self._run([self._arguments(step) for step in steps])]
 
     def _arguments(self, step: Step) -> list[object]:
         numbers = step.numbers
+        # The braces put all keys of a gate into one hash slot, as a script in a Redis cluster needs.
         keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _PARTS]
+        # Lua has no `None` among its arguments: -1 stands for "no limit".
         counts = [-1 if one is None else one for one in (numbers.concurrency, numbers.queue, numbers.calls)]
         times = [numbers.per, numbers.lease, numbers.silence]
         server = [self._server.run, self._server.began, int(step.asks_all), self._channel, step.gate]
         ops = [part for op in step.ops for part in op.written]
+        # In the order in which `_step.lua` reads ARGV.
         return [len(keys), *keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
 
     async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        """Places that were given since they were asked for: gate, stay and token."""
+        """Yield permits that were granted after the answer to their request: gate, permit id and token."""
         while True:
+            # From the right: the name of a gate may have spaces.
             gate, stay, token = (await self._told()).rsplit(" ", 2)
             yield gate, stay, int(token)
 

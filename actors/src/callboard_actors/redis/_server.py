@@ -1,4 +1,4 @@
-"""A Redis server, as one process speaks to it: which one it is, since when, and what its errors mean."""
+"""Redis server as one process sees it: its version, its start, and the meaning of its errors."""
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -25,11 +25,11 @@ from callboard import StorageError
 from callboard_actors._clerk import AwayError
 
 _LEAST = (6, 2)
-"""The oldest Redis that will do."""
+"""Oldest supported version of Redis."""
 _PATIENCE = 2.0
 """Seconds for a connection or an answer."""
 _OURS = {"protocol", "decode_responses", "encoding_errors", "max_connections", "retry_on_error", "retry_on_timeout"}
-"""Options of a connection that are no user's business: with others, nothing here would work."""
+"""Options of the URL that users may not set, because the code here depends on its own values."""
 _NOT_NOW = (
     ConnectionError,
     TimeoutError,
@@ -40,13 +40,14 @@ _NOT_NOW = (
     ReadOnlyError,
     OSError,
 )
-"""What passes, with time or where somebody sees to it."""
+"""Errors that pass with time, or when an operator repairs the server: the client tries again."""
 
 
 def check_options(whose: str, url: str) -> None:
-    """Raise ValueError for an option in a URL that cannot be had."""
+    """Raise ValueError for an option in a URL that may not be set or that Redis does not know."""
     if ours := sorted(_OURS & parse_url(url).keys()):
         raise ValueError(f"{whose}(url): {ours[0]!r} is not to be had; leave it out of the URL")
+    # Makes an unconnected connection, because only its constructor checks the options.
     pool: Any = redis.asyncio.Redis.from_url(url).connection_pool
     try:
         pool.connection_class(**pool.connection_kwargs)
@@ -55,22 +56,22 @@ def check_options(whose: str, url: str) -> None:
 
 
 class RedisServer:
-    """Connections to a server, of one process.
+    """Connections of one process to a server.
 
     Args:
-        noun: what is kept there, for errors.
+        noun: name of the stored data, for errors.
         url: of the server.
         where: the same, without a password.
-        decodes: whether it answers in texts, and not in bytes.
+        decodes: whether answers are texts instead of bytes.
     """
 
     def __init__(self, noun: str, url: str, where: str, *, decodes: bool) -> None:
-        # Nothing is tried again below us: a step that was said twice would count twice.
+        # The Redis client must not retry by itself: a step that arrived twice would count twice.
         self.client: Any = redis.asyncio.Redis.from_url(
             url,
             decode_responses=decodes,
-            encoding_errors="replace",  # whoever has written there
-            protocol=2,  # with 3, a server that wants a password says so in words only
+            encoding_errors="replace",  # others may have written bytes under our keys
+            protocol=2,  # with 3, a missing password is an error in words only, without a type
             socket_timeout=_PATIENCE,
             socket_connect_timeout=_PATIENCE,
             retry=Retry(NoBackoff(), 0),
@@ -80,20 +81,21 @@ class RedisServer:
         self._noun = noun
         self._where = where
         self.run = ""
-        """Which of its starts this is."""
+        """Id of this run of the server; another one after each restart."""
         self.began = 0
-        """When that was, or up to a second later, in microseconds of its own clock."""
+        """Server time of its start in microseconds, up to a second late."""
 
     async def meet(self) -> None:
-        """Connect, and find out which server it is; within `errors`.
+        """Connect, and read the server's version, run and start; call it within `errors`.
 
         Raises:
-            StorageError: if it is too old.
+            StorageError: if the server is too old.
         """
         server = await self.client.info("server")
         self._check_version(str(server["redis_version"]))
         now, _ = await self.client.time()
-        # Uptime is told in whole seconds, rounded down: this is when it began, or up to a second later.
+        # The uptime is rounded down to whole seconds. Plus one second, the result is never earlier than the real start,
+        # so the time in which a restarted server gives nothing away is never too short.
         self.run, self.began = server["run_id"], (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
 
     def _check_version(self, version: str) -> None:
@@ -102,15 +104,16 @@ class RedisServer:
             raise StorageError(self._where, f"is Redis {version}; {self._noun} need {least} or later.")
 
     async def close(self) -> None:
-        """Give its connections up, in whatever state they are; raises nothing."""
+        """Close the connections in whatever state they are; never raises."""
         with suppress(RedisError, OSError):
             await self.client.aclose()
 
     @contextmanager
     def errors(self) -> Generator[None]:
-        """Say what errors of the client mean: that it is away, or that it refuses."""
+        """Translate errors of the Redis client: `AwayError` if trying again may help, otherwise `StorageError`."""
         try:
             yield
+        # Before `_NOT_NOW`: AuthenticationError is a ConnectionError, but trying again would not help.
         except (AuthenticationError, AuthorizationError) as error:
             raise StorageError(self._where, f"refuses us: {error}. Give the URL a user and a password.") from error
         except _NOT_NOW as error:
