@@ -1,4 +1,4 @@
-"""What many processes share, kept in PostgreSQL: limits, circuits, results, and which of them owns which actor.
+"""Limits, circuits, results and owners of actors, shared by many processes through PostgreSQL.
 
 limits = PostgresLimits("postgresql://localhost/app")
 documents = PostgresDocuments("postgresql://localhost/app")

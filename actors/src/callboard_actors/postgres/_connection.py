@@ -1,4 +1,4 @@
-"""Two connections to PostgreSQL: one has functions called, the other hears what this process is told."""
+"""Two connections to PostgreSQL: one calls functions, the other receives notifications."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, suppress
@@ -12,22 +12,23 @@ from callboard_actors.postgres._server import PostgresServer
 
 
 class PostgresConnection:
-    """Two connections to a server, of one process.
+    """Two connections of one process to a server.
 
     Args:
         url: of the database.
         where: the same, without a password.
-        prefix: of all that is kept.
+        prefix: of all stored data.
     """
 
+    # Two connections, because waiting for notifications would block the calls of functions.
     what: str
-    """What is kept there, for errors."""
+    """Noun for the stored data, for errors."""
     whose: str
-    """The class that a user has written, for errors."""
+    """Name of the user's class, for errors."""
     script: Traversable
-    """Makes tables and functions."""
+    """Script that creates the tables and functions."""
     last: str
-    """The function that is made last: if it is there, so is all else."""
+    """Function that the script creates last: if it exists, so does everything else."""
 
     def __init__(self, url: str, where: str, prefix: str) -> None:
         self._server = PostgresServer(self.whose, self.what, url, where)
@@ -37,22 +38,23 @@ class PostgresConnection:
         self._hearing: Any = None
 
     async def _open(self, client: str, *channels: str) -> None:
-        """Open both connections, make what is missing in the database, and listen on these channels."""
+        """Open both connections, create missing tables and functions, and listen on the channels."""
         self._client = client
         self._saying = await self._server.connect()
         await self._server.make(self._saying, self.script, self.last)
         self._hearing = await self._server.connect()
         for channel in channels:
+            # Composed as an identifier: LISTEN takes no parameters, and the name contains the client's id.
             await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
 
     async def _told(self) -> AsyncIterator[str]:
-        """What is said on the channels."""
+        """Yield the texts of the notifications on the channels."""
         with self._errors():
             async for notice in self._hearing.notifies():
                 yield notice.payload
 
     async def close(self) -> None:
-        """Give both connections up, in whatever state they are; raises nothing."""
+        """Close both connections in whatever state they are; never raises."""
         for one in (self._saying, self._hearing):
             if one is not None:
                 with suppress(psycopg.Error, OSError):

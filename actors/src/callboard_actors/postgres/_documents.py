@@ -1,4 +1,4 @@
-"""`PostgresDocuments`: what many processes know together, kept in PostgreSQL."""
+"""`PostgresDocuments`: circuits and results shared by many processes, kept in PostgreSQL."""
 
 from functools import partial
 
@@ -8,25 +8,24 @@ from callboard_actors.postgres._where import checked
 
 
 class PostgresDocuments(DocumentStore):
-    """Keeps circuits and results in PostgreSQL, as `RedisDocuments` does in Redis.
+    """Store of circuits and results in PostgreSQL, as `RedisDocuments` is in Redis.
 
-    The first process makes a table and functions, named `callboard_documents...`, in the schema that comes first in
-    the search path; it needs the right to. The table is unlogged: nothing in it has to outlive a crash.
+    The first process creates a table and functions named `callboard_documents...`, in the first schema of the search
+    path; it needs the right to. The table is unlogged: nothing in it has to survive a crash.
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
         prefix: of all documents, to keep applications apart.
-        lease: seconds without a word after which a process counts as dead: then somebody else finds out what it was
-            about to, or tries the tool in its place.
-        away: while the server cannot be reached, each process goes on by itself ("local"), or calls are refused
-            ("refuse").
-        patience: seconds for which a call waits for the server, before it does that.
-        largest: bytes that a document may have; larger results stay in their process.
+        lease: seconds without a heartbeat after which a process counts as dead. Another process then computes the
+            result in its place, or probes the tool.
+        away: "local" lets each process go on by itself while the server cannot be reached; "refuse" refuses calls.
+        patience: seconds that a call waits for the server before `away` applies.
+        largest: size limit of a document, in bytes; larger results stay in their process.
 
     Raises:
-        ImportError: without the extra `postgres`.
-        ValueError: for an option out of range, and a URL that is none of PostgreSQL.
-        TypeError: for an option of the wrong kind.
+        ImportError: if the extra `postgres` is not installed.
+        ValueError: if an option is out of range, or the URL is not one of PostgreSQL.
+        TypeError: if an option has the wrong type.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
--- What documents need of a database; made once, by the first process that has the right to.
--- Nothing here has to outlive a crash: results are found out again, and circuits are told again by who knows them.
+-- Tables and functions for shared documents; created once, by the first process with the right to.
+-- Unlogged, because nothing has to survive a crash: results are computed again, and processes report circuits again.
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_documents (
     shelf text, name text, version bigint NOT NULL, body text, expires bigint, counted boolean NOT NULL DEFAULT false,
     PRIMARY KEY (shelf, name)
@@ -7,7 +7,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS callboard_documents (
 CREATE INDEX IF NOT EXISTS callboard_documents_counted ON callboard_documents (shelf, expires) WHERE counted;
 CREATE INDEX IF NOT EXISTS callboard_documents_expires ON callboard_documents (expires);
 
--- How documents are, which are given in order: of each [shelf, name, [marks]]. Marks are made if they are not there.
+-- Reads documents, each given as [shelf, name, [marks]]. Missing marks are created.
 CREATE OR REPLACE FUNCTION callboard_documents_read_1(p_wanted jsonb, p_largest integer) RETURNS jsonb
 LANGUAGE plpgsql AS $read$
 DECLARE
@@ -18,6 +18,7 @@ BEGIN
         v_marks := '[]';
         FOR v_mark IN SELECT * FROM jsonb_array_elements_text(v_one -> 2) LOOP
             SELECT version INTO v_number FROM callboard_documents WHERE shelf = v_one ->> 0 AND name = v_mark;
+            -- Two processes may create a mark at once: both then get the version of the one that was stored.
             IF NOT FOUND THEN
                 v_now := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
                 INSERT INTO callboard_documents VALUES (v_one ->> 0, v_mark, v_now, NULL, NULL)
@@ -26,6 +27,7 @@ BEGIN
             v_marks := v_marks || to_jsonb(v_number);
         END LOOP;
         v_now := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+        -- The clock is read after the marks: their inserts may have waited for a lock.
         SELECT * INTO v_found FROM callboard_documents
             WHERE shelf = v_one ->> 0 AND name = v_one ->> 1 AND (expires IS NULL OR expires > v_now);
         v_all := v_all || jsonb_build_array(jsonb_build_array(
@@ -35,8 +37,9 @@ BEGIN
     RETURN v_all;
 END $read$;
 
--- Writes those that are still what was seen; of each {shelf, name, version, body, lives, most, tell, said}, in the order
--- of their names, so that no two processes wait for each other. Returns which were.
+-- Writes documents that still have the version that was read; each is {shelf, name, version, body, lives, most, tell,
+-- said}. Callers sort them by name, so that two processes lock rows in the same order and never deadlock.
+-- Returns for each document whether it was written.
 CREATE OR REPLACE FUNCTION callboard_documents_write_1(p_swaps jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $write$
 DECLARE
@@ -51,6 +54,7 @@ BEGIN
             DELETE FROM callboard_documents WHERE shelf = v_shelf AND name = v_name AND version = v_version;
             GET DIAGNOSTICS v_count = ROW_COUNT;
         ELSIF v_version IS NULL THEN
+            -- No version means "absent when read": an existing row may be replaced only if it has expired.
             INSERT INTO callboard_documents AS known
                 VALUES (v_shelf, v_name, v_now, v_one ->> 'body', v_expires, v_one ->> 'most' IS NOT NULL)
                 ON CONFLICT (shelf, name) DO UPDATE SET version = greatest(known.version + 1, excluded.version),
@@ -68,7 +72,7 @@ BEGIN
         v_all := v_all || to_jsonb(v_is_done);
         IF v_is_done THEN
             IF v_one ->> 'most' IS NOT NULL THEN
-                -- Whoever is about to write one of these keeps it; to wait for him might be to wait for ourselves.
+                -- SKIP LOCKED: a document that another process is writing stays. Waiting for its lock could deadlock.
                 DELETE FROM callboard_documents WHERE ctid = ANY (ARRAY(
                     SELECT ctid FROM callboard_documents WHERE shelf = v_shelf AND name = ANY (ARRAY(
                         SELECT name FROM callboard_documents WHERE shelf = v_shelf AND counted
@@ -80,7 +84,7 @@ BEGIN
             END LOOP;
         END IF;
     END LOOP;
-    -- What nobody asks for any more is swept out by those who write, little by little.
+    -- Expired documents are removed by a few of the writes, at most 200 at a time: no other process cleans up.
     IF random() < 0.02 THEN
         DELETE FROM callboard_documents WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM callboard_documents
@@ -89,7 +93,7 @@ BEGIN
     RETURN v_all;
 END $write$;
 
--- Sets a mark, and tells of it.
+-- Sets a mark, and notifies all processes. The version grows with each call and never expires.
 CREATE OR REPLACE FUNCTION callboard_documents_mark_1(p_shelf text, p_name text, p_channel text, p_said text)
 RETURNS void LANGUAGE plpgsql AS $mark$
 DECLARE

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL for documents: functions read, compare and write, and channels on which one is told."""
+"""Connections to PostgreSQL for documents: functions read, compare and write them, and channels carry notifications."""
 
 import asyncio
 import json
@@ -16,87 +16,66 @@ _CHANNEL = "callboard_told_"
 
 
 class PostgresDocumentLine(PostgresConnection):
-    """Two connections to a server that keeps documents, of one process.
+    """Two connections of one process to a server of documents.
 
     Args:
         url: of the database.
         where: the same, without a password.
         prefix: of all shelves.
-        largest: bytes that a document may have; of a larger one nothing is read.
+        largest: size limit in bytes; the text of a larger document is not read.
     """
 
     what = "documents"
     whose = "PostgresDocuments"
     script = files("callboard_actors.postgres").joinpath("_documents.sql")
-    last = "callboard_documents_mark_1"
+    last = "callboard_documents_mark_1"  # the last function of the script
 
     def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
         super().__init__(url, where, prefix)
         self._largest = largest
 
     async def open(self, client: str) -> None:
-        """Connect, make what is missing there, and have the server tell of documents.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it can, and will not do.
-        """
+        """Connect, create missing tables and functions, and listen for changes of documents."""
         with self._errors():
             await self._open(client, _channel(EVERYBODY), _channel(client))
 
     async def read(self, documents: Sequence[Document]) -> Sequence[Shelved]:
-        """How these are, and their marks.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it refuses.
-        """
+        """Read documents and their marks; see `DocumentLine`."""
+        # Creating marks locks rows: in one order for all processes, so that two of them never deadlock.
         order = sorted(range(len(documents)), key=lambda at: (documents[at].shelf, documents[at].name))
         wanted = [[self._shelf(one), one.name, one.marks] for one in (documents[at] for at in order)]
         found = await self._call("SELECT callboard_documents_read_1(%s, %s)", json.dumps(wanted), self._largest)
         return [_shelved(one) for _, one in sorted(zip(order, found, strict=True))]
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        """Which documents have become what was said.
-
-        Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
-        """
+        """Write documents that have not changed since they were read; see `DocumentLine`."""
+        # The function locks rows in this order, the same in all processes, so that two of them never deadlock.
         order = sorted(range(len(swaps)), key=lambda at: (swaps[at].document.shelf, swaps[at].document.name))
         said = json.dumps([self._written(swaps[at]) for at in order])
         found = await self._call("SELECT callboard_documents_write_1(%s)", said)
         return [done for _, done in sorted(zip(order, found, strict=True))]
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks, and tell everybody.
-
-        Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
-        """
+        """Set marks, and notify all processes; see `DocumentLine`."""
         for one in documents:
             step = "SELECT callboard_documents_mark_1(%s, %s, %s, %s)"
             await self._call(step, self._shelf(one), one.name, _channel(EVERYBODY), self._said_of(one))
 
     async def now(self) -> float:
-        """The time there, in seconds.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it refuses.
-        """
+        """Return the server's time, in seconds; see `DocumentLine`."""
         return float(await self._call("SELECT extract(epoch FROM clock_timestamp())::float8"))
 
     async def heard(self) -> AsyncIterator[Document]:
-        """Documents and marks that this process was told of."""
+        """Yield the documents and marks of which the server notifies this process."""
         async for said in self._told():
             shelf, _, name = said.partition(" ")
+            # The channel for all processes carries the notifications of every prefix in this database.
             if shelf.startswith(f"{self._prefix}:"):
                 yield Document(shelf.removeprefix(f"{self._prefix}:"), name)
 
     async def _call(self, step: str, *arguments: object) -> Any:
         with self._errors():
+            # A timeout becomes `AwayError`, and the connection is closed with whatever it was doing.
             async with asyncio.timeout(_PATIENCE):
                 cursor = await self._saying.execute(step, arguments, prepare=True)
                 [found] = await cursor.fetchone()

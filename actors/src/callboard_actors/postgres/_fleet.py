@@ -7,25 +7,22 @@ from callboard_actors.postgres._where import checked
 
 
 class PostgresFleet(FleetStore):
-    """Has actors live once for each key, in PostgreSQL as `RedisFleet` does in Redis.
+    """Fleet of processes that share one database, as `RedisFleet` does with a Redis server.
 
-    The first process makes tables and functions, named `callboard_fleet_...`, in the schema that comes first in the
-    search path; it needs the right to.
+    The first process creates tables and functions named `callboard_fleet_...`, in the first schema of the search path;
+    it needs the right to.
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
-        secret: a text or bytes that all processes of the fleet share, and nobody else has; by default that in the
-            environment, as CALLBOARD_FLEET_SECRET.
+        secret: text or bytes shared by all processes of the fleet; by default the environment's CALLBOARD_FLEET_SECRET.
         prefix: of the fleet, to keep applications apart.
-        lease: seconds without a word after which a process counts as dead; the same in all processes.
-        patience: seconds that asks wait for a server that is away, before they fail with a `StorageError`; `None` for
-            as long as their own budgets allow.
+        lease: seconds without a heartbeat after which a process counts as dead; the same in all processes.
+        patience: seconds that asks wait in an outage before a `StorageError`; `None` for their whole budget.
 
     Raises:
-        ImportError: without the extra `postgres`.
-        ValueError: for an option out of range, no secret or one that is too short, and a URL that is none of
-            PostgreSQL.
-        TypeError: for an option of the wrong kind.
+        ImportError: if the extra `postgres` is not installed.
+        ValueError: if an option is out of range, the secret is missing or short, or the URL is not one of PostgreSQL.
+        TypeError: if an option has the wrong type.
     """
 
     def __init__(

@@ -1,15 +1,17 @@
--- What a fleet needs of a database; made once, by the first process that has the right to.
--- All of it has to outlive a crash: who owned a key when the server went down may not know it yet when that is back.
+-- Tables and functions for fleets; created once, by the first process with the right to.
+-- Logged tables: they must survive a crash, because an owner at that moment may not know of it when the server is back.
 CREATE TABLE IF NOT EXISTS callboard_fleet_members (
     fleet text, member text, common text NOT NULL, expires bigint NOT NULL, PRIMARY KEY (fleet, member)
 );
 CREATE TABLE IF NOT EXISTS callboard_fleet_keys (
     fleet text, gate text, member text, token bigint NOT NULL, state bytea, PRIMARY KEY (fleet, gate)
 );
--- What a member was asked: "w" until it begins, then "b", or "r" if its asker has recalled it: whoever comes first.
+-- State of an ask to a member: "w" (waiting) until it begins, then "b" (begun); "r" if its asker recalled it first.
+-- The first of `begin` and `recall` decides: both update the same row. No ask can be both begun and recalled.
 CREATE TABLE IF NOT EXISTS callboard_fleet_asks (
     fleet text, member text, ask text, state text NOT NULL, PRIMARY KEY (fleet, member, ask)
 );
+-- Highest number of an ask from each sender: a repeated send is recognised by it.
 CREATE TABLE IF NOT EXISTS callboard_fleet_counts (
     fleet text, member text, sender text, number bigint NOT NULL, PRIMARY KEY (fleet, member, sender)
 );
@@ -28,7 +30,8 @@ LANGUAGE sql VOLATILE AS $alive$
         WHERE fleet = p_fleet AND member = p_member AND expires >= callboard_fleet_now_1())
 $alive$;
 
--- The row of the key stays locked, so that nobody else can own it before the transaction is over.
+-- Returns whether a member owns a key. Locks the key's row, so that no other member can acquire the key before the
+-- transaction ends.
 CREATE OR REPLACE FUNCTION callboard_fleet_owns_1(p_fleet text, p_gate text, p_member text, p_token bigint)
 RETURNS boolean LANGUAGE plpgsql AS $owns$
 BEGIN
@@ -44,7 +47,7 @@ BEGIN
     PERFORM pg_notify('callboard_fleet_' || p_member, '');
 END $put$;
 
--- Whether the member was one; what other members have in common, if that is something else.
+-- Handles a heartbeat. `was`: the process was a member before; `other`: settings of other live members that differ.
 CREATE OR REPLACE FUNCTION callboard_fleet_beat_1(p_fleet text, p_member text, p_lease bigint, p_common text)
 RETURNS TABLE (was boolean, other text) LANGUAGE plpgsql AS $beat$
 DECLARE
@@ -57,6 +60,7 @@ BEGIN
         INSERT INTO callboard_fleet_members VALUES (p_fleet, p_member, p_common, v_now + p_lease)
             ON CONFLICT (fleet, member) DO UPDATE SET expires = excluded.expires, common = excluded.common;
     END IF;
+    -- Members that have been dead for 20 leases are forgotten, with their mail: no asker waits for them any more.
     FOR v_gone IN SELECT member FROM callboard_fleet_members
             WHERE fleet = p_fleet AND expires < v_now - 20 * p_lease FOR UPDATE SKIP LOCKED LOOP
         DELETE FROM callboard_fleet_members WHERE fleet = p_fleet AND member = v_gone;
@@ -72,12 +76,14 @@ RETURNS TABLE (owner text, owned_by bigint) LANGUAGE plpgsql AS $own$
 DECLARE
     v_key callboard_fleet_keys%ROWTYPE;
 BEGIN
+    -- Makes a row to lock: two members that acquire a new key at once must wait for each other.
     INSERT INTO callboard_fleet_keys VALUES (p_fleet, p_gate, NULL, 0, NULL) ON CONFLICT DO NOTHING;
     SELECT * INTO v_key FROM callboard_fleet_keys WHERE fleet = p_fleet AND gate = p_gate FOR UPDATE;
     IF v_key.member IS NOT NULL AND v_key.member <> p_member
             AND callboard_fleet_alive_1(p_fleet, v_key.member) THEN
         owner := v_key.member; owned_by := v_key.token;
     ELSIF callboard_fleet_alive_1(p_fleet, p_member) THEN
+        -- A new token even if this member was the owner: it asks because it does not know, or has lost, its ownership.
         owner := p_member; owned_by := greatest(v_key.token + 1, callboard_fleet_now_1());
         UPDATE callboard_fleet_keys SET member = owner, token = owned_by WHERE fleet = p_fleet AND gate = p_gate;
     ELSE
@@ -90,6 +96,7 @@ CREATE OR REPLACE FUNCTION callboard_fleet_send_1(
     p_fleet text, p_gate text, p_owner text, p_token bigint, p_sender text, p_number bigint, p_ask text, p_frame bytea
 ) RETURNS boolean LANGUAGE plpgsql AS $send$
 BEGIN
+    -- A repetition of an ask that has arrived: report success without a second copy.
     IF EXISTS (SELECT FROM callboard_fleet_counts
             WHERE fleet = p_fleet AND member = p_owner AND sender = p_sender AND number >= p_number) THEN
         RETURN true;
@@ -111,6 +118,7 @@ BEGIN
     IF NOT callboard_fleet_owns_1(p_fleet, p_gate, p_member, p_token) THEN
         RETURN false;
     END IF;
+    -- 'b' is accepted: the answer to the first "begin" may have been lost.
     UPDATE callboard_fleet_asks SET state = 'b'
         WHERE fleet = p_fleet AND member = p_member AND ask = p_ask AND state IN ('w', 'b');
     RETURN FOUND;
@@ -123,6 +131,7 @@ BEGIN
     UPDATE callboard_fleet_asks SET state = 'r'
         WHERE fleet = p_fleet AND member = p_owner AND ask = p_ask AND state IN ('w', 'r');
     IF NOT FOUND THEN
+        -- Into the asker's own mail, behind any reply that is there: the reply wins, or the marker makes it "unknown".
         PERFORM callboard_fleet_put_1(p_fleet, p_asker, p_marker);
         RETURN false;
     END IF;
@@ -132,6 +141,7 @@ END $recall$;
 CREATE OR REPLACE FUNCTION callboard_fleet_tell_1(p_fleet text, p_member text, p_to text, p_frame bytea, p_ask text)
 RETURNS void LANGUAGE plpgsql AS $tell$
 BEGIN
+    -- The reply and the end of the ask's row are one transaction: a recall finds the row, or the reply in the mail.
     IF p_ask <> '' THEN
         DELETE FROM callboard_fleet_asks WHERE fleet = p_fleet AND member = p_member AND ask = p_ask;
     END IF;
@@ -143,7 +153,7 @@ END $tell$;
 CREATE OR REPLACE FUNCTION callboard_fleet_free_1(p_fleet text, p_gate text, p_member text, p_token bigint)
 RETURNS void LANGUAGE plpgsql AS $free$
 BEGIN
-    -- Its token is what a later owner's has to be higher than.
+    -- The row stays with its token: a later owner must get a higher one.
     UPDATE callboard_fleet_keys SET member = NULL
         WHERE fleet = p_fleet AND gate = p_gate AND member = p_member AND token = p_token;
 END $free$;
@@ -151,6 +161,7 @@ END $free$;
 CREATE OR REPLACE FUNCTION callboard_fleet_save_1(p_fleet text, p_gate text, p_token bigint, p_state bytea)
 RETURNS boolean LANGUAGE plpgsql AS $save$
 BEGIN
+    -- Fencing: with a later owner, the row has a higher token, and nothing is saved.
     UPDATE callboard_fleet_keys SET state = p_state WHERE fleet = p_fleet AND gate = p_gate AND token <= p_token;
     RETURN FOUND;
 END $save$;
@@ -158,5 +169,6 @@ END $save$;
 CREATE OR REPLACE FUNCTION callboard_fleet_leave_1(p_fleet text, p_member text) RETURNS void
 LANGUAGE plpgsql AS $leave$
 BEGIN
+    -- Expired at once, so that its keys count as free. The next heartbeat of any member removes the row.
     UPDATE callboard_fleet_members SET expires = 0 WHERE fleet = p_fleet AND member = p_member;
 END $leave$;

@@ -1,4 +1,4 @@
-"""Connections of one member of a fleet to PostgreSQL: functions that do what is said, and a table that has its mail."""
+"""Connections of one fleet member to PostgreSQL: functions execute operations, and a table holds the member's mail."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,19 +14,19 @@ from callboard_actors.postgres._server import PostgresServer
 
 _SCRIPT = files("callboard_actors.postgres").joinpath("_fleet.sql")
 _LISTENS = 1.0
-"""Seconds after which mail is looked for of which nothing was heard."""
+"""Seconds after which the mail is read even without a notification."""
 _AT_ONCE = 500
-"""Letters that are read at once."""
+"""Messages in one batch of mail."""
 
 
 class PostgresFleetLine:
-    """Connections of one member to a server.
+    """Connections of one member to a server; see `FleetLine` for the operations.
 
     Args:
         url: of the database.
         where: the same, without a password.
         prefix: of the fleet.
-        common: what all members have alike.
+        common: settings that all members share.
     """
 
     def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
@@ -40,27 +40,31 @@ class PostgresFleetLine:
         self._listening: asyncio.Task[None] | None = None
 
     async def open(self, member: str) -> None:
-        """Open both connections, make what is missing in the database, and listen for mail to this member."""
+        """Open both connections, create missing tables and functions, and listen for mail to this member."""
         self._member = member
         with self._server.errors():
             self._saying = await self._server.connect()
-            await self._saying.execute("SET synchronous_commit TO on")  # who owns what must outlive a crash
+            # The database may default to `off`, which can lose the last commits in a crash: a key could get two owners.
+            await self._saying.execute("SET synchronous_commit TO on")
             await self._server.make(self._saying, _SCRIPT, "callboard_fleet_leave_1")
             self._hearing = await self._server.connect()
             await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"callboard_fleet_{member}")))
 
     async def _do(self, function: str, *arguments: object) -> Any:
         marks = ", ".join(["%s"] * (len(arguments) + 1))
-        # The name is one of those below; all that others have written is an argument.
+        # Not an injection: `function` is a literal of this file, and everything that others have written is a
+        # parameter.
         statement = f"SELECT * FROM callboard_fleet_{function}_1({marks})"  # noqa: S608
         with self._server.errors():
+            # Half a lease, and at least a second: a request that hangs must not hold the connection until the lease is
+            # lost.
             async with asyncio.timeout(max(1.0, self._common.lease / 2e6)):
                 cursor = await self._saying.execute(statement, [self._fleet, *arguments], prepare=True)
                 return await cursor.fetchone()
 
     async def beat(self) -> bool:
         was, other = await self._do("beat", self._member, self._common.lease, self._common.written)
-        if other is not None:
+        if other is not None:  # other members have other settings
             raise self._common.refusal(self._where, other)
         return bool(was)
 
@@ -82,6 +86,7 @@ class PostgresFleetLine:
         return bool((await self._do("recall", owner, ask, self._member, marker))[0])
 
     async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
+        # Autocommit makes each message a transaction of its own; if the connection breaks, all of them are sent again.
         for to, frame, ask in letters:
             await self._do("tell", self._member, to, frame, ask)
 
@@ -100,20 +105,26 @@ class PostgresFleetLine:
     async def mail(self) -> AsyncIterator[Sequence[bytes]]:
         news = asyncio.Event()
         self._listening = asyncio.ensure_future(self._listen(news))
-        # Letters have their numbers before they can be seen, so that one may come after a higher one.
+        # Reads everything that is there, and not from the last id on: ids are assigned before the commit, so a message
+        # may
+        # become visible after one with a higher id.
         read = "SELECT id, frame FROM callboard_fleet_mail WHERE fleet = %s AND member = %s ORDER BY id LIMIT %s"
         while True:
+            # Before the read: a message that comes during the read sets it again.
             news.clear()
             with self._server.errors():
                 found = await (await self._saying.execute(read, [self._fleet, self._member, _AT_ONCE])).fetchall()
             if found:
                 yield [bytes(frame) for _, frame in found]
+                # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
+                # before,
+                # the batch is delivered again; receivers ignore repetitions.
                 ids = [number for number, _ in found]
                 with self._server.errors():
                     await self._saying.execute("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", [ids])
                 continue
             if self._listening.done():
-                self._listening.result()
+                self._listening.result()  # raises the error that broke the second connection
             with suppress(TimeoutError):
                 await asyncio.wait_for(news.wait(), _LISTENS)
 
@@ -128,6 +139,7 @@ class PostgresFleetLine:
     async def close(self) -> None:
         if self._listening is not None:
             self._listening.cancel()
+            # Bounded, and never raises: psycopg sometimes swallows a cancellation.
             await asyncio.wait([self._listening], timeout=1.0)
         for one in (self._saying, self._hearing):
             if one is not None:

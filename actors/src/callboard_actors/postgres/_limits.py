@@ -1,4 +1,4 @@
-"""`PostgresLimits`: limits that many processes share, kept in PostgreSQL."""
+"""`PostgresLimits`: limits shared by many processes, kept in PostgreSQL."""
 
 from functools import partial
 
@@ -8,26 +8,25 @@ from callboard_actors.postgres._where import checked
 
 
 class PostgresLimits(LimitStore):
-    """Keeps limits in PostgreSQL, as `RedisLimits` does in Redis; for those who have a database and no Redis.
+    """Store of limits in PostgreSQL, as `RedisLimits` is in Redis, for applications that have a database and no Redis.
 
-    The first process makes tables and functions, named `callboard_limits_...`, in the schema that comes first in the
-    search path; it needs the right to. The tables are unlogged: nothing in them has to outlive a crash.
+    The first process creates tables and functions named `callboard_limits_...`, in the first schema of the search path;
+    it needs the right to. The tables are unlogged: nothing in them has to survive a crash.
 
     Args:
         url: of the database: "postgresql://user:password@host:5432/database".
-        name: makes all limits that are given this object one limit, in all processes. Without it, each tool and each
-            node has one of its own, by its name.
+        name: makes all limits with this object one limit, in all processes; by default one for each tool and each node.
         prefix: of all limits, to keep applications apart.
-        lease: seconds without a word after which a process counts as dead.
-        away: while the server cannot be reached, calls "wait", for as long as their budgets allow; or they are
-            refused ("refuse"); or each process goes on with its share ("local").
-        patience: seconds that the server may be away before calls are refused, or begin by their share.
-        processes: how many share the limit, with `away="local"`.
+        lease: seconds without a heartbeat after which a process counts as dead.
+        away: while the server cannot be reached, calls "wait" within their budgets, are refused ("refuse"), or use this
+            process's share ("local").
+        patience: seconds of outage before calls are refused, or use the share.
+        processes: number of processes that share the limit, with `away="local"`.
 
     Raises:
-        ImportError: without the extra `postgres`.
-        ValueError: for an option out of range, and a URL that is none of PostgreSQL.
-        TypeError: for an option of the wrong kind.
+        ImportError: if the extra `postgres` is not installed.
+        ValueError: if an option is out of range, or the URL is not one of PostgreSQL.
+        TypeError: if an option has the wrong type.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL for limits: a function takes steps, and places are announced on a channel."""
+"""Connections to PostgreSQL for limits: a function applies steps, and a channel announces permits."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from callboard_actors._places._line import Answer, Step
 from callboard_actors.postgres._connection import PostgresConnection
 
 _STEP = "SELECT callboard_limits_step_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+# Gates have no expiry of their own in PostgreSQL: each process that connects deletes the gates that nobody uses.
 _FORGET = """
 WITH gone AS (
     DELETE FROM callboard_limits_gates WHERE until < extract(epoch FROM clock_timestamp()) * 1000000 RETURNING gate
@@ -22,33 +23,24 @@ WITH gone AS (
 
 
 class PostgresLimitLine(PostgresConnection):
-    """Two connections to a server that keeps limits, of one process."""
+    """Two connections of one process to a server of limits."""
 
     what = "limits"
     whose = "PostgresLimits"
     script = files("callboard_actors.postgres").joinpath("_step.sql")
-    last = "callboard_limits_step_1"
+    last = "callboard_limits_step_1"  # the last function of the script
 
     async def open(self, client: str) -> None:
-        """Connect, make what is missing there, and have the server tell of places.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if it can, and will not do.
-        """
+        """Connect, create missing tables and functions, and listen for permits of this client."""
         with self._errors():
             await self._open(client, f"callboard_{client}")
             await self._saying.execute(_FORGET)
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
-        """Have the server do what is said of each gate, and its answers.
-
-        Raises:
-            AwayError: if the server cannot be reached; whether it has heard is unknown.
-            StorageError: if it refuses.
-        """
+        """Send steps to the server, and return its answer to each; see `Line`."""
         with self._errors():
-            # One by one: each holds the lock of its gate, and two processes must not wait for each other's.
+            # One transaction each: a step holds its gate's lock, and two processes must not wait for each other's
+            # locks.
             return [await self._take(step) for step in steps]
 
     async def _take(self, step: Step) -> Answer:
@@ -58,15 +50,16 @@ class PostgresLimitLine(PostgresConnection):
         ops = json.dumps([op.written for op in step.ops])
         gate = f"{self._prefix}:{step.gate}"
         arguments = [gate, self._client, step.epoch, numbers.text, *counts, *times, step.asks_all, ops]
+        # Half a lease, and at least a second: a step that hangs is given up while the lease can still be renewed.
         async with asyncio.timeout(max(1.0, numbers.lease / 2e6)):
             cursor = await self._saying.execute(_STEP, arguments, prepare=True)
             [found] = await cursor.fetchone()
         return _read(found)
 
     async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
-        """Places that were given since they were asked for: gate, stay and token."""
+        """Yield permits that were granted after the answer to their request: gate, permit id and token."""
         async for said in self._told():
-            gate, stay, token = said.rsplit(" ", 2)
+            gate, stay, token = said.rsplit(" ", 2)  # from the right: a gate's name may have spaces
             yield gate.removeprefix(f"{self._prefix}:"), stay, int(token)
 
 

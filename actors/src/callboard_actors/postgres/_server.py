@@ -1,4 +1,4 @@
-"""A PostgreSQL server, as one process speaks to it: its connections, what is made there, and what its errors mean."""
+"""PostgreSQL server as one process sees it: connections, tables and functions, and the meaning of errors."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,7 +13,8 @@ from callboard import StorageError
 from callboard_actors._clerk import AwayError
 
 _LEAST = 13
-"""The oldest PostgreSQL that will do."""
+"""Oldest supported version of PostgreSQL."""
+# Errors that may pass: trying again may help. A read-only transaction means a standby that may be promoted.
 _NOT_NOW = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -23,11 +24,12 @@ _NOT_NOW = (
     OSError,
     TimeoutError,
 )
+# Some of these are subclasses of OperationalError, so they are caught before `_NOT_NOW`.
 _NEVER = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, errors.InvalidCatalogName)
 
 
 def check_url(whose: str, url: str) -> None:
-    """Raise ValueError for a URL that PostgreSQL does not read; what else it says may be a password."""
+    """Raise ValueError for a URL that PostgreSQL cannot parse; other texts of the parser may contain a password."""
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
@@ -36,11 +38,11 @@ def check_url(whose: str, url: str) -> None:
 
 
 class PostgresServer:
-    """Connects to a database, for one kind of things that are kept there.
+    """Connects to a database, for one kind of stored data.
 
     Args:
-        whose: the class that a user has written, for errors.
-        noun: what is kept there, for errors.
+        whose: name of the user's class, for errors.
+        noun: name of the stored data, for errors.
         url: of the database.
         where: the same, without a password.
     """
@@ -52,32 +54,33 @@ class PostgresServer:
         self._where = where
 
     async def connect(self) -> Any:
-        """Open a connection; within `errors`, which says what it means if that fails.
+        """Open a connection; call it within `errors`.
 
         Raises:
-            StorageError: if the server refuses us.
+            StorageError: if the server refuses this process.
         """
         name = f"callboard {self._noun.rpartition(' ')[2]}"
         try:
+            # Autocommit: each function call is one transaction, so no lock outlives it.
             return await psycopg.AsyncConnection.connect(
                 self._url, autocommit=True, connect_timeout=5, application_name=name
             )
         except psycopg.OperationalError as error:
-            # What is wrong with a password or a name is said in words only, before there is a connection.
+            # Before there is a connection, a wrong password or name has no error code: only the text tells it.
             if any(text in str(error) for text in ("authentication failed", "does not exist", "no password supplied")):
                 raise StorageError(self._where, f"refuses us: {error}") from error
             raise
 
     async def make(self, connection: Any, script: Traversable, function: str) -> None:
-        """Have tables and functions there; within `errors`.
+        """Create tables and functions that are missing; call it within `errors`.
 
         Args:
             connection: to the database.
-            script: makes them.
-            function: one of them, by which they are known to be there.
+            script: creates them.
+            function: the last one that the script creates; if it exists, so does everything.
 
         Raises:
-            StorageError: if the server is too old, or they cannot be made.
+            StorageError: if the server is too old, or this process may not create them.
         """
         if connection.info.server_version < _LEAST * 10_000:
             version = connection.info.server_version // 10_000
@@ -86,8 +89,9 @@ class PostgresServer:
             return
         try:
             async with connection.transaction():
+                # CREATE ... IF NOT EXISTS is not safe against itself: two processes at once can both fail.
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [function[:16]])
-                if not await _is_made(connection, function):  # by another process, meanwhile
+                if not await _is_made(connection, function):  # another process may have created them meanwhile
                     await connection.execute(script.read_text())
         except errors.InsufficientPrivilege as error:
             remedy = f"Have somebody who may CREATE in the schema open {self._whose} once, or grant it."
@@ -97,7 +101,7 @@ class PostgresServer:
 
     @contextmanager
     def errors(self) -> Generator[None]:
-        """Say what errors of the driver mean: that the server is away, or that it refuses."""
+        """Translate errors of the driver: `AwayError` if trying again may help, otherwise `StorageError`."""
         try:
             yield
         except _NEVER as error:

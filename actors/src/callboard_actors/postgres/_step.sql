@@ -1,5 +1,6 @@
--- What limits need of a database; made once, by the first process that has the right to.
--- Nothing here has to outlive a crash: who has a place says so again. `eras` tells that there was one.
+-- Tables and functions for shared limits; created once, by the first process with the right to.
+-- Unlogged, because nothing has to survive a crash: processes report their permits again. An empty `eras` shows that
+-- there was a crash.
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_eras (one boolean PRIMARY KEY CHECK (one), began bigint NOT NULL);
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_gates (
     gate text PRIMARY KEY, epoch text NOT NULL, terms text NOT NULL, seq bigint NOT NULL, last bigint NOT NULL,
@@ -19,21 +20,23 @@ CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_held (
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_lanes (
     gate text, tenant text, last bigint NOT NULL, PRIMARY KEY (gate, tenant)
 );
--- Without a stamp: may begin, and has not said that it has.
+-- A row without a stamp is a permit with a body that has not started yet; it counts as a start until then.
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_starts (
     gate text, id text, client text NOT NULL, stamp bigint, PRIMARY KEY (gate, id)
 );
 CREATE INDEX IF NOT EXISTS callboard_limits_stamps ON callboard_limits_starts (gate, stamp);
--- The first process of all has nothing to wait for: nobody has a place of which nothing is known.
+-- Right after the installation no permits exist that are unknown here, so the first process need not wait.
 INSERT INTO callboard_limits_eras SELECT true, 0
     WHERE to_regproc('callboard_limits_step_1') IS NULL ON CONFLICT DO NOTHING;
 
+-- Removes all permits and requests of a process. `p_now` is NULL if it is about to report everything again, and the
+-- time if it has died.
 CREATE OR REPLACE FUNCTION callboard_limits_drop_1(p_gate text, p_client text, p_now bigint) RETURNS void
 LANGUAGE plpgsql AS $drop$
 BEGIN
     DELETE FROM callboard_limits_queue WHERE gate = p_gate AND client = p_client;
     DELETE FROM callboard_limits_held WHERE gate = p_gate AND client = p_client;
-    -- One that has died may have begun just before, and not have said so.
+    -- A body may have started just before its process died: count it as started now, so that a rate is never exceeded.
     IF p_now IS NULL THEN
         DELETE FROM callboard_limits_starts WHERE gate = p_gate AND client = p_client AND stamp IS NULL;
     ELSE
@@ -42,7 +45,7 @@ BEGIN
     DELETE FROM callboard_limits_clients WHERE gate = p_gate AND client = p_client;
 END $drop$;
 
--- Microseconds until one more may begin because time has passed; 0 for now, -1 if something else has to happen first.
+-- Microseconds until the passing of time alone gives a permit; 0 for now, -1 if another event has to come first.
 CREATE OR REPLACE FUNCTION callboard_limits_wait_1(
     p_gate text, p_now bigint, p_opens bigint, p_concurrency bigint, p_calls bigint, p_per bigint
 ) RETURNS bigint LANGUAGE plpgsql AS $wait$
@@ -82,7 +85,8 @@ BEGIN
     END IF;
 END $give$;
 
--- One step of one process at one gate, as `_step.lua` of the room `redis` has it; `ops` are [kind, id, tenant, spot, token].
+-- One step of one process at one gate, with the same logic as `_step.lua` of `callboard_actors.redis`.
+-- `p_ops` are [kind, id, tenant, spot, token]. A change to one of the two scripts belongs into both.
 CREATE OR REPLACE FUNCTION callboard_limits_step_1(
     p_gate text, p_client text, p_epoch text, p_terms text, p_concurrency bigint, p_room bigint, p_calls bigint,
     p_per bigint, p_lease bigint, p_silence bigint, p_asks_all boolean, p_ops jsonb
@@ -95,9 +99,11 @@ DECLARE
     v_op jsonb; v_kind text; v_id text; v_tenant text; v_spot text; v_token bigint;
     v_head callboard_limits_queue%ROWTYPE; v_rank bigint; v_last bigint; v_at integer := 0; v_ops integer;
 BEGIN
+    -- One step at a time at each gate. The clock is read after the lock, which may have taken long to get.
     PERFORM pg_advisory_xact_lock(hashtextextended('callboard_limits ' || p_gate, 0));
     v_now := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     SELECT began INTO v_opens FROM callboard_limits_eras;
+    -- The unlogged table is empty after a crash: permits open only after `p_silence`.
     IF v_opens IS NULL THEN
         INSERT INTO callboard_limits_eras VALUES (true, v_now) ON CONFLICT DO NOTHING;
         SELECT began INTO v_opens FROM callboard_limits_eras;
@@ -106,7 +112,8 @@ BEGIN
 
     SELECT * INTO v_gate FROM callboard_limits_gates WHERE gate = p_gate;
     v_new := NOT FOUND;
-    -- If nobody has said anything for a while, it may have been the server that did not listen.
+    -- A long silence of all processes may mean that the server itself stood still: renew their leases instead of giving
+    -- their permits away.
     IF NOT v_new AND v_now - v_gate.last > p_lease / 2
             AND EXISTS (SELECT FROM callboard_limits_held WHERE gate = p_gate) THEN
         UPDATE callboard_limits_clients SET expires = v_now + p_lease WHERE gate = p_gate;
@@ -115,10 +122,12 @@ BEGIN
         PERFORM callboard_limits_drop_1(p_gate, v_who, v_now);
     END LOOP;
     v_known := EXISTS (SELECT FROM callboard_limits_clients WHERE gate = p_gate AND client = p_client);
+    -- After the dead were dropped: new numbers are accepted as soon as no other process uses the old ones.
     IF NOT v_new AND v_gate.terms <> p_terms
             AND EXISTS (SELECT FROM callboard_limits_clients WHERE gate = p_gate AND client <> p_client) THEN
         RETURN jsonb_build_object('other', v_gate.terms);
     END IF;
+    -- The changes build on a memory that is gone, or on a process that was dropped: a full report is needed.
     IF p_epoch <> '' AND (NOT v_known OR v_new OR p_epoch <> v_gate.epoch) THEN
         RETURN jsonb_build_object('lost', true);
     END IF;
@@ -133,11 +142,12 @@ BEGIN
         ON CONFLICT (gate, client) DO UPDATE SET expires = excluded.expires;
 
     v_ops := jsonb_array_length(p_ops);
-    -- One more turn than there are ops: the last one only gives away what is free.
+    -- One more turn than there are changes: the last turn only gives away free permits.
     WHILE v_at <= v_ops LOOP
         v_op := p_ops -> v_at;
         v_kind := v_op ->> 0; v_id := v_op ->> 1; v_tenant := v_op ->> 2; v_spot := v_op ->> 3;
         v_token := (v_op ->> 4)::bigint;
+        -- Waiting calls get the permits freed by earlier changes before a new call may ask for one.
         IF v_at = v_ops OR (v_kind = 'enter' AND v_changed) THEN
             v_changed := false;
             v_wait := -1;
@@ -161,6 +171,7 @@ BEGIN
             IF p_room IS NOT NULL THEN
                 SELECT count(*) INTO v_count FROM callboard_limits_queue WHERE gate = p_gate;
             END IF;
+            -- Only past an empty queue: no new call overtakes a waiting one.
             IF v_head.id IS NULL
                     AND callboard_limits_wait_1(p_gate, v_now, v_opens, p_concurrency, p_calls, p_per) = 0 THEN
                 v_gate.seq := greatest(v_gate.seq + 1, v_now);
@@ -171,6 +182,7 @@ BEGIN
                     (SELECT count(*) FROM callboard_limits_held WHERE gate = p_gate), v_count));
             ELSE
                 IF v_head.id IS NULL THEN
+                    -- An empty queue starts a new order among the tenants.
                     DELETE FROM callboard_limits_lanes WHERE gate = p_gate;
                 END IF;
                 v_rank := coalesce(v_head.rank, 0);
@@ -186,6 +198,7 @@ BEGIN
             v_changed := true;
             DELETE FROM callboard_limits_queue WHERE gate = p_gate AND id = v_id;
             DELETE FROM callboard_limits_held WHERE gate = p_gate AND id = v_id;
+            -- A start that happened still counts for the rate; a permit that never started gives it back.
             DELETE FROM callboard_limits_starts WHERE gate = p_gate AND id = v_id AND stamp IS NULL;
         ELSIF v_kind = 'begin' THEN
             IF p_calls IS NOT NULL THEN
@@ -211,6 +224,7 @@ BEGIN
         v_at := v_at + 1;
     END LOOP;
 
+    -- Grants are also announced by notifications, which may be lost. Lanes of tenants that are behind are pruned here.
     IF p_asks_all THEN
         SELECT jsonb_object_agg(id, token) INTO v_all FROM callboard_limits_held
             WHERE gate = p_gate AND client = p_client;

@@ -1,21 +1,19 @@
-"""Which database a URL of PostgreSQL is of."""
+"""Checks of a PostgreSQL URL."""
 
 from callboard_actors._extras import needs
 from callboard_actors._server_store import check_prefix, split_url
 
 
 def checked(whose: str, url: str, prefix: object) -> str:
-    """Check what every store on PostgreSQL is given; returns the URL without its password.
+    """Check the URL and prefix of a store on PostgreSQL; return the URL without its password.
+
+    Raises ImportError without the extra `postgres`, ValueError for a bad URL or prefix, and TypeError for a URL that is
+    no string.
 
     Args:
-        whose: the class that a user has given it to, for errors.
+        whose: name of the user's class, for errors.
         url: of the database.
-        prefix: of all that is kept there.
-
-    Raises:
-        ImportError: without the extra `postgres`.
-        ValueError: for what is no URL of PostgreSQL, an option in it that cannot be had, and what is no prefix.
-        TypeError: for a URL that is no text.
+        prefix: of all stored data.
     """
     where = where_of(whose, url)
     check_prefix(whose, prefix)
@@ -27,16 +25,7 @@ def checked(whose: str, url: str, prefix: object) -> str:
 
 
 def where_of(whose: str, url: object) -> str:
-    """A URL without its password.
-
-    Args:
-        whose: the class that a user has given it to, for errors.
-        url: of the database.
-
-    Raises:
-        ValueError: for what is no URL of PostgreSQL.
-        TypeError: for what is no text.
-    """
+    """Return a PostgreSQL URL without its password; raise ValueError or TypeError if it is not one."""
     remedy = "give it one such as 'postgresql://user:password@localhost:5432/app'"
     parts = split_url(whose, url, remedy)
     if parts.scheme not in ("postgresql", "postgres"):
