@@ -1,4 +1,4 @@
-"""What the commands of this distribution have in common: how help is asked for, and on which event loops they run."""
+"""Base of the commands of this distribution: the help option, and the choice of the event loop."""
 
 from enum import StrEnum
 
@@ -6,14 +6,14 @@ import typer
 
 
 class Backend(StrEnum):
-    """The event loops that a command runs on."""
+    """Event loop that a command runs on."""
 
     asyncio = "asyncio"
     trio = "trio"
 
 
 def command_app() -> typer.Typer:
-    """A command, without options yet, that helps as `callboard` does."""
+    """Return a command without options yet, with the same help as `callboard`."""
     return typer.Typer(
         add_completion=False,
         rich_markup_mode="markdown",

@@ -1,18 +1,18 @@
-"""Environment variables that somebody names for processes of ours."""
+"""Check of environment variables that users give for worker processes."""
 
 from collections.abc import Mapping
 
 
 def variables(where: str, given: object) -> dict[str, str]:
-    """What a process can have of it: all, or an error now, and not when the process is started.
+    """Return environment variables as strings; raise now, and not when the process is started.
 
     Args:
-        where: the option, for errors. They show no values, because there are keys among them.
-        given: names and texts.
+        where: the option, for errors. They show no values, because some of these are secret keys.
+        given: mapping of names to texts.
 
     Raises:
-        TypeError: it is something else.
-        ValueError: no process can have a variable of that name, or such a text.
+        TypeError: if it is not a mapping of strings to strings.
+        ValueError: if a name or a text is not possible in an environment.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"{where} is a mapping of names to texts, got one of type {type(given).__name__}")

@@ -1,4 +1,4 @@
-"""Output, as a model reads it: the head and the tail of it, as text without escapes."""
+"""Output for a model: the head and the tail of it, as text without escape sequences."""
 
 import re
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ _RUNS = re.compile(r"\x08+|[^\x08]+")
 _OVERWRITTEN = re.compile(r"^[^\n]*\r(?=[^\n])", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LOOKED_AT = 8192
-"""Bytes by which it is judged whether output is text."""
+"""Bytes that decide whether output is text."""
 _SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Output, or the two ends of it."""
+    """Output, or its head and tail."""
 
     head: bytes
     left_out: int
-    """Bytes between the two that nobody has any more."""
+    """Bytes between head and tail that were not kept."""
     tail: bytes
 
     @property
     def size(self) -> int:
-        """How many bytes there were, with those that are left out."""
+        """Number of bytes of the whole output, with those that were left out."""
         return len(self.head) + self.left_out + len(self.tail)
 
     def text(self) -> str:
-        """What a model reads of it; empty if there was nothing."""
+        """Return the text for a model; empty if there was no output."""
         if _is_binary(self.head[:_LOOKED_AT]) or _is_binary(self.tail[:_LOOKED_AT]):
             begin = (self.head or self.tail)[:_SHOWN].hex(" ")
             return f"[binary output, {self.size:,} bytes, is not shown; it begins with {begin}]"
@@ -46,7 +46,7 @@ class Excerpt:
 
 
 def clean(text: str) -> str:
-    """Text without escapes and control characters, as a terminal would have it in the end."""
+    """Return a text as a terminal would finally show it, without escape sequences and control characters."""
     text = _ESCAPES.sub("", text).replace("\r\n", "\n")
     text = _OVERWRITTEN.sub("", text)
     if "\x08" in text:
@@ -55,7 +55,7 @@ def clean(text: str) -> str:
 
 
 def _without_struck(text: str) -> str:
-    """What is left where a backspace takes away the character before it in its line."""
+    """Apply backspaces: each removes the character before it in its line."""
     left: list[str] = []
     for run in _RUNS.findall(text):
         if run[0] != "\x08":
@@ -73,7 +73,7 @@ def _decoded(data: bytes) -> str:
 
 
 def _without_cut_end(data: bytes) -> bytes:
-    """Without the begin of a character whose end is missing."""
+    """Return the data without an incomplete UTF-8 character at its end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0x80:
@@ -84,7 +84,7 @@ def _without_cut_end(data: bytes) -> bytes:
 
 
 def _without_cut_begin(data: bytes) -> bytes:
-    """Without the end of a character whose begin is missing."""
+    """Return the data without an incomplete UTF-8 character at its beginning."""
     for at in range(min(4, len(data))):
         if data[at] & 0xC0 != 0x80:
             return data[at:]

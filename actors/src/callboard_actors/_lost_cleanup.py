@@ -1,4 +1,4 @@
-"""Warning about async functions whose clean-up does not run, because their engine kills them."""
+"""Warning for async functions with clean-up that cannot run, because their engine kills the process."""
 
 import inspect
 import warnings
@@ -11,14 +11,14 @@ from callboard import CallboardWarning, cleanup
 
 
 def warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
-    """Warn of an async function that shields clean-up with `callboard.cleanup()`.
+    """Warn about an async function that shields clean-up with `callboard.cleanup()`.
 
     Other clean-up, such as closing a connection in a `finally`, is mostly done by the kernel when a process ends.
-    `cleanup()` says that the clean-up matters to somebody else.
+    `cleanup()` signals that the clean-up matters outside of the process.
 
     Args:
         fn: the function of a tool, or the class of an actor, whose handlers are cancelled and not killed.
-        title: what to call it.
+        title: name for the warning.
     """
     function = inspect.unwrap(fn)
     if not inspect.iscoroutinefunction(function) or not _shields(function.__code__, function.__globals__):

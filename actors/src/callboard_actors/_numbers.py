@@ -1,15 +1,15 @@
-"""Options of actors that are numbers: checked where they are written, with the name and the value in the error."""
+"""Checks of numeric options of actors, with the option's name and value in the error."""
 
 import math
 from collections.abc import Iterable
 
 
 def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None:
-    """Raise ValueError for an option that is no whole number, or too small a one.
+    """Raise ValueError for an option that is not a whole number, or too small.
 
     Args:
-        whose: the class that a user has written, for errors.
-        options: the name of each, its value, and the least that it may be.
+        whose: name of the user's class, for errors.
+        options: name, value and smallest allowed value of each option.
     """
     for option, number, least in options:
         if not isinstance(number, int) or number < least:
@@ -17,15 +17,15 @@ def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None
 
 
 def check_durations(whose: str, **options: object) -> None:
-    """Raise for an option that is no time, which has an end and is more than none.
+    """Raise for an option that is not a positive, finite number of seconds.
 
     Args:
-        whose: the class that a user has written, for errors.
+        whose: name of the user's class, for errors.
         options: seconds, by the name of the option.
 
     Raises:
-        ValueError: for zero, less than that, infinity and NaN.
-        TypeError: for what is no number.
+        ValueError: for zero, negative numbers, infinity and NaN.
+        TypeError: for a value that is not a number.
     """
     for option, seconds in options.items():
         if not isinstance(seconds, (int, float)):

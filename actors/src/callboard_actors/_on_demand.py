@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first asked for, because workers import the package too."""
+"""Package attributes that are imported at first use, because workers import the package too."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for a package, of a table of the modules that its names come from."""
+    """Return a `__getattr__` for a package, from a table of attribute names and their modules."""
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -1,6 +1,6 @@
-"""Who has an engine open: in each event loop somebody works for it, from the first who opens it to the last who leaves.
+"""Lifecycle of an engine in each event loop: started by the first opener, ended when the last opener leaves.
 
-Who works there is a `Staff`: the crew of a pool of processes, the connections to other machines.
+A `Staff` is the engine's set of resources in one event loop, such as worker processes or remote connections.
 """
 
 import copy
@@ -17,29 +17,29 @@ from callboard_actors._own_task import spawn
 
 
 class Staff(Protocol):
-    """What an engine has in one event loop."""
+    """Resources of an engine in one event loop."""
 
     failure: ActorStartError | None
-    """Why there is nothing to have."""
+    """Reason why the resources cannot be used; `None` if they can."""
 
     async def keep(self) -> None:
-        """Run in a task of its own, until it is dismissed; must not raise."""
+        """Run in a task of its own until dismissed; must not raise."""
         ...
 
     async def until_ready(self) -> None:
-        """Wait until it can be used, or for the failure.
+        """Wait until the resources can be used, or have failed.
 
         Raises:
-            ActorStartError: that did not come in time.
+            ActorStartError: if neither happened in time.
         """
         ...
 
     async def dismiss(self) -> None:
-        """End all of it; wait until it has."""
+        """End all resources, and wait until they have ended."""
         ...
 
     def abandon(self) -> None:
-        """End all of it at once, where the event loop has been closed, and nobody can wait any more."""
+        """End all resources at once, after their event loop was closed and no task can wait any more."""
         ...
 
 
@@ -48,19 +48,19 @@ S = TypeVar("S", bound=Staff)
 
 @dataclass(slots=True)
 class _Opening(Generic[S]):
-    """A staff that is open in one event loop, and how many have it open there."""
+    """Resources that are open in one event loop, and the number of their openers."""
 
     staff: S
     openers: int = 0
 
 
 class Openings(Generic[S]):
-    """The staffs of an engine. Each event loop looks only at its own, so that no lock is needed.
+    """Lifecycle of an engine's resources. Each event loop reads only its own entry, so no lock is needed.
 
     Args:
-        make: makes one, in the event loop that it is for.
-        noun: what errors call the engine, after "its".
-        task: the name of the task that keeps it.
+        make: makes the resources, in their event loop.
+        noun: name of the engine in errors, after "its".
+        task: name of the task that runs `keep`.
     """
 
     def __init__(self, make: Callable[[], S], *, noun: str, task: str) -> None:
@@ -69,13 +69,13 @@ class Openings(Generic[S]):
         self._task = task
         self._by_loop: dict[EventLoopToken, _Opening[S]] = {}
         self.bodies = Bodies(noun)
-        """Those that run, in all event loops."""
+        """Bodies that run, in all event loops."""
 
     async def enter(self) -> None:
-        """Have the engine in this event loop, ready.
+        """Open the engine in this event loop, and wait until it is ready.
 
         Raises:
-            ActorStartError: it cannot be had.
+            ActorStartError: if it cannot be started.
         """
         self._leave_closed_loops()
         here = current_token()
@@ -89,13 +89,13 @@ class Openings(Generic[S]):
         try:
             await opening.staff.until_ready()
             if (failure := opening.staff.failure) is not None:
-                raise copy.copy(failure)  # each who waited has one
+                raise copy.copy(failure)  # one exception for each waiting task, so that tracebacks do not mix
         except BaseException:
             await self._leave(opening)
             raise
 
     async def leave(self) -> None:
-        """Need the engine in this event loop no more; the last one waits until all of it has ended."""
+        """Leave the engine in this event loop; the last one to leave waits until everything has ended."""
         await self._leave(self._by_loop[current_token()])
 
     async def _leave(self, opening: _Opening[S]) -> None:
@@ -104,11 +104,11 @@ class Openings(Generic[S]):
             return
         here = current_token()
         if self._by_loop.get(here) is opening:
-            del self._by_loop[here]  # who comes now has another one
+            del self._by_loop[here]  # before the await: a new opener gets new resources
         await opening.staff.dismiss()
 
     def _leave_closed_loops(self) -> None:
-        """End what was left by event loops that were closed before their engine."""
+        """End the resources of event loops that were closed while the engine was open."""
         for token in list(self._by_loop):
             if getattr(token.native_token, "is_closed", bool)():
                 opening = self._by_loop.pop(token, None)
@@ -116,11 +116,11 @@ class Openings(Generic[S]):
                     opening.staff.abandon()
 
     def here(self, title: str, call_id: str | None = None) -> S:
-        """What there is in this event loop.
+        """Return the resources in this event loop.
 
         Raises:
-            ActorGoneError: the engine is not open.
-            RuntimeError: it is, but in other event loops.
+            ActorGoneError: if the engine is not open.
+            RuntimeError: if it is open in other event loops only.
         """
         opening = self._by_loop.get(current_token())
         if opening is not None:
@@ -135,7 +135,7 @@ class Openings(Generic[S]):
         raise ActorGoneError(title, call_id, reason)
 
     def all(self) -> list[S]:
-        """What is open here, in whichever event loop."""
+        """Return the resources in all event loops."""
         return [opening.staff for opening in list(self._by_loop.values())]
 
 
@@ -143,15 +143,15 @@ Opened = TypeVar("Opened", bound=Openings[Any])
 
 
 class OpenedEngine(Generic[Opened]):
-    """An engine that users open with `async with`, as often as they like, and drain; see `callboard.Engine`."""
+    """Engine that users open with `async with`, any number of times, and can drain; see `callboard.Engine`."""
 
     _openings: Opened
 
     async def __aenter__(self) -> Self:
-        """Have the engine in this event loop.
+        """Open the engine in this event loop.
 
         Raises:
-            callboard.ActorStartError: it cannot be had; `never` where it is no use to try again.
+            callboard.ActorStartError: if it cannot be started; with `never` if trying again is of no use.
         """
         await self._openings.enter()
         return self
@@ -159,17 +159,18 @@ class OpenedEngine(Generic[Opened]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
-        """Need it no more; the last one ends what was started for it."""
+        """Leave the engine; the last one to leave ends all that was started for it."""
         await self._openings.leave()
 
     async def drain(self, timeout: float = 30.0) -> Drained:
-        """Begin no body any more, wait for those that run, and end those that have not finished in time.
+        """Refuse new bodies, wait for running bodies, and end those that do not finish in time.
 
-        A body that is not begun fails with `ended="unavailable"`, one that is ended with `ended="unknown"`. Actors that
-        live here go on; their supervisor is drained before. Opened again after all have left, it begins bodies again.
+        A refused body fails with `ended="unavailable"`, and an ended body with `ended="unknown"`. Actors on this engine
+        go on; their supervisor is drained first. An engine that was left by all its users accepts bodies when it is
+        opened again.
 
         Args:
-            timeout: seconds for them to finish; then they have their grace.
+            timeout: seconds for bodies to finish; after that they have their grace.
 
         Raises:
             ValueError: for a number out of range.

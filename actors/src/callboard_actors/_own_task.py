@@ -1,4 +1,4 @@
-"""A task that belongs to nobody who is running: those who asked for it may end before it does."""
+"""Background tasks that outlive their callers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,11 +9,11 @@ import anyio
 import sniffio
 
 _tasks: set[asyncio.Task[None]] = set()
-"""The event loop alone would not keep them."""
+"""Strong references, because the event loop keeps only weak ones."""
 
 
 def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Run something in the event loop that runs here, without anybody's context; it must not raise."""
+    """Start work in the running event loop, with an empty context; the work must not raise."""
     if sniffio.current_async_library() == "trio":
         import trio
 
@@ -25,9 +25,9 @@ def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
 
 
 async def finish(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-    """Run something that must not raise to its end, although the caller may be cancelled.
+    """Run work to its end even if the caller is cancelled; the work must not raise.
 
-    On asyncio a call whose grace is over is cancelled again, which no shield of anyio's withstands. The work then goes
+    On asyncio a call whose grace is over is cancelled again, and no shield of anyio withstands that. The work then goes
     on without its caller.
     """
     over = anyio.Event()

@@ -131,7 +131,7 @@ class Desk(Clerk[DocumentLine]):
         return bool(self._marks) or any(not errand.is_over for errand in self._errands)
 
     async def listen(self, line: DocumentLine) -> None:
-        """Tell the listeners of documents that other processes have changed.
+        """Notify the listeners of documents that other processes have changed.
 
         Raises:
             AwayError: when the connection breaks.
@@ -215,7 +215,7 @@ class Desk(Clerk[DocumentLine]):
         self.ahead = now - time.monotonic()
 
     def look_after_waiting(self) -> None:
-        """Tell waiting callers of the outage; keep the changes without a caller."""
+        """Answer waiting callers with the outage; keep the changes without a caller."""
         for errand in self._errands:
             if errand.on_answer is not None:
                 self._tell_away(errand)

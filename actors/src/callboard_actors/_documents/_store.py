@@ -92,7 +92,7 @@ class DocumentStore(ServerStore[Desk]):
         self._clerk().mark(Document(shelf, name))
 
     def listen(self, listener: Listener, /) -> None:
-        """Tell a listener of changed documents as long as the listener lives."""
+        """Notify a listener of changed documents as long as the listener lives."""
         self._listeners.add(listener)
 
     def clock(self) -> float:

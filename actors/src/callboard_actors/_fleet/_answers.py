@@ -58,7 +58,7 @@ class Answers:
             self._cancels[letter.ask] = cancel
 
     async def _send_back(self, letter: Letter, asked: Asked) -> None:
-        """Tell the asker to look for the owner again: this process does not own the key under the token of the ask."""
+        """Send an ask back: its sender must look for the owner again, because the ask's token is not valid here."""
         # "moved" is sent before the key is freed. An asker that finds the key without this owner treats an ask that may
         # have begun as unknown. An asker that repeats too early still finds this owner, and gets "moved" again.
         self._post.tell(letter.sender, "moved", letter.ask, ends=True)

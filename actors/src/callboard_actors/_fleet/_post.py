@@ -61,7 +61,7 @@ class Post:
         self._written = self._told = 0
         """Number of messages put into the outbox so far, and number of those that the server has."""
         self._unanswered: dict[tuple[str, int], set[str]] = {}
-        """By key and token: asks of other processes that have begun here and have no reply in the outbox."""
+        """Asks of other processes that have begun here and have no reply in the outbox, by key and token."""
         self._is_posting = False  # at most one task sends from the outbox, which keeps the order
         self._grants: dict[PostedAsk, asyncio.Event] = {}
         self.is_left = False

@@ -1,4 +1,4 @@
-"""One key as one member of a fleet knows it: its owner, and the asks of this process to it."""
+"""Route to one key of a fleet: its owner as far as known, and the asks of this process to it."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable

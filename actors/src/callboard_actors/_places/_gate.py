@@ -1,4 +1,4 @@
-"""One limit, or one key of it, as one process knows it: its permits, and the changes to report to the server.
+"""Gate: one limit, or one key of it, as one process knows it, with the changes to report to the server.
 
 Decides, and never waits. All of it runs in the client's thread, except `is_safe`.
 """

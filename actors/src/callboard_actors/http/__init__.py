@@ -1,12 +1,12 @@
-"""Pages and services of the web, for models and for code: `HttpTools` and `HttpClient`.
+"""Web pages and services for models and for code: `HttpTools` and `HttpClient`.
 
     node = ToolNode([HttpTools(allow=["example.org"])])
 
     async with HttpClient() as http:
         page = await http.get("https://example.org/")
 
-Each connection goes to an address that was checked, and nowhere else: neither a redirect nor a name server leads to
-what is not public.
+Every connection goes to an address that was checked. Neither a redirect nor a name server can lead it to an address
+that is not public.
 """
 
 from importlib.util import find_spec

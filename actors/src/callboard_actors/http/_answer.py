@@ -1,4 +1,4 @@
-"""What a tool gives of a request: a text for the model, and for the program where the rest is."""
+"""Result of a request as a tool: a text for the model, and data for the program."""
 
 from dataclasses import dataclass
 from typing import Literal, TypedDict
@@ -8,34 +8,34 @@ from callboard_actors.http._told import kind_of
 
 
 class PageArtifact(TypedDict):
-    """What a program is told of a page; a content block of LangChain's, with more in it than those have."""
+    """Data about a page for the program: a content block of LangChain with additional keys."""
 
     type: Literal["file"]
     url: str
-    """What was asked for last, after redirects."""
+    """URL of the last request, after redirects."""
     mime_type: str
-    """What the server calls its kind of content; "" if it does not say, or says something else."""
+    """Media type that the server gives; "" if it gives none, or none that is valid."""
     status: int
-    """Of HTTP, such as 200."""
+    """HTTP status, such as 200."""
     size: int
-    """Bytes of the body that were read or saved, without its compression."""
+    """Bytes of the body that were read or saved, after decompression."""
     is_cut: bool
-    """Whether there are more that were neither read nor saved."""
+    """True if the body has more bytes, which were neither read nor saved."""
     sha256: str | None
-    """Of the whole body, in hexadecimal digits; `None` where it was not read to its end."""
+    """Digest of the whole body, in hexadecimal digits; `None` if it was not read to its end."""
     file: str | None
-    """The path of the file that has the whole body."""
+    """Path of the file with the whole body; `None` if there is none."""
     rest: str
-    """The text that follows what the model has read, as far as `max_rest` goes."""
+    """Text after the part that the model has read, up to `max_rest` characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a request: as `str` what a model reads of it.
+    """Result of a request; `str()` gives the text for the model.
 
     Args:
         text: for the model.
-        artifact: for the program, as plain data; `None` where there is no page.
+        artifact: for the program, as plain data; `None` if there is no page.
     """
 
     text: str
@@ -46,12 +46,7 @@ class Answer:
 
 
 def artifact_of(page: Page, rest: str) -> PageArtifact:
-    """What a program is told of a page.
-
-    Args:
-        page: the answer.
-        rest: of its text, as much as goes with the message.
-    """
+    """Return the data about a page for the program; `rest` is the part of its text that goes with the message."""
     return {
         "type": "file",
         "url": page.url,

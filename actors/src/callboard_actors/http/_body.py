@@ -1,4 +1,4 @@
-"""The body of an answer: as much of it as is wanted, and all of it in a file where there is a place for that."""
+"""Body of a response: the wanted part of it in memory, and all of it in a file if there is a folder for files."""
 
 import re
 import secrets
@@ -19,28 +19,28 @@ from callboard_actors.http._time import came
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 60
 _LENGTH = re.compile(r"[0-9]{1,15}")
-"""A Content-Length that is one."""
+"""Valid Content-Length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What was read of an answer, without its compression."""
+    """Part of a response's body that was read, after decompression."""
 
     data: bytes
     is_cut: bool
     size: int
     saved: Path | None = None
     sha256: str | None = None
-    """Of all of it, in hexadecimal digits; `None` where it was not read to its end."""
+    """Digest of the whole body, in hexadecimal digits; `None` if it was not read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where bodies are kept that are no text, or too long to be read.
+    """Folder for bodies that are not text, or too long to be read.
 
     Args:
-        folder: where their files are made.
-        most: bytes of one; a longer one is not kept.
+        folder: directory of the files.
+        most: largest body that is kept, in bytes.
     """
 
     folder: Path
@@ -48,11 +48,7 @@ class Store:
 
 
 class _Parts:
-    """The parts of a body, as they come; whoever watches the call is told how far it is.
-
-    Args:
-        response: whose body it is.
-    """
+    """Parts of a body as they arrive; each one is reported as progress of the call."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response
@@ -61,27 +57,27 @@ class _Parts:
         self._total = int(length) if _LENGTH.fullmatch(length) else None
 
     async def read(self) -> AsyncGenerator[bytes]:
-        """Each part, without its compression."""
+        """Yield the parts after decompression."""
         async with aclosing(self._response.aiter_bytes()) as parts:
             async for part in parts:
                 self._digest.update(part)
                 came(self._response.num_bytes_downloaded, self._total)
-                await checkpoint()  # one that came can be decompressed into many, and others want to go on meanwhile
+                await checkpoint()  # one network part can decompress into many, and other tasks must run between them
                 yield part
 
     @property
     def sha256(self) -> str:
-        """Of all that has been read."""
+        """Digest of all that has been read."""
         return self._digest.hexdigest()
 
 
 async def read_body(response: httpx2.Response, most: int, store: Store | None) -> Body:
-    """Read a body, part by part; `httpx2` decompresses a MiB at a time, so that nothing has to be held beside.
+    """Read a body part by part; `httpx2` decompresses at most a MiB at a time, so memory use stays bounded.
 
     Args:
-        response: whose body has not been read.
-        most: bytes that are wanted.
-        store: where it is kept if it has more, or is no text.
+        response: with a body that has not been read.
+        most: bytes to keep in memory.
+        store: for a longer body, or one that is not text.
     """
     body = _Parts(response)
     async with aclosing(body.read()) as parts:
@@ -99,7 +95,7 @@ async def read_body(response: httpx2.Response, most: int, store: Store | None) -
 
 
 async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:
-    """The file that has it all, or `None` if it is too long for one; and its bytes."""
+    """Write a body to a file; return its path, or `None` if it is too long, and its size."""
     path = store.folder / _name(url)
     size, is_whole = len(begin), False
     try:
@@ -118,7 +114,7 @@ async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]
 
 
 def _name(url: str) -> str:
-    """A name for a file of our own: nothing of a URL leads out of the folder."""
+    """Return a name for a file of this client; no part of a URL can lead out of the folder."""
     written = _NOT_IN_NAMES.sub("-", unquote(urlsplit(url).path).rpartition("/")[2]).strip("-.")[-_LONGEST_NAME:]
     stem, dot, suffix = written.rpartition(".")
     return f"{stem or written or 'body'}-{secrets.token_hex(4)}{dot}{suffix if dot else ''}"

@@ -1,4 +1,4 @@
-"""`HttpClient`: requests that go where they may, no faster than they may, and again where they may."""
+"""`HttpClient`: HTTP requests with checked addresses, limits per host, and safe retries."""
 
 import json as _json
 import os
@@ -34,7 +34,7 @@ PER_HOST = Limit(concurrency=8)
 
 
 class HttpClient:
-    """A client of HTTP for URLs that a model may have written.
+    """HTTP client for URLs that a model may have written.
 
         async with HttpClient() as http:
             page = await http.get("https://example.org/")
@@ -42,34 +42,33 @@ class HttpClient:
     Every connection, also after a redirect and for a retry, goes to an address that was checked.
 
     Args:
-        allow: hosts ("example.org", "*.example.org", "*" for any public one) and networks ("10.0.0.0/8") that may be
-            asked. `None` for any public host. Of a name, all addresses have to be public or in a network of the list.
-        allow_private: whether any address may be asked, those of this machine included.
-        ports: which ones; `None` for any.
-        headers: by host, for https, or by origin ("http://127.0.0.1:8000"); they are sent there and nowhere else.
-        cookies: whether they are kept, for all who use this client.
-        user_agent: as whom we come; robots.txt is asked for it, too.
-        limit: how many requests may be under way, for each host unless it has another key; `None` for any number.
-        connections: how many there may be at once.
+        allow: allowed hosts ("example.org", "*.example.org", "*" for any public one) and networks ("10.0.0.0/8");
+            `None` for any public host. All addresses of a host name must be public, or in a network of the list.
+        allow_private: whether every address is allowed, those of this machine included.
+        ports: allowed ports; `None` for any.
+        headers: by host, for https, or by origin ("http://127.0.0.1:8000"); sent to that host or origin only.
+        cookies: whether cookies are kept, for all users of this client.
+        user_agent: of the requests; also the name that is looked up in robots.txt.
+        limit: on requests at the same time, for each host unless the limit has another key; `None` for no limit.
+        connections: largest number of connections.
         timeout: seconds for a request, with its redirects, retries and waits.
         connect_timeout: seconds for a connection.
-        read_timeout: seconds that a server may say nothing.
-        max_bytes: of a body that are read, after decompression.
-        downloads: a folder for bodies that are longer, or no text.
-        max_download: bytes of one that is kept there.
-        max_redirects: how many are followed.
-        retries: how often a request is made again that failed, where that does no harm.
-        backoff: the pauses before; Retry-After is heeded up to the longest one.
-        honours_keys: hosts that do a request with the same Idempotency-Key once; others are not sent a POST again.
-        proxy: a URL; with `trust_proxy=True`, because the proxy connects, and addresses are checked by it or not at
-            all. Proxies of the environment are not used.
-        trust_proxy: see there.
-        robots: whether robots.txt is heeded.
-        resolver: from a host and a port to addresses.
-        tls: the context for https; by default the system's certificates.
+        read_timeout: seconds that a server may send nothing.
+        max_bytes: bytes of a body that are read, after decompression.
+        downloads: folder for bodies that are longer, or not text.
+        max_download: largest body that is saved there, in bytes.
+        max_redirects: largest number of redirects that are followed.
+        retries: how often a failed request is repeated, if that does no harm.
+        backoff: pauses before the repetitions; Retry-After is respected up to the longest pause.
+        honours_keys: hosts that execute requests with the same Idempotency-Key once. No POST is repeated to others.
+        proxy: URL of a proxy; needs `trust_proxy=True`. Proxies of the environment are not used.
+        trust_proxy: states that the proxy itself refuses private addresses; this client cannot check them then.
+        robots: whether robots.txt is respected.
+        resolver: async function from a host and a port to addresses.
+        tls: context for https; by default with the system's certificates.
 
     Raises:
-        ValueError: for a number out of range, and for what is no host.
+        ValueError: for a number out of range, or an invalid host.
     """
 
     def __init__(
@@ -127,15 +126,15 @@ class HttpClient:
         self._wire: Wire | None = None
 
     def __repr__(self) -> str:
-        # Without its arguments: there may be a password among them.
+        # Without the arguments: they may contain passwords.
         return "HttpClient(...)"
 
     async def __aenter__(self) -> Self:
-        """Open it, for this event loop.
+        """Open the client for this event loop.
 
         Raises:
-            RuntimeError: it is open.
-            NotADirectoryError: there is no such folder for downloads.
+            RuntimeError: if it is open already.
+            NotADirectoryError: if the folder for downloads does not exist.
         """
         if self._wire is not None:
             raise RuntimeError("the HttpClient is open already; make another one for another event loop")
@@ -157,13 +156,13 @@ class HttpClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close all connections; requests that are still under way fail."""
+        """Close all connections; requests that are still running fail."""
         wire, self._wire = self._wire, None
         assert wire is not None
         await wire.__aexit__(kind, error, traceback)
 
     async def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Page:
-        """Read a page: a request with the method GET, as `request` sends it and with what that raises."""
+        """Send a GET request; see `request`."""
         return await self.request("GET", url, headers=headers)
 
     async def post(
@@ -174,7 +173,7 @@ class HttpClient:
         json: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> Page:
-        """Send something: a request with the method POST, as `request` sends it and with what that raises."""
+        """Send a POST request; see `request`."""
         return await self.request("POST", url, content=content, json=json, headers=headers)
 
     async def request(
@@ -187,27 +186,27 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Page:
-        """Ask a server, follow its redirects, and ask again where that does no harm.
+        """Send a request, follow its redirects, and repeat it where that does no harm.
 
         Args:
             method: such as "GET".
             url: absolute.
-            content: the body.
-            json: the same, to be written as JSON.
-            headers: for this request; they do not go to another origin.
+            content: body of the request.
+            json: the same, as a value to be written as JSON.
+            headers: of this request; not sent to another origin after a redirect.
             timeout: seconds, if less than the client's.
 
         Raises:
-            HttpError: there is no answer; an answer that says no is a `Page`.
-            CallRejectedError: the queue of the client's limit is full.
-            RuntimeError: the client is not open.
-            TypeError: the URL is no text.
+            HttpError: if there is no response. A response with an error status is a `Page`.
+            CallRejectedError: if the queue of the client's limit is full.
+            RuntimeError: if the client is not open.
+            TypeError: if the URL is not a string.
         """
         made = request_of(method, url, content, json, headers or {})
         return await self._asked(made, self._timeout if timeout is None else min(timeout, self._timeout))
 
     async def _asked(self, request: Request, seconds: float, *, share: float = 0.0) -> Page:
-        """Ask, for so many seconds at most, and for no more than a share of what the call has left."""
+        """Send a request within the given seconds, and within a share of the time that the running call has left."""
         if self._wire is None:
             raise RuntimeError("the HttpClient is not open; use it within `async with`")
         request = with_key(request)
@@ -287,12 +286,12 @@ class HttpClient:
 
 def _per_host(limit: Limit) -> Limit:
     if not isinstance(cast("object", limit), Limit) or limit.key is not None:
-        return limit  # what is none, `Places` refuses
+        return limit  # `Places` refuses a value that is not a Limit
     return replace(limit, key=lambda call: urlsplit(call["args"]["url"]).hostname)
 
 
 def request_of(method: str, url: str, content: str | bytes | None, json: Any, headers: Mapping[str, str]) -> Request:
-    """What is asked, from what a user has given."""
+    """Return a checked request from a user's arguments."""
     if not isinstance(cast("object", url), str):
         raise TypeError(f"HttpClient.request(url={url!r}) is a text, such as 'https://example.org/'")
     if method not in _METHODS:

@@ -1,21 +1,21 @@
-"""HTML as Markdown by `markdownify`, which is told when to stop; loaded with the first page."""
+"""Conversion of HTML to Markdown by `markdownify`, with a size limit; loaded with the first page."""
 
 from typing import Any
 
 from markdownify import MarkdownConverter
 
-_Base: Any = MarkdownConverter  # its stubs have the half of it
+_Base: Any = MarkdownConverter  # its type stubs are incomplete
 
 
 class TooLongError(Exception):
-    """The text would become much longer than the page."""
+    """The Markdown would become much longer than the page."""
 
 
 class Converter(_Base):  # type: ignore[misc]
-    """Makes Markdown of a page.
+    """Converter from HTML to Markdown.
 
     Args:
-        most: characters of the text, of which that of a page is made from the inside to the outside.
+        most: largest length of a text, in characters. Texts grow from the innermost element to the whole page.
     """
 
     def __init__(self, most: int) -> None:
@@ -23,10 +23,10 @@ class Converter(_Base):  # type: ignore[misc]
         self._most = most
 
     def process_tag(self, node: Any, parent_tags: Any = None) -> str:
-        """Convert an element with all in it, as `markdownify` asks for each.
+        """Convert an element with its content; `markdownify` calls this for each element.
 
         Raises:
-            TooLongError: its text is longer than that of a page may be.
+            TooLongError: if the text is longer than allowed.
         """
         text: str = super().process_tag(node, parent_tags)
         if len(text) > self._most:

@@ -1,4 +1,4 @@
-"""Why there is no page, in words that a model can act on."""
+"""Errors of requests, in words that a model can act on."""
 
 from callboard import CallboardError
 from callboard_actors._excerpts import clean
@@ -7,14 +7,14 @@ _LONGEST_URL = 300
 
 
 class HttpError(CallboardError):
-    """A request has no answer.
+    """Request without a response.
 
     Args:
         method: of the request.
-        url: what was asked for last, after redirects.
-        reason: why there is no answer, in half a sentence.
-        advice: what to do about it, in a sentence.
-        was_sent: whether the server may have had the request.
+        url: of the last request, after redirects.
+        reason: why there is no response, as half a sentence.
+        advice: what to do about it, as a sentence.
+        was_sent: whether the server may have received the request.
     """
 
     _what = "has no answer"
@@ -29,7 +29,7 @@ class HttpError(CallboardError):
 
 
 class UrlRefusedError(HttpError):
-    """A request was not made, because of where it would have gone."""
+    """Request that was not sent, because its URL or address is not allowed."""
 
     _what = "was not sent"
 
@@ -38,7 +38,7 @@ class UrlRefusedError(HttpError):
 
 
 class UnreadableError(HttpError):
-    """There is an answer, and nothing can be made of it; the next one would be no better."""
+    """Response that cannot be read; a repetition would not help."""
 
     _what = "has an answer that cannot be read"
 
@@ -47,15 +47,16 @@ class UnreadableError(HttpError):
 
 
 class AddressRefusedError(Exception):
-    """A name has an address that nothing may be sent to; no connection was made."""
+    """Host name with an address that is not allowed; no connection was made."""
 
     def __init__(self, host: str, address: str) -> None:
         super().__init__("its host has an address that is not public")
-        # A model is not told of the addresses of a network; who reads the traceback is.
+        # Kept out of the text, which a model reads: it must not learn addresses of a network. Tracebacks show it as a
+        # note.
         self.remedy = f"The address of {host!r} is {address}; HttpClient(allow=[..., {address!r}]) lets it through."
 
 
 def shown(url: str) -> str:
-    """A URL without what would not be seen in it, cut where it is too long for a sentence."""
+    """Return a URL without invisible characters, cut if it is too long for a sentence."""
     url = clean(url)
     return url if len(url) <= _LONGEST_URL else f"{url[:_LONGEST_URL]}..."

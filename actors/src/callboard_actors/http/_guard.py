@@ -1,4 +1,4 @@
-"""Connections to addresses that were checked: a name is looked up once, and what was checked is connected to."""
+"""Connections to checked addresses only: a name is resolved once, and the address that was checked is used."""
 
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -14,17 +14,17 @@ from callboard_actors.http._errors import AddressRefusedError
 from callboard_actors.http._rules import Rules
 
 _HEAD_START = 0.25
-"""Seconds that an address has before the next one is tried besides (RFC 8305, section 5)."""
+"""Seconds before the next address is tried in parallel (RFC 8305, section 5)."""
 _Connect = Callable[[str], Awaitable[AsyncNetworkStream]]
 
 
 class GuardedBackend(AsyncNetworkBackend):
-    """Connects as `httpcore2` asks for it, and to no address that the rules do not permit.
+    """Network backend of `httpcore2` that connects only to addresses that the rules permit.
 
-    TLS and the Host header go by the name: `httpcore2` knows nothing of the address.
+    TLS and the Host header use the name: `httpcore2` never sees the address.
 
     Args:
-        rules: which addresses may be connected to.
+        rules: permitted addresses.
         resolver: from names to addresses.
     """
 
@@ -44,9 +44,9 @@ class GuardedBackend(AsyncNetworkBackend):
         """Connect to a host.
 
         Raises:
-            AddressRefusedError: one of its addresses may not be connected to.
-            httpcore2.ConnectError: it has no address, or none of them answers.
-            httpcore2.ConnectTimeout: not in time.
+            AddressRefusedError: if one of its addresses is not permitted.
+            httpcore2.ConnectError: if it has no address, or none of them answers.
+            httpcore2.ConnectTimeout: if no address answers in time.
         """
 
         async def connect(address: str) -> AsyncNetworkStream:
@@ -59,7 +59,7 @@ class GuardedBackend(AsyncNetworkBackend):
             raise httpcore2.ConnectTimeout(f"{host} did not answer within {timeout:g} s") from error
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of a host, all of them permitted."""
+        """Return the addresses of a host; all of them are permitted."""
         if literal(host) is not None:
             found: Iterable[str] = [host]
         else:
@@ -77,20 +77,20 @@ class GuardedBackend(AsyncNetworkBackend):
         return addresses
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds, on either event loop; `httpcore2` pauses so between its own attempts."""
+        """Sleep on either event loop; `httpcore2` uses this between its own attempts."""
         await anyio.sleep(seconds)
 
 
 def unguarded() -> AsyncNetworkBackend:
-    """Connections to any address, on both event loops."""
+    """Return a backend that connects to any address, on both event loops."""
     return cast("AsyncNetworkBackend", httpcore2.AnyIOBackend())  # pyright knows what stands in for it without anyio
 
 
 async def first_connected(connect: _Connect, addresses: Sequence[str]) -> AsyncNetworkStream:
-    """The first connection that there is; a further address is tried when the one before has failed or is slow.
+    """Return the first connection that succeeds; the next address is tried when the one before has failed or is slow.
 
     Raises:
-        httpcore2.ConnectError: no address answers.
+        httpcore2.ConnectError: if no address answers.
     """
     found: list[AsyncNetworkStream] = []
     errors: list[Exception] = []
@@ -129,7 +129,7 @@ async def _close(streams: Iterable[AsyncNetworkStream]) -> None:
 def pool_of(
     backend: AsyncNetworkBackend, *, context: ssl.SSLContext, connections: int, proxy: str | None
 ) -> httpcore2.AsyncConnectionPool:
-    """The connections of a client; with a proxy, all of them go there, by whatever address it has."""
+    """Return the connection pool of a client. With a proxy, all connections go to the proxy, at any address."""
     if proxy is None:
         return httpcore2.AsyncConnectionPool(
             context, max_connections=connections, keepalive_expiry=5.0, network_backend=backend

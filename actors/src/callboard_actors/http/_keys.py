@@ -1,4 +1,4 @@
-"""By which key a server knows a request that comes again."""
+"""Idempotency keys of requests, by which a server recognises a repetition."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -8,15 +8,15 @@ from callboard_actors.http._request import IDEMPOTENT, KEY_HEADER, Request
 
 
 def with_key(request: Request) -> Request:
-    """A request with an Idempotency-Key, if it is made within a call, needs one and has none.
+    """Return the request with an Idempotency-Key, if it needs one, has none, and is made within a call.
 
-    It is the same each time that the call makes this request, also after a crash, and another one for another request.
+    The key is the same each time that the call makes this request, also after a crash. Another request has another key.
     """
     if request.method in IDEMPOTENT or request.has_key:
         return request
     try:
         call = idempotency_key()
-    except (RuntimeError, ValueError):  # outside of a call, or in one of which no key can be made
+    except (RuntimeError, ValueError):  # outside of a call, or in a call for which no key can be made
         return request
     parts = (call, request.method, request.url)
     digest = sha256(b"\0".join([*(part.encode() for part in parts), request.content or b""])).hexdigest()

@@ -1,4 +1,4 @@
-"""HTML as Markdown, which models read best: without scripts and what a reader would not see, and with whole links."""
+"""HTML as Markdown, which models read best: without scripts and invisible parts, and with absolute links."""
 
 import re
 from collections.abc import Sequence
@@ -7,27 +7,28 @@ from urllib.parse import urljoin
 
 _UNSEEN = ["script", "style", "noscript", "template", "svg", "iframe", "object", "head", "datalist"]
 _MOST_ELEMENTS = 50_000
-"""A page with more of them is text alone: an element takes some 50 microseconds."""
+"""Elements of a page; a page with more becomes plain text, because an element takes about 50 microseconds."""
 _MOST_TAGS = 2 * _MOST_ELEMENTS
-"""Tags of a page that are read. More are not even parsed: the collector of garbage stops all threads for each look at
-the elements, and so holds the event loop."""
+"""Tags of a page that are parsed. The garbage collector stops all threads while it visits the elements, so a page with
+more tags would block the event loop.
+"""
 _TOO_MANY = "[... the page has too many elements; what follows is not read ...]"
 _MOST_ANCESTORS = 2_000_000
-"""Likewise with more pairs of an element and one around it: for each element, the converter looks at all of those."""
+"""Largest sum of nesting depths over all elements, because the converter visits all ancestors of each element."""
 _MOST_GROWTH = 8
-"""How much longer than its source Markdown may become: each line of a quote has the signs of all quotes around it."""
+"""Largest ratio of Markdown to source; each line of nested quotes repeats the signs of all quotes around it."""
 _ALWAYS = 10_000
-"""Characters that it may have in any case."""
+"""Characters of Markdown that are allowed in any case."""
 _DECLARATION = re.compile(r"\A\s*<\?xml[^>]{0,200}>")
 _HIDDEN = '[hidden], [aria-hidden="true"], [style*="display:none"], [style*="display: none"]'
 
 
 def as_markdown(html: str, base: str) -> str:
-    """A page as Markdown, with its title as the first heading.
+    """Return a page as Markdown, with its title as the first heading.
 
     Args:
-        html: the page, or the begin of one.
-        base: its URL, which links are relative to.
+        html: the page, or the beginning of one.
+        base: URL of the page, for relative links.
     """
     from bs4 import BeautifulSoup
 
@@ -35,10 +36,10 @@ def as_markdown(html: str, base: str) -> str:
 
     html = _DECLARATION.sub("", html)
     if "<" not in html:
-        return html.strip()  # BeautifulSoup takes it for the name of a file, and warns
+        return html.strip()  # BeautifulSoup would take it for a file name, and warn
     if len(parts := html.split("<", _MOST_TAGS + 1)) > _MOST_TAGS + 1:
         return f"{as_markdown('<'.join(parts[:-1]), base)}\n\n{_TOO_MANY}"
-    # Not Python's own parser: a tag that never ends costs it time that grows with the square of what follows.
+    # Not Python's own parser: with a tag that never ends, its time grows with the square of the text after the tag.
     soup = BeautifulSoup(html, "lxml")
     title = "" if soup.title is None else soup.title.get_text(" ", strip=True)
     for unseen in [*soup(_UNSEEN), *soup.select(_HIDDEN)]:
@@ -60,7 +61,7 @@ def as_markdown(html: str, base: str) -> str:
 
 
 def _takes_long(elements: Sequence[Any]) -> bool:
-    """Whether there are too many, or too many within others; those that are around others come before them."""
+    """Return whether a page has more elements, or deeper nesting, than allowed. Parents come before their children."""
     depths: dict[int, int] = {}
     for element in elements:
         depths[id(element)] = depths.get(id(element.parent), 0) + 1

@@ -1,4 +1,4 @@
-"""What a client may be told, and what is wrong with it; plain functions, asked when the client is made."""
+"""Checks of the client's options; plain functions, called by the constructor."""
 
 import math
 import re
@@ -17,14 +17,14 @@ Origin = tuple[str, str, int]
 _MADE_BY_US = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
-"""RFC 9110, section 5, without the signs beyond ASCII that each server reads in its own way."""
+"""Header values by RFC 9110, section 5, without characters beyond ASCII, which servers read differently."""
 
 
 _HEADERS_BY_HOST = "headers={'api.example.org': {'Authorization': '...'}}"
 
 
 class Options(TypedDict, total=False):
-    """The options of `HttpClient`, for who hands them on."""
+    """Options of `HttpClient`, for callers that pass them on."""
 
     allow: Sequence[str] | None
     allow_private: bool
@@ -56,7 +56,7 @@ def check_numbers(*, seconds: Mapping[str, float], counts: Mapping[str, tuple[in
 
     Args:
         seconds: durations by name.
-        counts: the least and the given number by name.
+        counts: smallest allowed and given number by name.
     """
     for name, duration in seconds.items():
         if not isinstance(cast("object", duration), (int, float)) or not 0 < duration < math.inf:
@@ -67,7 +67,7 @@ def check_numbers(*, seconds: Mapping[str, float], counts: Mapping[str, tuple[in
 
 
 def check_parts(*, backoff: object, resolver: object, tls: object, headers: object) -> None:
-    """Raise TypeError for a part of a client that is of another kind; it would fail with the first page."""
+    """Raise TypeError for an option of the wrong type, which would otherwise fail with the first page."""
     if backoff is not None and not isinstance(backoff, Backoff):
         raise TypeError(f"HttpClient(backoff={backoff!r}) is a Backoff, such as Backoff(first=0.5)")
     if not callable(resolver):
@@ -81,14 +81,14 @@ def check_parts(*, backoff: object, resolver: object, tls: object, headers: obje
 def own_headers(
     given: Mapping[str, Mapping[str, str]] | None, check: Callable[[str], str]
 ) -> dict[Origin, dict[str, str]]:
-    """The headers for each origin, with names in lower case.
+    """Return the headers for each origin, with names in lower case.
 
     Args:
         given: by host, which stands for https, or by origin.
-        check: the rules for URLs, by which the hosts are read.
+        check: the rules for URLs, which also parse the hosts.
 
     Raises:
-        ValueError: for what is no host, and for a header that is not the user's.
+        ValueError: for an invalid host, or a header that users may not set.
     """
     found: dict[Origin, dict[str, str]] = {}
     for where, headers in (given or {}).items():
@@ -108,7 +108,7 @@ def own_headers(
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise ValueError for a header that a request has by itself, or that is none, and TypeError for no text."""
+    """Raise ValueError for a header that is invalid or set by the client itself, and TypeError for a wrong type."""
     for name, value in headers.items():
         if not isinstance(cast("object", value), str):
             raise TypeError(f"the header {name!r} has a text as its value, not {type(value).__name__}")
@@ -119,11 +119,11 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def hosts_of(honours_keys: Collection[str]) -> frozenset[str]:
-    """The hosts that know a request by its key, written as those of requests are.
+    """Return the hosts that honour idempotency keys, written like the hosts of requests.
 
     Raises:
-        TypeError: for one text.
-        ValueError: for what is no host, by which no request would ever be known.
+        TypeError: for a single string.
+        ValueError: for an invalid host, which could never match a request.
     """
     if isinstance(honours_keys, str):
         raise TypeError(f"HttpClient(honours_keys={honours_keys!r}) is one text; give a list: [{honours_keys!r}]")
@@ -144,10 +144,10 @@ def _host(written: str) -> str:
 
 
 def proxy_of(proxy: str | None, *, trusted: bool) -> str | None:
-    """The proxy, if its user knows what it means.
+    """Return the proxy if its user has confirmed to trust it.
 
     Raises:
-        ValueError: it is not said that the proxy is trusted, or it is none that we know.
+        ValueError: if the proxy is not declared as trusted, or is of an unknown kind.
     """
     if proxy is None:
         if trusted:

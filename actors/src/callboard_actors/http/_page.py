@@ -1,4 +1,4 @@
-"""An answer to a request: what a server said, as far as it was read."""
+"""Response to a request, as far as it was read."""
 
 import json
 from collections.abc import Mapping
@@ -13,24 +13,24 @@ from callboard_actors.http._markdown import as_markdown
 from callboard_actors.http._text import charset_of, decoded, is_html, is_json, is_text, media_type_of
 
 _MOST_GROWTH = 8
-"""How much longer JSON may become by line breaks."""
+"""Largest ratio of JSON with line breaks to JSON without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a server answered.
+    """Response of a server.
 
     Args:
         method: of the request.
-        url: what was asked for last, after redirects.
-        status: the code, such as 200.
-        reason: its name, such as "OK".
-        headers: with names in lower case; one that came several times has its values behind commas.
-        data: the body, without its compression, and no more of it than the client reads.
-        is_cut: whether there was more.
-        saved: the file that has the whole body, where the client was to write one.
+        url: of the last request, after redirects.
+        status: HTTP status, such as 200.
+        reason: name of the status, such as "OK".
+        headers: with names in lower case; several values of one header are joined by commas.
+        data: body after decompression, up to the bytes that the client reads.
+        is_cut: whether the body has more bytes.
+        saved: file with the whole body, if the client was to write one.
         size: bytes of the body that were read or saved.
-        sha256: of the whole body, in hexadecimal digits; `None` where it was not read to its end.
+        sha256: digest of the whole body, in hexadecimal digits; `None` if it was not read to its end.
     """
 
     method: str
@@ -46,39 +46,39 @@ class Page:
 
     @property
     def ok(self) -> bool:
-        """Whether the status is one of success."""
+        """True if the status is one of success."""
         return 200 <= self.status < 300
 
     @property
     def media_type(self) -> str:
-        """What the server calls its kind of content, such as "text/html"; "" if it does not say."""
+        """Media type that the server gives, such as "text/html"; "" if it gives none."""
         return media_type_of(self.headers.get("content-type", ""))
 
     @property
     def is_text(self) -> bool:
-        """Whether a reader could read it, by its media type and its first bytes."""
+        """True if the body is text, by its media type and its first bytes."""
         return is_text(self.media_type, self.data)
 
     @property
     def text(self) -> str:
-        """The body as text: by its byte order mark, by the charset that the server says, as UTF-8, as HTML says."""
+        """Body as text, decoded by byte order mark, the server's charset, UTF-8, or the charset declared in HTML."""
         return decoded(self.data, charset_of(self.headers.get("content-type", "")))
 
     def json(self) -> Any:
-        """The body as JSON.
+        """Return the body as JSON.
 
         Raises:
-            ValueError: it is none.
+            ValueError: if it is not JSON.
         """
         return json.loads(self.text)
 
     async def readable(self, limiter: anyio.CapacityLimiter | None = None) -> str:
-        """What a reader would have of it: HTML as Markdown, JSON with line breaks, any other text as it is.
+        """Return the page as a reader sees it: HTML as Markdown, JSON with line breaks, any other text unchanged.
 
         Args:
-            limiter: of the worker threads in which HTML and JSON are read; by default those of the event loop.
+            limiter: of the worker threads that parse HTML and JSON; by default that of the event loop.
         """
-        # Both take their time, and whoever is cancelled does not wait for them.
+        # Parsing may take long, and a cancelled caller does not wait for its thread.
         if is_html(self.media_type, self.data):
             return await anyio.to_thread.run_sync(
                 as_markdown, self.text, self.url, abandon_on_cancel=True, limiter=limiter
@@ -89,7 +89,7 @@ class Page:
 
 
 def _pretty(text: str) -> str:
-    """JSON with line breaks, or as it is where they would make much more of it: each has an indent as deep as it is."""
+    """Return JSON with line breaks, or unchanged if deep nesting would make it much longer."""
     most = _MOST_GROWTH * len(text)
     written, size = list[str](), 0
     try:
@@ -99,7 +99,7 @@ def _pretty(text: str) -> str:
             if size > most:
                 return text
         pretty = "".join(written)
-        pretty.encode()  # fails for half a character: written out, it could be neither sent nor stored
+        pretty.encode()  # fails for half a surrogate pair, which could be neither sent nor stored
     except (ValueError, RecursionError):
         return text
     return pretty

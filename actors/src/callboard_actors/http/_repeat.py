@@ -1,4 +1,4 @@
-"""Whether a request that has failed may be made again, and when. Decides, and never waits."""
+"""Decision whether a failed request is repeated, and when. Decides, and never waits."""
 
 import random
 from collections.abc import Callable, Collection
@@ -11,19 +11,19 @@ from callboard_actors.http._page import Page
 from callboard_actors.http._request import IDEMPOTENT, Request
 
 _PASSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of what may be well in a while."""
+"""Statuses of failures that may pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """How often a request is made again, and after which pause.
+    """Retry policy for requests.
 
     Args:
-        retries: how often.
-        backoff: how long the pauses are. What a server says in Retry-After is a lower bound, and where it is longer
-            than the longest pause, there is none: the answer is handed on.
-        honours_keys: hosts that do a request with an Idempotency-Key once, however often it comes.
-        chance: gives numbers from 0 to 1.
+        retries: largest number of repetitions.
+        backoff: pauses. A server's Retry-After is a lower bound; if it exceeds the longest pause, the request is not
+            repeated, and its response is returned.
+        honours_keys: hosts that execute requests with the same Idempotency-Key once.
+        chance: returns random numbers from 0 to 1.
     """
 
     retries: int
@@ -32,12 +32,12 @@ class Repeats:
     chance: Callable[[], float] = field(default=random.random)
 
     def pause(self, request: Request, attempt: int, end: Page | HttpError) -> float | None:
-        """Seconds until a request is made again, or `None` if its end stands.
+        """Return the seconds until a request is repeated, or `None` if its result is final.
 
         Args:
-            request: what was asked.
-            attempt: which one it was, from 1.
-            end: what came of it.
+            request: that was sent.
+            attempt: number of the attempt, from 1.
+            end: its result.
         """
         if attempt > self.retries or not self._is_worth_another(request, end):
             return None
@@ -55,12 +55,12 @@ class Repeats:
 
 
 def wait_asked_by(page: Page) -> float:
-    """Seconds that a server asks to wait before it is asked again; 0 if it does not."""
+    """Return the seconds that a server asks clients to wait; 0 if it does not."""
     return retry_after(_AskedToWaitError(page.headers.get("retry-after")))
 
 
 class _AskedToWaitError(Exception):
-    """What `retry_after` reads: errors of clients have it so."""
+    """Adapter to the form of client errors that `retry_after` reads."""
 
     def __init__(self, value: str | None) -> None:
         self.retry_after = value

@@ -1,4 +1,4 @@
-"""A request, from hop to hop: what of it goes on to where a redirect leads."""
+"""Request, and the part of it that follows a redirect."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,19 +7,19 @@ from urllib.parse import urljoin, urlsplit
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _SAFE = frozenset({"GET", "HEAD"})
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-"""RFC 9110, section 9.2.2."""
+"""Idempotent methods by RFC 9110, section 9.2.2."""
 KEY_HEADER = "idempotency-key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of a server.
+    """Request to a server.
 
     Args:
         method: in capitals.
-        url: as the rules have written it.
+        url: in the form that the rules return.
         headers: with names in lower case; for this origin only.
-        content: the body.
+        content: body.
     """
 
     method: str
@@ -29,21 +29,21 @@ class Request:
 
     @property
     def host(self) -> str:
-        """The host of its URL."""
+        """Host of the URL."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def has_key(self) -> bool:
-        """Whether it has an Idempotency-Key."""
+        """True if the request has an Idempotency-Key."""
         return KEY_HEADER in self.headers
 
     @property
     def is_safe(self) -> bool:
-        """Whether it only reads."""
+        """True if the request only reads."""
         return self.method in _SAFE and self.content is None
 
     def at(self, url: str, status: int) -> "Request":
-        """What is asked at the end of a redirect; headers stay behind where it leads to another origin."""
+        """Return the request that follows a redirect; headers are dropped if it leads to another origin."""
         headers = dict(self.headers) if origin_of(url) == origin_of(self.url) else {}
         if status == 303 or (status in (301, 302) and self.method == "POST"):
             kept = {name: value for name, value in headers.items() if not name.startswith("content-")}
@@ -54,7 +54,7 @@ class Request:
 
 
 def redirect_of(url: str, status: int, headers: Mapping[str, str]) -> str | None:
-    """Where an answer leads, which may be no URL at all, or `None` if it is one to be read."""
+    """Return the target of a redirect, which may be an invalid URL, or `None` if the response is no redirect."""
     location = headers.get("location")
     if status not in _REDIRECTS or not location:
         return None
@@ -65,6 +65,6 @@ def redirect_of(url: str, status: int, headers: Mapping[str, str]) -> str | None
 
 
 def origin_of(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port of a URL (RFC 6454)."""
+    """Return scheme, host and port of a URL (RFC 6454)."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]

@@ -1,4 +1,4 @@
-"""What the robots.txt of a site lets us ask for (RFC 9309); each is asked for once an hour, by the same guard."""
+"""Check of robots.txt (RFC 9309); each site's file is fetched at most once an hour, through the same address checks."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -12,28 +12,28 @@ from callboard_actors.http._page import Page
 from callboard_actors.http._request import origin_of
 
 _AGE = 3600.0
-"""Seconds that one is believed."""
+"""Seconds for which a robots.txt is valid."""
 _AGE_OF_NONE = 60.0
-"""Seconds until one is asked for again that was not to be had."""
+"""Seconds until a robots.txt that could not be fetched is fetched again."""
 _KEPT = 256
 MOST = 512 * 1024
-"""Bytes of one that are read; RFC 9309 wants 500 KiB."""
+"""Bytes of a robots.txt that are read; RFC 9309 asks for at least 500 KiB."""
 
 
 @dataclass(slots=True)
 class _Site:
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     rules: Protego | None = None
-    """`None` where they are not to be had: then nothing may be asked for."""
+    """`None` if the file could not be fetched: no page of the site may be requested then."""
     until: float = float("-inf")
 
 
 class Robots:
-    """The robots.txt of the sites that are asked.
+    """Rules of the robots.txt files of all requested sites.
 
     Args:
-        agent: as whom we come.
-        fetch: asks for a robots.txt by its URL.
+        agent: user agent of the requests.
+        fetch: fetches a robots.txt by its URL.
     """
 
     def __init__(self, agent: str, fetch: Callable[[str], Awaitable[Page]]) -> None:
@@ -42,7 +42,7 @@ class Robots:
         self._sites: OrderedDict[tuple[str, str, int], _Site] = OrderedDict()
 
     async def refusal(self, url: str) -> str | None:
-        """Why a URL may not be asked for, or `None` if it may."""
+        """Return the reason why a URL may not be requested, or `None` if it may."""
         origin = origin_of(url)
         site = self._sites.setdefault(origin, _Site())
         self._sites.move_to_end(origin)

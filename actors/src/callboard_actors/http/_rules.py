@@ -1,4 +1,4 @@
-"""Where requests may go: which URLs, and which addresses behind their hosts. Decides, and never waits."""
+"""Rules for allowed URLs, and for the addresses of their hosts. Decides, and never waits."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,30 +9,30 @@ from callboard.middleware import Url
 from callboard.web import Address, is_public_address, literal
 
 _MOST_NAMED = 20
-"""Hosts of a list that a model is told of."""
+"""Allowed hosts that an error for a model names."""
 Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which URL may be asked for, and which address may be connected to."""
+    """Rules for URLs that may be requested, and addresses that may be connected to."""
 
     form: Url
-    """How any URL has to be written."""
+    """Rules for the form of every URL."""
     hosts: Url
-    """Which hosts may be asked, of those that are not in `networks`."""
+    """Rules for hosts outside of `networks`."""
     networks: tuple[Network, ...]
-    """Addresses that may be connected to, though they are not public."""
+    """Networks that are allowed although they may not be public."""
     private: bool
-    """Whether any address may be."""
+    """True if every address is allowed."""
     allowed: str
-    """What may be asked, in a sentence for a model."""
+    """Sentence for a model about the allowed hosts."""
 
     def check(self, url: str) -> str:
-        """The URL, written anew.
+        """Return the URL in its normal form.
 
         Raises:
-            ValueError: it is not let through; says why, without a word of what was written.
+            ValueError: if it is not allowed; the text quotes nothing of the URL.
         """
         written = self.form.check(url)
         assert written is not None
@@ -42,7 +42,7 @@ class Rules:
         return written
 
     def permits(self, address: Address) -> bool:
-        """Whether a connection may go to this address."""
+        """Return whether a connection to this address is allowed."""
         return self.private or is_public_address(address) or self._is_in_networks(address)
 
     def _is_in_networks(self, address: Address) -> bool:
@@ -50,11 +50,11 @@ class Rules:
 
 
 def rules_of(allow: Sequence[str] | None, *, private: bool, ports: Collection[int] | None) -> Rules:
-    """The rules that a user has written.
+    """Return the rules for a user's options.
 
     Raises:
-        TypeError: if `allow` is one text.
-        ValueError: for what is neither a host nor a network.
+        TypeError: if `allow` is a single string.
+        ValueError: for an entry that is neither a host nor a network.
     """
     if isinstance(allow, str):
         raise TypeError(f"HttpClient(allow={allow!r}) is one text; give a list of hosts: allow=[{allow!r}]")
@@ -71,7 +71,7 @@ def rules_of(allow: Sequence[str] | None, *, private: bool, ports: Collection[in
 
 
 def _network(written: str) -> Network | None:
-    """The network that an entry of `allow` is, or `None` for a host."""
+    """Return the network of an entry of `allow`, or `None` for a host."""
     try:
         return ip_network(written.removeprefix("[").removesuffix("]"))
     except ValueError:

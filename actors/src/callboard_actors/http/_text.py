@@ -1,4 +1,4 @@
-"""Which kind of content a body is, and which characters its bytes are. Plain functions."""
+"""Media types and charsets of bodies. Plain functions."""
 
 import codecs
 import re
@@ -18,37 +18,37 @@ _OF_THE_WEB = re.compile(
     r"(us-)?ascii|utf-?(8|16)(-?[lb]e)?|iso-?8859-?\d+|latin-?\d+|windows-?\d+|cp\d+|big5(-hkscs)?|euc-?(jp|kr)|gbk"
     r"|gb2312|gb18030|hz-gb-2312|shift[_-]?jis|sjis|iso-2022-jp|koi8-?[ru]|macintosh|tis-620"
 )
-"""Charsets that pages have. Python knows others, of which some take time that grows with the square of the text."""
+"""Charsets that web pages use. Some other codecs of Python take time that grows with the square of the text."""
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _LOOKED_AT = 2048
 _LONGEST_TYPE = 1024
-"""Characters of a Content-Type that are read: parsing it takes time that grows with its square."""
+"""Characters of a Content-Type that are parsed, because the time grows with the square of its length."""
 
 
 def media_type_of(content_type: str) -> str:
-    """The media type in a Content-Type, in lower case."""
+    """Return the media type of a Content-Type, in lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def charset_of(content_type: str) -> str | None:
-    """The charset in a Content-Type."""
+    """Return the charset of a Content-Type."""
     message = Message()
     message["content-type"] = content_type[:_LONGEST_TYPE]
     return message.get_content_charset()
 
 
 def is_html(media_type: str, data: bytes) -> bool:
-    """Whether a body is HTML."""
+    """Return whether a body is HTML."""
     return media_type in _HTML or (not media_type and _BEGINS_AS_HTML.match(data[:_LOOKED_AT]) is not None)
 
 
 def is_json(media_type: str) -> bool:
-    """Whether a body is JSON."""
+    """Return whether a body is JSON."""
     return _JSON.fullmatch(media_type) is not None
 
 
 def is_text(media_type: str, data: bytes) -> bool:
-    """Whether a body is text, by what its server says, or if that says nothing by its first bytes."""
+    """Return whether a body is text: by its media type, or by its first bytes if the server gives none."""
     begin = data[:_LOOKED_AT]
     if b"\0" in begin and not begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return False
@@ -59,11 +59,11 @@ def is_text(media_type: str, data: bytes) -> bool:
 
 
 def decoded(data: bytes, charset: str | None) -> str:
-    """A body as text; what no charset explains becomes replacement characters.
+    """Return a body as text; bytes that no charset explains become replacement characters.
 
     Args:
         data: the body.
-        charset: what its server says.
+        charset: of the Content-Type.
     """
     mark = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     declared = _DECLARED.search(data[:_LOOKED_AT])
@@ -74,7 +74,7 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 
 def _as(charset: str, data: bytes) -> str | None:
-    """The text in a charset, or `None` if it is not in it. The last character may be cut."""
+    """Return the text in a charset, or `None` if it cannot be decoded; the last character may be incomplete."""
     if charset != "utf-8-sig" and not _OF_THE_WEB.fullmatch(charset.lower()):
         return None
     try:

@@ -1,4 +1,4 @@
-"""How long a request may take: so many seconds, and where it is made by a tool, no more than its call has left."""
+"""Time limit of a request: its timeout, and a share of the time that the running call has left."""
 
 import math
 from contextvars import ContextVar, Token
@@ -10,18 +10,18 @@ import anyio
 from callboard import progress, remaining
 
 _LEAST = 0.1
-"""Seconds that a request has of a call which has none left."""
+"""Seconds that a request gets when its call has no time left."""
 _here: ContextVar["Allowance | None"] = ContextVar("callboard_http_allowance", default=None)
 
 
 class Allowance:
-    """The time of one request, with its redirects, retries and waits.
+    """Time limit of one request, with its redirects, retries and waits.
 
-    The idle timeout of a call is put off by each part of a body, and then so is this.
+    Each part of a body postpones the call's idle timeout, and with it this limit.
 
     Args:
-        seconds: at most.
-        share: of the time that the call has left; the rest is for its answer. 0 if its time is none of ours.
+        seconds: largest duration.
+        share: of the time that the call has left; the rest is for its answer. 0 ignores the call's time.
     """
 
     def __init__(self, seconds: float, *, share: float = 0.0) -> None:
@@ -33,7 +33,7 @@ class Allowance:
         self._token: Token[Allowance | None]
 
     def __enter__(self) -> Self:
-        """Begin a block that ends when the time is over; then nothing is raised."""
+        """Enter a block that is cancelled when the time is over; no error is raised then."""
         self._token = _here.set(self)
         self._scope.__enter__()
         return self
@@ -46,13 +46,13 @@ class Allowance:
 
     @property
     def seconds(self) -> float:
-        """How long it was until its end, as far as that is known now."""
+        """Duration of the limit, as far as known now."""
         return self._scope.deadline - self._begin
 
     def renew(self) -> None:
-        """Look again how much there is."""
+        """Compute the limit again from the call's remaining time."""
         if self._reserve is not None:
-            self._scope.deadline = math.inf  # or what is left would be what is left of this
+            self._scope.deadline = math.inf  # otherwise `remaining()` would see this scope's own deadline
             self._scope.deadline = self._end()
 
     def _end(self) -> float:
@@ -63,11 +63,11 @@ class Allowance:
 
 
 def came(done: int, total: int | None) -> None:
-    """Say that a part of a body came, and how much there is now.
+    """Report progress of a body, and renew the limit of the request.
 
     Args:
-        done: bytes, as they came.
-        total: of them, if that is known.
+        done: bytes received, before decompression.
+        total: bytes expected, if known.
     """
     progress("bytes read", done=done, total=total)
     if (allowance := _here.get()) is not None:

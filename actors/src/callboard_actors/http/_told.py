@@ -1,4 +1,4 @@
-"""What a model reads of an answer. Plain functions."""
+"""Text of a response for a model. Plain functions."""
 
 import re
 
@@ -8,12 +8,12 @@ from callboard_actors.http._page import Page
 from callboard_actors.http._repeat import wait_asked_by
 
 _OF_AN_ERROR = 2_000
-"""Characters of a page that says no."""
+"""Characters that are shown of a page with an error status."""
 _LONGEST_REASON = 60
 _DAY = 86_400.0
 _LONGEST_READ = 10 * _LONGEST_REASON
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+_-]{1,40}/[a-z0-9.+_-]{1,80}")
-"""Anything else in its place would be a header with words of the server for the model."""
+"""Valid media type. Any other text in its place would let a server write to the model."""
 _ADVICE = {
     400: "The server does not understand the request: look at what it says, and change it.",
     401: "The page wants credentials that there are none of here. Ask for another page.",
@@ -26,13 +26,13 @@ _ADVICE = {
 
 
 def told(page: Page, text: str | None, *, start: int, most: int) -> str:
-    """A page, as a model reads it.
+    """Return the text of a page for a model.
 
     Args:
-        page: the answer.
-        text: what there is to be read of it; `None` if it is no text.
-        start: the first character that is wanted.
-        most: characters that are told at once.
+        page: the response.
+        text: of the page; `None` if it is not text.
+        start: position of the first character to show.
+        most: largest number of characters.
     """
     head = f"HTTP {page.status} {_reason_of(page)}".rstrip() + f", {shown(page.url)}"
     kind = kind_of(page) or "of no media type"
@@ -53,24 +53,24 @@ def told(page: Page, text: str | None, *, start: int, most: int) -> str:
 
 
 def end_of(page: Page, start: int, most: int) -> int:
-    """The first character of its text that `told` does not tell."""
+    """Return the position of the first character that `told` does not show."""
     return max(0, start) + most if page.ok else _OF_AN_ERROR
 
 
 def _reason_of(page: Page) -> str:
-    """Return the reason phrase as one short line of plain text; a server may write anything in its place."""
+    """Return the reason phrase as one short line of plain text; a server may send any text in its place."""
     line = " ".join(clean(page.reason[:_LONGEST_READ]).split())
     line = "".join(sign for sign in line if sign.isprintable())
     return line[:_LONGEST_REASON].rstrip()
 
 
 def kind_of(page: Page) -> str:
-    """Its media type; "" where its server says something else in the place of one."""
+    """Return the media type; "" if the server sends another text in its place."""
     return page.media_type if _MEDIA_TYPE.fullmatch(page.media_type) else ""
 
 
 def _part(text: str, start: int, most: int, *, is_cut: bool) -> str:
-    """A piece of a text, and what is said of the rest."""
+    """Return a part of a text, with a note about the rest."""
     end = start + most
     piece = text[start:end]
     if end < len(text):

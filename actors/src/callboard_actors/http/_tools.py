@@ -1,4 +1,4 @@
-"""`HttpTools`: a client of HTTP whose requests are tools of a model."""
+"""`HttpTools`: an HTTP client with requests as tools of a model."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
@@ -17,33 +17,33 @@ from callboard_actors.http._told import end_of, told
 
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _READERS = 4
-"""Threads that make Markdown of HTML at once: a page that takes long must not take them all from others."""
+"""Threads that convert HTML at the same time; bounded, so that slow pages do not use up the process's threads."""
 _MOST_TIME = 0.8
-"""Of the time that a call has left; the rest is for its answer."""
+"""Share of the call's remaining time; the rest is for its answer."""
 
 
 class HttpTools(Actor):
-    """Pages and services of the web, as tools.
+    """Web pages and services as tools.
 
         node = ToolNode([HttpTools(allow=["example.org"])])
 
-    There is `fetch`, and where `methods` has one that writes, `http_request`. All calls share one `HttpClient`.
+    The tools are `fetch` and, if `methods` has a method that writes, `http_request`. All calls share one `HttpClient`.
 
     Args:
-        methods: that may be used, such as ["GET", "POST"].
+        methods: allowed methods, such as ["GET", "POST"].
         max_chars: characters of a page that a model reads at once.
-        max_rest: characters of what follows that go with the message, as `artifact["rest"]`, where no file has them;
-            whatever keeps the conversation keeps these, too.
-        client: the options of `HttpClient`, such as `allow` and `headers`.
+        max_rest: characters of the following text in `artifact["rest"]`, unless a file has it. They are stored wherever
+            the conversation is stored.
+        client: options of `HttpClient`, such as `allow` and `headers`.
 
     Raises:
-        ValueError: for an unknown method, and what `HttpClient` raises.
+        ValueError: for an unknown method, and whatever `HttpClient` raises.
     """
 
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, methods: Collection[str] = ("GET",), **kwargs: Any) -> Self:
-            # A model is told of no tool that would refuse whatever it asks.
+            # A model does not see a tool that would refuse everything.
             writes = cls is HttpTools and not isinstance(methods, str) and not set(_WRITES).isdisjoint(methods)
             return super().__new__(_WritingTools if writes else cls, *args, methods=methods, **kwargs)
 
@@ -62,7 +62,7 @@ class HttpTools(Actor):
         self._description = HttpClient(**client)
 
     async def start(self) -> None:
-        """Open the client, in the actor's own task, which closes it too."""
+        """Open the client in the actor's own task, which also closes it."""
         self._readers = anyio.CapacityLimiter(_READERS)
         self._client = await self.enter(self._description)
 
@@ -89,7 +89,7 @@ class HttpTools(Actor):
         return "" if page.saved is not None else text[end : end + self._max_rest]
 
     async def _text(self, page: Page) -> str | None:
-        """Return the text of a page; of HTML that would take too long, its source."""
+        """Return the text of a page; for HTML that takes too long to convert, its source."""
         if not page.is_text:
             return None
         with anyio.move_on_after(_MOST_TIME * remaining()):
@@ -97,12 +97,12 @@ class HttpTools(Actor):
         return await self._cleaned(page.text)
 
     async def _cleaned(self, text: str) -> str:
-        """Clean a text in a worker thread: a megabyte with many backspaces would hold the event loop."""
+        """Clean a text in a worker thread: a megabyte with many backspaces would block the event loop."""
         return await anyio.to_thread.run_sync(clean, text, abandon_on_cancel=True, limiter=self._readers)
 
 
 def _check(methods: Collection[str], **counts: tuple[int, int]) -> None:
-    """Raise ValueError or TypeError for methods that there are not, and for a number below its least."""
+    """Raise ValueError or TypeError for an unknown method, or a number that is too small."""
     if isinstance(methods, str):
         raise TypeError(f"HttpTools(methods={methods!r}) is one text; give a list: methods=[{methods!r}]")
     if unknown := set(methods).difference(("GET", *_WRITES)):
@@ -115,7 +115,7 @@ def _check(methods: Collection[str], **counts: tuple[int, int]) -> None:
 
 
 class _WritingTools(HttpTools):
-    """Those that may write, too."""
+    """Tools with methods that write."""
 
     @handler(group="requests")
     async def http_request(

@@ -1,6 +1,6 @@
-"""What `httpx2` sends its requests by: a pool of connections of `httpcore2` that we have made ourselves.
+"""Transport of `httpx2` over a connection pool of `httpcore2` that is made here.
 
-The transport of `httpx2` does not let anybody say how its connections are made.
+The transport of `httpx2` has no option for the way in which connections are made.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
@@ -10,13 +10,13 @@ import httpx2
 
 
 class Transport(httpx2.AsyncBaseTransport):
-    """Sends requests by a pool; errors are those of `httpcore2`."""
+    """Transport that sends requests over a pool; errors are those of `httpcore2`."""
 
     def __init__(self, pool: httpcore2.AsyncConnectionPool) -> None:
         self._pool = pool
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request, and return when the head of the answer is there."""
+        """Send a request, and return when the head of the response has arrived."""
         url = request.url
         answer = await self._pool.handle_async_request(
             httpcore2.Request(
@@ -33,7 +33,7 @@ class Transport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close all connections of the pool, as `httpx2` asks for when its client is closed."""
+        """Close all connections of the pool; called when the `httpx2` client is closed."""
         await self._pool.aclose()
 
 
@@ -47,7 +47,7 @@ class _Body(httpx2.AsyncByteStream):
             async for part in parts:
                 yield part
         finally:
-            if isinstance(parts, AsyncGenerator):  # trio warns of one that is left to the collector
+            if isinstance(parts, AsyncGenerator):  # trio warns of a generator that is left to the garbage collector
                 await parts.aclose()
 
     async def aclose(self) -> None:

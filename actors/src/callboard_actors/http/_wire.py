@@ -1,4 +1,4 @@
-"""Requests over an open client of `httpx2`: one goes out, one answer or one error comes back."""
+"""Single requests over an open `httpx2` client: each ends with one response or one error."""
 
 import logging
 import os
@@ -28,15 +28,15 @@ _FAILED = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Protoco
 
 
 class Wire:
-    """A pool of connections, and what is said over them.
+    """Connection pool with an `httpx2` client.
 
     Args:
-        rules: which addresses may be connected to.
+        rules: permitted addresses.
         resolver: from names to addresses.
         timeouts: for a connection, a read, a write and a place in the pool.
-        connections: how many there may be.
-        context: by which TLS is spoken; `None` for the system's certificates.
-        proxy: where all connections go, if not to the hosts.
+        connections: largest number of connections.
+        context: for TLS; `None` for the system's certificates.
+        proxy: URL of the proxy for all connections, if any.
         cookies: whether cookies are kept.
     """
 
@@ -70,16 +70,16 @@ class Wire:
         await self._stack.aclose()
 
     async def send(self, request: Request, headers: Mapping[str, str], most: int, store: Store | None) -> Page:
-        """Ask once, and read the answer.
+        """Send a request once, and read the response.
 
         Args:
-            request: what to ask.
-            headers: to be sent with it.
+            request: to send.
+            headers: to send with it.
             most: bytes of the body that are read.
-            store: where a body is kept that is longer, or no text.
+            store: for a body that is longer, or not text.
 
         Raises:
-            HttpError: there is no answer.
+            HttpError: if there is no response.
         """
         try:
             built = self._client.build_request(request.method, request.url, headers=headers, content=request.content)
@@ -108,7 +108,7 @@ class Wire:
         )
 
     def _check_encoding(self, request: Request, response: httpx2.Response) -> None:
-        """Raise HttpError for a body that would be taken for what it is not, because nobody here can decompress it."""
+        """Raise for a compression that was not asked for: the compressed bytes would be taken for the content."""
         asked = {one.strip() for one in self._client.headers["accept-encoding"].split(",")} | {"identity", ""}
         for encoding in response.headers.get("content-encoding", "").lower().split(","):
             if encoding.strip() not in asked:
@@ -117,7 +117,7 @@ class Wire:
 
 
 def _told(request: Request, error: Exception) -> Exception:
-    """What an error means to who has asked; one that is none of the network is passed on as it is."""
+    """Return the error for the caller; an error that does not come from the network is returned unchanged."""
     if isinstance(error, AddressRefusedError):
         refused = UrlRefusedError(request.method, request.url, str(error))
         refused.add_note(error.remedy)

@@ -1,4 +1,4 @@
-"""Python that a model writes, as a tool: `python_tool`.
+"""Python code of a model, as a tool: `python_tool`.
 
     node = ToolNode([python_tool(packages=["numpy"])])
 

@@ -1,4 +1,4 @@
-"""What a model reads of a cell, and what it sees."""
+"""Answer to a model about a cell: text and pictures."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from callboard_actors.python._interpreter import Record
 
 
 def answer(record: Record, packages: Sequence[str]) -> str | list[dict[str, Any]]:
-    """Text; and content blocks, if there are pictures."""
+    """Return the text, or content blocks if there are pictures."""
     text = _text(record, packages)
     if not record["pictures"]:
         return text

@@ -1,4 +1,4 @@
-"""What a cell writes, in its order: by `print`, from C, and from processes that it starts."""
+"""Output of a cell in its order: from `print`, from C code, and from its child processes."""
 
 import io
 import os
@@ -13,14 +13,15 @@ from callboard_actors._excerpts import Excerpt
 
 _CHUNK = 64 * 1024
 _MOST_AT_END = 64
-"""Chunks that are read when a cell has ended; somebody else may write for ever."""
+"""Chunks that are read after a cell has ended, because another writer may never stop."""
 _for_ever: list[Any] = []
-"""What has been `sys.stdout` or `sys.stderr` of a cell. A thread may still print to it, and CPython's `print` does not
-own the object that it writes to: if that went, the process would crash."""
+"""Objects that were `sys.stdout` or `sys.stderr` of a cell. A thread may still print to one, and CPython's `print`
+holds no reference to its stream: if the stream were freed, the process would crash.
+"""
 
 
 class Kept:
-    """The head of what was written, and the last of the rest."""
+    """Head and tail of some output."""
 
     def __init__(self, most: int) -> None:
         self._most_head = most // 2
@@ -30,7 +31,7 @@ class Kept:
         self._size = 0
 
     def add(self, data: bytes) -> None:
-        """Keep the beginning of all that is added, and its end, and count the rest."""
+        """Append data; keep the head and the tail, and count the rest."""
         self._size += len(data)
         room = self._most_head - len(self._head)
         self._head += data[:room]
@@ -39,7 +40,7 @@ class Kept:
             del self._tail[: -self._most_tail]
 
     def taken(self) -> Excerpt:
-        """What there is; then there is nothing."""
+        """Return the output, and start again empty."""
         tail = bytes(self._tail[-self._most_tail :])
         found = Excerpt(bytes(self._head), self._size - len(self._head) - len(tail), tail)
         self._head.clear()
@@ -49,11 +50,11 @@ class Kept:
 
 
 class Capture:
-    """The file descriptors 1 and 2, and `sys.stdout` and `sys.stderr`, while a cell runs.
+    """Capture of file descriptors 1 and 2, `sys.stdout` and `sys.stderr`, while a cell runs.
 
-    They are those of the whole process, which therefore belongs to one interpreter. A thread that a cell has left
-    behind prints to whatever cell runs at that time; what it prints between two cells is in the output of none, and
-    goes where the process itself writes.
+    They belong to the whole process, so a process can have one interpreter only. The output of a thread that a cell has
+    left behind belongs to the cell that runs at that time. Between two cells it belongs to no cell, and goes where the
+    process itself writes.
     """
 
     def __init__(self, most: int) -> None:
@@ -64,7 +65,7 @@ class Capture:
         self._streams: dict[int, TextIO] = {}
 
     def begin(self) -> None:
-        """Take what is written from now on."""
+        """Start to capture."""
         if self._pipe is None or not _is_whole(self._pipe):
             self._pipe = self._opened()
         theirs = self._pipe[1]
@@ -74,7 +75,7 @@ class Capture:
         sys.stdout, sys.stderr = self._stream(1), self._stream(2)
 
     def _stream(self, fd: int) -> TextIO:
-        """The one of the cells before, as it was made; another one if a cell has spoiled that."""
+        """Return the stream of earlier cells in its original state, or a new one if a cell has broken it."""
         stream = self._streams.get(fd)
         if stream is None or not _is_restored(stream):
             stream = self._streams[fd] = _new_stream(fd)
@@ -89,7 +90,7 @@ class Capture:
     def _read(self, fd: int) -> None:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
-        with suppress(OSError, ValueError):  # it was closed
+        with suppress(OSError, ValueError):  # the pipe was closed
             while not any(event & (select.POLLNVAL | select.POLLERR) for _, event in poll.poll()):
                 with self._lock:
                     if not self._take(fd):
@@ -104,11 +105,11 @@ class Capture:
         return bool(data)
 
     def end(self) -> Excerpt:
-        """Give back what was taken, and tell what was written."""
+        """Restore the former outputs, and return the captured output."""
         assert self._replaced is not None
         assert self._pipe is not None
         for stream in (sys.stdout, sys.stderr):
-            with suppress(BaseException):  # it may be anything by now
+            with suppress(BaseException):  # a cell may have put any object there
                 stream.flush()
             _keep_for_ever(stream)
         sys.stdout, sys.stderr, *former = self._replaced
@@ -126,14 +127,14 @@ class Capture:
         return self._kept.taken()
 
     def close(self) -> None:
-        """Close the pipe; its thread ends then."""
+        """Close the pipe, which ends its thread."""
         if self._pipe is not None:
-            os.close(self._pipe[1])  # the reader's end: its thread still looks at it
+            os.close(self._pipe[1])  # not the reading end: the thread still polls it
             self._pipe = None
 
 
 def _is_whole(pipe: tuple[int, int]) -> bool:
-    """Whether no cell has closed it, and perhaps opened something else in its place."""
+    """Return whether both ends are still this pipe; a cell may have closed one and opened another file instead."""
     try:
         ours, theirs = map(os.fstat, pipe)
     except OSError:
@@ -156,13 +157,13 @@ def _new_stream(fd: int) -> TextIO:
 
 
 def _is_restored(stream: Any) -> bool:
-    """Undo what a cell may have set; whether that could be done, for it may be closed, or be without its file."""
+    """Undo changes of a cell to a stream; return False if the stream is closed or cannot be restored."""
     try:
         vars(stream).clear()
         stream.reconfigure(
             encoding="utf-8", errors="backslashreplace", newline=None, line_buffering=False, write_through=True
         )
-    except Exception:  # a cell has put something else there
+    except Exception:  # a cell has replaced parts of it
         return False
     return not stream.closed
 

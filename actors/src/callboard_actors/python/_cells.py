@@ -1,4 +1,4 @@
-"""The code of a cell: compiled so that its last expression has a value, and so that tracebacks show its lines."""
+"""Code of a cell, compiled so that its last expression has a value and tracebacks show its lines."""
 
 import ast
 import linecache
@@ -11,34 +11,34 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _MOST = 200
-"""Cells whose lines are remembered for tracebacks."""
+"""Cells with lines that are kept for tracebacks."""
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell that can run."""
+    """Compiled cell."""
 
     name: str
     body: CodeType
     last: CodeType | None
-    """Its last expression, if it ends with one."""
+    """Last expression, if the cell ends with one."""
 
 
 def name_of(number: int) -> str:
-    """What tracebacks call a cell."""
+    """Return the file name of a cell in tracebacks."""
     return f"<cell {number}>"
 
 
 def is_cell(filename: str) -> bool:
-    """Whether that is a file of the user's code."""
+    """Return whether a file name is that of a cell."""
     return filename.startswith("<cell ")
 
 
 def again(parsing: Callable[[], T]) -> T:
-    """What may have failed because a collection of garbage parsed something meanwhile.
+    """Parse, and try a second time after a SystemError, which a garbage collection during the parsing may cause.
 
-    In CPython 3.11 that is a SystemError ("AST constructor recursion depth mismatch", python/cpython#106905).
+    CPython 3.11 raises "AST constructor recursion depth mismatch" then (python/cpython#106905).
     """
     try:
         return parsing()
@@ -47,11 +47,11 @@ def again(parsing: Callable[[], T]) -> T:
 
 
 def compiled(code: str, number: int) -> Cell:
-    """A cell, ready to run.
+    """Compile a cell.
 
     Raises:
-        SyntaxError: it is no Python.
-        ValueError: neither is that: a NUL in it, or nested too deeply.
+        SyntaxError: if it is not valid Python.
+        ValueError: if it contains a NUL character, or is nested too deeply.
     """
     name = name_of(number)
     linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)

@@ -1,4 +1,4 @@
-"""What a model reads of an exception: the lines of its own code that led there."""
+"""Errors of a cell for a model: the lines of its own code that led to them."""
 
 import traceback
 from collections.abc import Iterable
@@ -7,17 +7,17 @@ from callboard_actors._excerpts import Excerpt
 from callboard_actors.python._cells import again, is_cell
 
 _MOST = 4000
-"""Bytes of a traceback."""
+"""Characters of a traceback."""
 _MOST_GROUP = 20
 
 
 def told(error: BaseException) -> str:
-    """A short traceback; frames of libraries, and ours, are left out."""
+    """Return a short traceback, without frames of libraries and of this package."""
     try:
         found = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MOST_GROUP)
         _leave_own_frames(found)
         return cut(again(lambda: "".join(found.format())).rstrip("\n"), _MOST)
-    except BaseException as problem:  # by its `__str__`, or its `__class__`
+    except BaseException as problem:  # raised by the error's own `__str__` or `__class__`
         return f"{type(error).__name__}, which cannot be shown: {type(problem).__name__}"
 
 
@@ -35,7 +35,7 @@ def _members(exceptions: Iterable[traceback.TracebackException] | None) -> Itera
 
 
 def shown(value: object, most: int) -> str:
-    """The `repr` of a value, or what is the matter with it."""
+    """Return the `repr` of a value, or a note if it fails."""
     try:
         text = repr(value)
         if type(text) is not str:
@@ -46,7 +46,7 @@ def shown(value: object, most: int) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The head and the tail of a text that is too long."""
+    """Return the head and the tail of a text that is too long."""
     if len(text) <= most // 4:
         return text.encode(errors="backslashreplace").decode()
     head, tail = text[: most // 2], text[len(text) - min(len(text), most // 2) :]

@@ -1,4 +1,4 @@
-"""An interpreter: code in, a record out. It owns its process, and knows of no event loop but that of its cells."""
+"""Interpreter of cells: takes code and returns a record. It owns its process, and runs only its cells' event loop."""
 
 import asyncio
 import builtins
@@ -19,40 +19,40 @@ from callboard_actors.python._time_limit import CellTimeoutError, TimeLimit
 
 _EMPTY = "None"
 _PROBE = 0
-"""The number of the cell that shows whether the interpreter is whole."""
+"""Number of the empty cell that checks whether the interpreter still works."""
 _PROBE_TIME = 30.0
 _STAYS = "The interpreter goes on, and its names stay."
 
 
 class BrokenInterpreterError(Exception):
-    """A cell has changed what the interpreter itself needs, such as `sys.modules`; no cell can be trusted to run."""
+    """Raised after a cell has changed something that the interpreter needs, such as `sys.modules`; no cell can run then."""
 
 
 class Record(TypedDict):
-    """What became of a cell, as plain data."""
+    """Result of a cell, as plain data."""
 
     number: int
     output: str
     value: str | None
-    """The `repr` of its last expression, if it has one that is not None."""
+    """`repr` of the last expression, if its value is not None."""
     error: str
-    """A short traceback, or what ended it; empty if nothing did."""
+    """Short traceback, or another reason for the end of the cell; empty if it succeeded."""
     missing: str
-    """The module that it could not import."""
+    """Module that could not be imported."""
     pictures: list[str]
-    """PNG, in base64."""
+    """PNG files, in base64."""
     notes: list[str]
 
 
 class Interpreter:
-    """Names, and cells that see them.
+    """Namespace, and the cells that run in it.
 
     Args:
-        keeps_state: whether names stay from cell to cell.
-        max_output: bytes of the output of a cell that are kept, head and tail.
+        keeps_state: whether names are kept from cell to cell.
+        max_output: bytes of a cell's output that are kept, head and tail.
         max_value: characters of its value.
-        pictures: how many figures are shown, and how large one may be.
-        grace: seconds between the interruption of a cell that is late and the end of the process; `None` for no end.
+        pictures: number of figures that are shown, and their largest size.
+        grace: seconds between the interruption of a late cell and the end of the process; `None` never ends it.
     """
 
     def __init__(
@@ -79,26 +79,26 @@ class Interpreter:
         os.environ.setdefault("MPLBACKEND", "Agg")
 
     def close(self) -> None:
-        """End the event loop in which cells have left something running, and read their output no more."""
+        """Close the event loop, with tasks that cells have left running, and stop to read their output."""
         if self._runner is not None:
             self._runner.close()
         self._capture.close()
 
     def interrupt(self) -> None:
-        """End the cell that runs, if one does, by a KeyboardInterrupt; from another thread, or a handler of signals."""
+        """Interrupt the running cell with a KeyboardInterrupt; called from another thread or a signal handler."""
         if self._limit is not None:
             self._limit.interrupt(KeyboardInterrupt)
 
     def run(self, code: str, timeout: float | None = None) -> Record:
-        """Run a cell; whatever it raises is in the record.
+        """Run a cell; its errors are part of the record.
 
         Raises:
-            BrokenInterpreterError: an empty cell fails after it, so every later one would; names are lost.
-            Exception: the interpreter's own code has failed, which is the same.
+            BrokenInterpreterError: if an empty cell fails afterwards, as every later cell would; names are lost.
+            Exception: if the interpreter's own code has failed, with the same consequence.
         """
         self._number += 1
         record = self._captured(code, self._number, timeout)
-        # Now, because the cell that did it has to be blamed, and not the next one.
+        # Checked now, so that the error belongs to the cell that caused it and not to the next one.
         if error := self._captured(_EMPTY, _PROBE, _PROBE_TIME)["error"]:
             raise BrokenInterpreterError(f"after this cell not even an empty one runs: {error}")
         return record
@@ -120,7 +120,7 @@ class Interpreter:
         modules = sys.modules
         main, modules["__main__"] = modules["__main__"], self._module
         limit = TimeLimit(timeout, self._grace)
-        if record["number"] != _PROBE:  # an interruption that comes late is not the probe's
+        if record["number"] != _PROBE:  # a late interruption must not hit the probe
             self._limit = limit
         try:
             cell = compiled(code, record["number"])
@@ -139,7 +139,7 @@ class Interpreter:
         finally:
             limit.end()
             modules["__main__"] = main
-            for name, module in self._modules.items():  # a cell may have deleted what this process needs
+            for name, module in self._modules.items():  # a cell may have deleted modules that this process needs
                 modules.setdefault(name, module)
 
     def _value_of(self, cell: Cell) -> object:
@@ -158,7 +158,7 @@ class Interpreter:
                 self._runner = asyncio.Runner()
             return self._runner.run(evaluate(code, names), context=self._context)
         finally:
-            directory.update(whole)  # no builtin may be used before: the cell may have deleted them
+            directory.update(whole)  # before any builtin is used: the cell may have deleted them
 
     def _show(self, value: object, record: Record) -> None:
         if value is not None:
@@ -167,15 +167,15 @@ class Interpreter:
 
 
 def _fresh_main() -> types.ModuleType:
-    """A module for names; that of the cells, so that what they define can be pickled."""
+    """Return a new `__main__` module for the cells, so that objects that they define can be pickled."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     return module
 
 
 def own_process() -> None:
-    """Have crashes tell where the code was, on what was stderr before any cell ran."""
+    """Let crashes print a traceback to the original stderr, and silence warnings that do not apply here."""
     faulthandler.enable(file=os.dup(2), all_threads=False)
     warnings.filterwarnings("ignore", message=".*non-interactive, and thus cannot be shown")
-    # It would be about our threads, which no child needs.
+    # That warning would be about threads of this package, which no child needs.
     warnings.filterwarnings("ignore", message=".*is multi-threaded, use of fork", category=DeprecationWarning)

@@ -1,4 +1,4 @@
-"""Figures of matplotlib, as pictures for a model; nothing is loaded for that which the cell has not loaded."""
+"""Figures of matplotlib as pictures for a model; matplotlib is used only if the cell has loaded it."""
 
 import base64
 import io
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 _RESOLUTIONS = (100, 50)
-"""Dots per inch: if a picture is too large, it is drawn smaller."""
+"""Dots per inch; a picture that is too large is drawn again with the smaller number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many pictures of a cell are shown, and how large one may be."""
+    """Number of pictures of a cell, and their largest size."""
 
     number: int
     size: int
@@ -20,7 +20,7 @@ class Budget:
 
 
 def taken(budget: Budget) -> tuple[list[str], list[str]]:
-    """The open figures, as PNG in base64, and what to say of those that are not shown; they are closed."""
+    """Return the open figures as PNG in base64, and notes about those that are not shown; close all of them."""
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
     if pyplot is None or not budget.number:
         return [], []
@@ -30,7 +30,7 @@ def taken(budget: Budget) -> tuple[list[str], list[str]]:
     for number in numbers[: budget.number]:
         try:
             data = _drawn(pyplot.figure(number), budget.size)
-        except Exception as error:  # matplotlib draws only now what it was told before
+        except Exception as error:  # matplotlib draws only now, so errors of earlier commands appear here
             notes.append(f"[figure {number} cannot be drawn: {type(error).__name__}: {error!s:.200}]")
             continue
         if data is None:

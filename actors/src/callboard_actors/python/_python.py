@@ -1,4 +1,4 @@
-"""`Python`: an actor that runs what a model writes."""
+"""`Python`: an actor that runs code of a model."""
 
 import signal
 import sys
@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from os import _exit  # now: a cell may put something else into `os`
+from os import _exit  # imported now, because a cell may replace it in `os`
 from typing import Any, cast
 
 from callboard import Actor, handler, remaining
@@ -16,35 +16,34 @@ from callboard_actors.python._interpreter import Interpreter, own_process
 from callboard_actors.python._pictures import Budget
 
 _BROKEN = 70
-"""The exit code of a process whose interpreter a cell has broken; EX_SOFTWARE of sysexits.h."""
+"""Exit code of a process with an interpreter that a cell has broken; EX_SOFTWARE of sysexits.h."""
 _MOST_TIME = 0.8
-"""Of the time that a call has left; the rest is for its answer."""
+"""Share of the call's remaining time; the rest is for its answer."""
 
 
 class Python(Actor):
-    """An interpreter of Python, whose process is its own.
+    """Interpreter of Python in a process of its own.
 
-    It is no use without such a process: `python_tool` gives it one, which is confined. With a pool of your own,
-    `child(Python(...), runs_in=pool)`, the pool says what the code may do.
+    It refuses to start in any other process. `python_tool` gives it one, which is confined. With a pool of your own,
+    `child(Python(...), runs_in=pool)`, the pool decides about the permissions of the code.
 
     Args:
-        keeps_state: whether names stay from call to call. The modules that were imported stay loaded in any case.
-        packages: those that the code may count on, beside the standard library; its model is told where another one
-            is missing.
-        timeout: seconds for a cell. Then it is interrupted, and names stay.
-        grace: seconds after that, in which a cell that is deaf to it has to end, before its process is killed and
-            names are gone.
-        max_output: bytes of the output of a cell that a model reads, head and tail.
+        keeps_state: whether names are kept from call to call. Imported modules stay loaded in any case.
+        packages: packages that the code may use besides the standard library; named to the model when another one is
+            missing.
+        timeout: seconds for a cell; after that it is interrupted, and names are kept.
+        grace: seconds for an interrupted cell to end, before its process is killed and names are lost.
+        max_output: bytes of a cell's output that a model reads, head and tail.
         max_value: characters of the value of its last expression.
-        pictures: whether figures of matplotlib are shown, and how many of a cell.
-        max_picture: bytes that one may have as PNG.
+        pictures: whether figures of matplotlib are shown, or how many of a cell.
+        max_picture: largest size of one as PNG, in bytes.
 
     Raises:
-        ValueError: a package is not there, or a number out of range.
-        TypeError: a number of seconds is none.
+        ValueError: if a package is not installed, or a number is out of range.
+        TypeError: if a number of seconds is not a number.
     """
 
-    fatal = (Exception,)  # cells raise into their records; all else is the interpreter's own, which a cell has broken
+    fatal = (Exception,)  # errors of cells are in records; any other error means that a cell broke the interpreter
 
     def __init__(
         self,
@@ -73,10 +72,10 @@ class Python(Actor):
         self._pictures = Budget(4 if pictures is True else int(pictures), max_picture)
 
     async def start(self) -> None:
-        """Make the interpreter; in the main thread, for signals are received there.
+        """Create the interpreter; runs in the main thread, which receives signals.
 
         Raises:
-            ValueError: this process is not its own.
+            ValueError: if this process is not a worker.
         """
         if not _is_worker():
             raise ValueError(
@@ -94,7 +93,7 @@ class Python(Actor):
         signal.signal(signal.SIGINT, lambda *_: self._interpreter.interrupt())
 
     def stop(self) -> None:
-        """End what cells have left running, when the actor stops."""
+        """End everything that cells have left running."""
         self._interpreter.close()
 
     @handler(on_cancel="restart")
@@ -108,12 +107,13 @@ class Python(Actor):
         try:
             return answer(self._interpreter.run(code, timeout), self._packages)
         except BaseException:
-            # Names are lost, and this call is to blame: an exit says both. What goes wrong here is `fatal`'s.
+            # The exit tells the pool that names are lost and that this call is the cause. An exception would reach
+            # `fatal`.
             with suppress(BaseException):
                 traceback.print_exc()
             _exit(_BROKEN)
 
 
 def _is_worker() -> bool:
-    """Whether this process is a worker of a pool."""
+    """Return whether this process is a worker of a pool."""
     return "callboard_actors.process._worker" in sys.modules

@@ -1,4 +1,4 @@
-"""The time that a cell has: first it is interrupted, and keeps its names; what is deaf to that is killed."""
+"""Time limit of a cell: it is interrupted first, which keeps its names; if it ignores that, its process is killed."""
 
 import ctypes
 import signal
@@ -7,22 +7,22 @@ from types import TracebackType
 
 
 class CellTimeoutError(BaseException):
-    """Raised within a cell when its time is over; no `except Exception` of the cell's stops it."""
+    """Raised within a cell when its time is over; a BaseException, so that `except Exception` does not catch it."""
 
-    __module__ = "builtins"  # for its traceback, whose reader knows no module of ours
+    __module__ = "builtins"  # the traceback is for a model, which knows no module of this package
 
 
 class TimeLimit:
-    """A block that is interrupted after a time, and whose process is killed after a grace.
+    """Block that is interrupted after a time; its process is killed after a grace.
 
-    The kill is the kernel's own, by SIGALRM: it needs nobody who would still run Python.
+    The kernel kills it by SIGALRM, which works even if no Python code can run any more.
     """
 
     def __init__(self, seconds: float | None, grace: float | None) -> None:
         self._seconds = seconds
         self._grace = grace
         self._thread = threading.get_ident()
-        self._lock = threading.RLock()  # a signal may come while the handler of another one holds it
+        self._lock = threading.RLock()  # reentrant: a signal handler may interrupt another one that holds it
         self._is_over = True
         self._is_interrupted = False
         self._timer: threading.Timer | None = None
@@ -43,7 +43,7 @@ class TimeLimit:
         self.end()
 
     def end(self) -> None:
-        """End it, again if it was interrupted in that."""
+        """End the block; may be called again if the first call was interrupted."""
         with self._lock:
             self._is_over = True
             interrupted, self._is_interrupted = self._is_interrupted, False
@@ -56,9 +56,10 @@ class TimeLimit:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _take_away(self) -> None:
-        """Have an error that has not arrived yet hit nobody else."""
-        # By one of our own in its place. To ask for none would leave the interpreter looking for it for ever, which
-        # in CPython 3.11 hangs whoever sets a profile function.
+        """Remove an error that has not arrived yet, so that it cannot hit later code."""
+        # It is replaced by an error of this class. Clearing it instead would leave the interpreter looking for it for
+        # ever,
+        # which in CPython 3.11 hangs code that sets a profile function.
         try:
             _raise_in(self._thread, _NothingError)
             while True:
@@ -67,7 +68,7 @@ class TimeLimit:
             pass
 
     def interrupt(self, error: type[BaseException]) -> None:
-        """Raise an error within the block, if that is not over; from another thread, or from a handler of signals."""
+        """Raise an error within the block unless it is over; called from another thread or a signal handler."""
         with self._lock:
             if not self._is_over:
                 self._is_interrupted = True
@@ -75,7 +76,7 @@ class TimeLimit:
 
 
 class _NothingError(BaseException):
-    """Takes the place of an error that comes too late."""
+    """Replacement for an error that comes too late."""
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:

@@ -9,13 +9,13 @@ from callboard_actors.python._bounded_pool import BoundedPool
 from callboard_actors.python._python import Python
 
 _INTENSITY = 20
-"""Restarts within a minute; a model that kills its interpreter again and again is told each time."""
+"""Restarts within a minute. A model that repeatedly kills its interpreter is told so each time."""
 
 _MEMORY = 2 * 1024**3
 
 
 def by_thread(_: Mapping[str, Any], context: CallContext) -> str:
-    """The conversation that a call belongs to; one for all that say nothing of it."""
+    """Return the conversation of a call; calls without a `thread_id` share one."""
     return str(context.config.get("configurable", {}).get("thread_id", ""))
 
 
@@ -37,34 +37,34 @@ def python_tool(
     pictures: bool | int = True,
     max_picture: int = 1_000_000,
 ) -> ChildSpec[Python]:
-    """The tool "run this Python", for a node or an agent.
+    """Return the tool "run this Python", for a node or an agent.
 
         agent = create_react_agent(model, [python_tool(packages=["numpy"], preload=["numpy"])])
 
-    Each conversation, told by its `thread_id`, has an interpreter of its own, in a worker process of its own. That is
-    confined: by default the code may load installed packages, and compute. Your own modules, and files beside them,
-    are closed unless `confine` or `preload` names them.
+    Each conversation, identified by its `thread_id`, has an interpreter of its own, in a confined worker process. By
+    default the code can load installed packages and compute. Your own modules, and files beside them, cannot be read
+    unless `confine` or `preload` names them.
 
     Args:
-        confine: what else it may do, a `callboard_actors.process.Confine`.
-        runs_in: a pool of your own instead, which says what the code may do.
-        unrestricted: whether the code may do whatever this user may.
-        preload: modules that workers have loaded when they begin, so that the first call is fast.
+        confine: additional permissions, as a `callboard_actors.process.Confine`.
+        runs_in: a pool of your own instead, which decides about the permissions of the code.
+        unrestricted: whether the code may do everything that this user may.
+        preload: modules that workers load at their start, so that the first call is fast.
         memory: bytes of address space for each interpreter.
-        idle: seconds after which one goes that nobody asks; its names go with it.
-        cap: how many there are at once; the one that was asked least recently goes first.
-        keeps_state: this and what follows is as `Python` has it.
-        packages: those that the code may count on.
+        idle: seconds without a call after which an interpreter ends, and its names are lost.
+        cap: largest number of interpreters; the least recently used one ends first.
+        keeps_state: see `Python` for this and all following options.
+        packages: packages that the code may use.
         timeout: seconds for a cell.
-        grace: seconds for one that is deaf to its interruption.
+        grace: seconds for an interrupted cell to end.
         max_output: bytes of output that a model reads.
         max_value: characters of the value of the last expression.
-        pictures: whether figures are shown, and how many.
-        max_picture: bytes that one may have.
+        pictures: whether figures are shown, or how many.
+        max_picture: largest size of a figure, in bytes.
 
     Raises:
-        ValueError: for more than one of the first three; a pool of one's own and options of ours; a package that is
-            not there; a number out of range.
+        ValueError: for more than one of the first three options, your own pool with options for a new one, a package
+            that is not installed, or a number out of range.
     """
     _check_place(confine, runs_in, unrestricted)
     _check_pool(runs_in, preload, memory)

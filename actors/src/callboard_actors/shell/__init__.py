@@ -2,8 +2,8 @@
 
     node = ToolNode([Shell("project", allow=["git", "ls", "pytest"])])
 
-Each command runs in a worker process of the shell's own; a cancelled one dies with all that it has started, and the
-others go on. Jobs run in the background until they end, are stopped, or the shell ends.
+Each command runs in a worker process of the shell. A cancelled command dies with all processes that it has started;
+other commands go on. Jobs run in the background until they end, are stopped, or the shell ends.
 """
 
 from typing import TYPE_CHECKING

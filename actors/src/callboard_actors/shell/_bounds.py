@@ -1,9 +1,10 @@
-"""What a confined command needs beside what it was given: the programs of the system.
+"""Confinement of commands: the user's permissions, and the programs of the system.
 
-Its output goes to a file that has no name, and that its worker alone has open: no command finds the output of another.
+The output of a command goes to a file without a name that only its worker has open, so no command can find the output
+of another.
 
-It may read /proc: by that its worker finds what it has started, and many programs need it. The kernel shows nothing
-there of the memory and the variables of processes that are not confined with it, but which there are.
+Commands may read /proc: the worker finds its descendants there, and many programs need it. The kernel hides the memory
+and the variables of processes outside of the confinement, but not their existence.
 """
 
 from dataclasses import replace
@@ -25,11 +26,7 @@ _SYSTEM = (
 
 
 def check_confinement(confine: Any, cwd: Path) -> None:
-    """Refuse one in which no command could run.
-
-    Raises:
-        ValueError: it has no processes, or not the working directory.
-    """
+    """Raise ValueError for a confinement in which no command could run: without processes or the working directory."""
     if not confine.processes:
         raise ValueError("Shell(confine=...): commands are processes; say Confine(processes=True, ...)")
     known = [Path(path) for path in (*confine.read, *confine.write)]

@@ -1,4 +1,4 @@
-"""A command, as its worker runs it: to its end, its timeout, or the worker's own end; then nothing of it is left."""
+"""Run of one command in its worker, until it ends, times out, or must end. No process of it is left then."""
 
 import contextlib
 import os
@@ -17,17 +17,17 @@ from callboard_actors.shell._spool import SpoolWriter
 
 _CHUNK = 64 * 1024
 _ROUND = 0.02
-"""Seconds between two looks at what is to end."""
+"""Seconds between two checks of a command that must end."""
 _SELDOM = 0.2
-"""Seconds between two looks at what a job has left running."""
+"""Seconds between two checks of processes that a job has left running."""
 _WAKES_BY_ITSELF = 3600.0
 _LAST = 1.0
-"""Seconds that killed processes have to go; one that is stuck in the kernel is not waited for."""
+"""Seconds for killed processes to disappear; a process that is stuck in the kernel is not waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a worker is told of a command."""
+    """Description of a command for its worker."""
 
     argv: list[str]
     cwd: str
@@ -37,27 +37,27 @@ class Order:
     timeout: float | None
     grace: float
     is_job: bool
-    """Whether it lives as long as any of its processes, and not only as long as the first."""
+    """True if the command lasts as long as any of its processes, and not only as long as the first one."""
 
 
 class Ending(TypedDict):
-    """How it ended, as plain data, which a worker that is not trusted may send."""
+    """End of a command, as plain data, which may come from a worker that is not trusted."""
 
     exitcode: int | None
-    """`None` if it could not be started."""
+    """`None` if the command could not be started."""
     seconds: float
     is_late: bool
-    """Whether its timeout ended it."""
+    """True if the timeout ended the command."""
     left_running: int
-    """Processes that were ended because it had left them behind."""
+    """Number of processes that it left running, and that were ended."""
     error: str
-    """Why it could not be started."""
+    """Reason why it could not be started."""
 
 
 def run_command(order: Order) -> Ending:
-    """Run a command; when this returns, no process of it is left, whatever it has done to be.
+    """Run a command; no process of it is left when this returns, however it was started.
 
-    Its output goes to the spool that was sent with the call.
+    The output goes to the spool that was sent with the call.
     """
     began = time.monotonic()
     with SpoolWriter(sent_file(), order.keeps) as spool, _Course(order, spool) as course:
@@ -84,7 +84,7 @@ def _why(order: Order, error: Exception) -> str:
 
 
 class _Course:
-    """One command, from its begin to its end."""
+    """Course of one command, from its start to its end."""
 
     def __init__(self, order: Order, spool: SpoolWriter) -> None:
         self._order = order
@@ -98,7 +98,7 @@ class _Course:
         self._is_open = True
         self.exitcode: int | None = None
         self.is_asked = False
-        """Whether the worker has been asked to end."""
+        """True if the worker was asked to end."""
         self._pidfd: int | None = None
         self._woken: int | None = None
         self._opened = contextlib.ExitStack()
@@ -117,7 +117,7 @@ class _Course:
 
     @contextlib.contextmanager
     def _asked_by_signal(self) -> Generator[None]:
-        """Have SIGTERM mean that the command is to end, with its grace; the pool kills the worker after that."""
+        """Let SIGTERM end the command with its grace; the pool kills the worker after that."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -140,7 +140,7 @@ class _Course:
         self.is_asked = True
 
     def begin(self) -> None:
-        """Start it in a session of its own: no terminal, no input, and one pipe for all that it writes."""
+        """Start the command in a session of its own, without terminal and input, with one pipe for all its output."""
         nothing, writer = os.pipe()
         os.close(writer)
         try:
@@ -156,12 +156,12 @@ class _Course:
         finally:
             os.close(nothing)
             os.close(self._their_output)
-        with contextlib.suppress(OSError):  # then it is looked at from time to time
+        with contextlib.suppress(OSError):  # without a pidfd, it is polled
             self._pidfd = os.pidfd_open(self._child.pid)
             self._poll.register(self._pidfd, select.POLLIN)
 
     def follow(self) -> bool:
-        """Take its output until it has ended, or is to end; whether that is because its time is over."""
+        """Read the output until the command has ended or must end; return whether its time is over."""
         while not self.is_asked and not self._is_over():
             left = self._until - time.monotonic()
             if left <= 0:
@@ -174,7 +174,7 @@ class _Course:
         return self.exitcode is not None and not (self._order.is_job and is_there)
 
     def end(self, *, politely: bool) -> int:
-        """End all that is left of it; says how many processes that were."""
+        """End all remaining processes of the command; return their number."""
         if self._child is None:
             return 0
         found = self._signal(signal.SIGTERM)
@@ -199,9 +199,9 @@ class _Course:
         return found
 
     def _is_there(self) -> bool:
-        """Ask for the exit code of every process that has ended; whether there are others.
+        """Reap all processes that have ended; return whether others are left.
 
-        Orphans come here, too, so that in the end every process is a child of this one.
+        Orphans become children of this process, so in the end every process of the command is one.
         """
         assert self._child is not None
         while True:
@@ -222,7 +222,7 @@ class _Course:
             self._pidfd = None
 
     def _round(self, seconds: float) -> None:
-        """Wait for something to happen, and take what has been written."""
+        """Wait for an event, and read the available output."""
         ready = {fd for fd, _ in self._poll.poll(min(seconds, _WAKES_BY_ITSELF) * 1000 + 1)}
         if self._woken in ready:
             os.read(self._woken, _CHUNK)

@@ -1,4 +1,4 @@
-"""The processes that a command has started, and theirs; read from /proc, in a worker that adopts orphans."""
+"""Processes that a command has started, with their descendants; read from /proc, in a worker that adopts orphans."""
 
 import os
 from contextlib import suppress
@@ -8,7 +8,7 @@ _PROC = Path("/proc")
 
 
 def descendants() -> set[int]:
-    """All processes below this one that have not ended; empty where /proc may not be read."""
+    """Return all living processes below this one; empty if /proc cannot be read."""
     try:
         parents = {int(one.name): _living_parent(one) for one in _PROC.iterdir() if one.name.isdigit()}
     except OSError:
@@ -31,16 +31,16 @@ def _living_parent(process: Path) -> int | None:
         state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
     except OSError:
         return None
-    # One that has ended has no children any more, but somebody may not have asked for its exit code yet.
+    # A zombie has no children any more; it only waits for its parent to read its exit code.
     return None if state in "ZX" else int(parent)
 
 
 def signal_all(group: int | None, number: int) -> int:
-    """Signal all that descend from here, and a process group; says how many there were.
+    """Signal all descendants of this process, and a process group; return their number.
 
-    The group is for where /proc cannot be read; it is that of a process that nobody has asked for its exit code.
+    The group is for systems where /proc cannot be read. It must belong to a process that was not reaped yet.
     """
-    # One that is missed because it was forking is seen at the next look: orphans come here.
+    # A process that was forking may be missed; the next call finds it, because orphans become children of this process.
     found = descendants()
     with suppress(ProcessLookupError, PermissionError):
         if group is not None:

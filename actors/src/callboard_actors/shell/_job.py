@@ -1,4 +1,4 @@
-"""A command, as its shell knows it: how far it is, and what a model is told of it."""
+"""Command as its shell knows it: its state, and the text about it for a model."""
 
 import signal
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _TITLE = 60
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One command, from its begin until nobody asks for it any more."""
+    """Command from its start until its result was read."""
 
     number: int
     command: str
@@ -24,19 +24,19 @@ class Job:
     timeout: float | None = None
     ending: Ending | None = None
     failure: EngineError | None = None
-    """Why nobody knows how it ended."""
+    """Reason why its end is unknown."""
     is_stopped: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def title(self) -> str:
-        """Its command, in a line."""
+        """The command as one short line."""
         line = " ".join(self.command.split())
         return line if len(line) <= _TITLE else f"{line[:_TITLE]}..."
 
     def state(self, now: float) -> str:
-        """How far it is, in a sentence."""
+        """Return the state of the command as a sentence."""
         if not self.ended.is_set():
             return f"running for {now - self.began:.1f} s."
         if self.is_stopped:
@@ -48,7 +48,7 @@ class Job:
 
 
 def told(ending: Ending, timeout: float | None) -> str:
-    """How a command ended, in a sentence."""
+    """Return a sentence about the end of a command."""
     code, seconds = ending["exitcode"], f"{ending['seconds']:.1f} s"
     if code is None:
         return f"not started: {ending['error']}."
@@ -62,7 +62,7 @@ def told(ending: Ending, timeout: float | None) -> str:
 
 
 def told_as_lost(failure: EngineError) -> str:
-    """Tells in sentences that nobody knows how a command ended, and what there is to do."""
+    """Return sentences for a command with an unknown end, and the advice."""
     if failure.ended == "unavailable":
         return f"not started: {failure.reason}. It had no effect, and can be run again."
     is_known = not isinstance(failure, WorkerDiedError) or failure.exitcode is not None
@@ -81,6 +81,6 @@ def _signal_name(number: int) -> str:
 
 
 def with_output(sentence: str, output: str) -> str:
-    """What a model reads of a command."""
+    """Return the text about a command for a model."""
     sentence = sentence[:1].upper() + sentence[1:]
     return f"{sentence}\n{output}" if output.strip() else f"{sentence} No output."

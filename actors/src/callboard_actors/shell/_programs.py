@@ -1,4 +1,4 @@
-"""Command lines without a shell: which program is meant, and what of a shell's language there must not be."""
+"""Command lines without a shell: the program of a command, and the shell syntax that is refused."""
 
 import shlex
 import shutil
@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 
 class RefusedError(Exception):
-    """A command that is not run; the text is for the model."""
+    """Command that is not run; the text is for the model."""
 
 
 _SHELL_ONLY = frozenset("|&;<>()$`*?[\n")
 _AT_BEGIN = frozenset("~#")
-"""What means something to a shell at the begin of a word only."""
+"""Characters with a meaning for a shell at the beginning of a word only."""
 
 
 def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """The path of each program that is allowed.
+    """Return the path of each allowed program.
 
     Raises:
-        ValueError: for one that is not there.
+        ValueError: if a program does not exist.
     """
     found: dict[str, str] = {}
     for name in allow:
@@ -30,10 +30,10 @@ def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, st
 
 
 def argv_of(command: str, programs: Mapping[str, str]) -> list[str]:
-    """The program and its arguments.
+    """Return the program of a command, and its arguments.
 
     Raises:
-        RefusedError: for what only a shell could do, and for a program that is not allowed.
+        RefusedError: for syntax that needs a shell, and for a program that is not allowed.
     """
     allowed = f"Allowed: {', '.join(programs)}, one of them in a call, with its arguments and without a shell."
     if (sign := _first_of_shell(command)) is not None:
@@ -52,7 +52,7 @@ def argv_of(command: str, programs: Mapping[str, str]) -> list[str]:
 
 
 def _first_of_shell(command: str) -> str | None:
-    """The first sign that a shell would read, and not pass on."""
+    """Return the first character that a shell would interpret."""
     quote = ""
     is_begin = True
     at = 0
@@ -76,5 +76,5 @@ def _first_of_shell(command: str) -> str | None:
 
 
 def _is_braces(command: str, at: int) -> bool:
-    """Whether a shell would make several words of it; {} is what `find` takes for a name."""
+    """Return whether a shell would expand braces here; `{}` is a placeholder of `find`."""
     return command[at] == "{" and command[at : at + 2] != "{}"

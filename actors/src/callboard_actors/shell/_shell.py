@@ -1,4 +1,4 @@
-"""`Shell`: commands in a working directory, and jobs that go on in the background."""
+"""`Shell`: commands in a working directory, and jobs in the background."""
 
 import math
 import os
@@ -24,9 +24,9 @@ from callboard_actors.shell._spool import SpoolReader
 from callboard_actors.shell._surroundings import surroundings
 
 _MOST_TIME = 0.8
-"""Of the time that a call has left; the rest is for its answer."""
+"""Share of the call's remaining time; the rest is for its answer."""
 _SPARE = 2.0
-"""Seconds after which a worker that should have ended its command is not believed to do so any more."""
+"""Seconds after which a worker that should have ended its command is ended itself."""
 
 
 class Shell(Actor):
@@ -34,29 +34,29 @@ class Shell(Actor):
 
         node = ToolNode([Shell("project", allow=["git", "ls", "pytest"])])
 
-    The shell has worker processes of its own, because jobs keep theirs for as long as they run, and because what
-    confines them is for this directory only. They end with the shell, and all commands with them.
+    The shell has its own worker processes: a job occupies one for as long as it runs, and their confinement is for this
+    directory only. They end with the shell, and all commands with them. At least one of `allow`, `confine` and
+    `unrestricted` must be given.
 
     Args:
-        cwd: the working directory, in which each command begins.
-        allow: the programs that may be run, by name; they are run without a shell. It is no narrower than its
-            programs: git, make and find run others.
-        confine: what commands may read and write, held by the kernel: a `callboard_actors.process.Confine` with
-            `processes=True` and the working directory in it. The system's programs may be run and read besides.
-        unrestricted: whether any command may do whatever this user may. There has to be one of the three.
-        env: environment variables for commands, beside a few that every command has, such as PATH and HOME. Those of
-            this process are not passed on, for there are keys among them.
-        timeout: seconds for a command that says no other number.
-        max_timeout: seconds that a command may ask for.
-        grace: seconds between SIGTERM and SIGKILL for a command that has to end.
-        max_output: bytes of the output of a command that are kept, head and tail; and that a model reads.
-        max_jobs: how many jobs may run at once.
-        max_ended: how many jobs that have ended are remembered.
-        parallel: how many commands may run at once, beside the jobs; others wait.
+        cwd: working directory, in which each command begins.
+        allow: names of the allowed programs, which run without a shell. Some programs run others, such as git and make.
+        confine: files that commands may read and write, enforced by the kernel: a `callboard_actors.process.Confine`
+            with `processes=True` and the working directory. The system's programs may always be read and run.
+        unrestricted: whether commands may do everything that this user may.
+        env: environment variables for commands, in addition to a few such as PATH and HOME. Other variables of this
+            process are not passed on, because they may contain keys.
+        timeout: seconds for a command that does not give another number.
+        max_timeout: largest number of seconds that a command may ask for.
+        grace: seconds between SIGTERM and SIGKILL for a command that must end.
+        max_output: bytes of a command's output that are kept, head and tail, and shown to a model.
+        max_jobs: largest number of running jobs.
+        max_ended: number of ended jobs that are remembered.
+        parallel: commands that run at the same time, besides the jobs; others wait.
 
     Raises:
-        ValueError: it is not said what commands may do; or a number is out of range.
-        NotImplementedError: this is not Linux.
+        ValueError: if the permissions of commands are not given, or a number is out of range.
+        NotImplementedError: if this is not Linux.
     """
 
     groups: ClassVar[Mapping[str, int]] = {}
@@ -98,7 +98,7 @@ class Shell(Actor):
         """Start the workers.
 
         Raises:
-            NotADirectoryError: there is no such working directory.
+            NotADirectoryError: if the working directory does not exist.
         """
         if not self._cwd.is_dir():
             raise NotADirectoryError(f"Shell({str(self._cwd)!r}): there is no such directory")
@@ -110,8 +110,9 @@ class Shell(Actor):
         self._group: TaskGroup = await self.enter(anyio.create_task_group())
 
     def _processes(self) -> Processes:
-        # A worker is replaced after each command, so that nothing of one is there for the next. Its own grace is
-        # longer than that of commands, which it ends itself.
+        # A worker is replaced after each command, so that no command sees leftovers of another. The worker's own grace
+        # is
+        # longer than that of commands, so it ends its command itself.
         return Processes(
             workers=self._parallel + self._max_jobs,
             preload=[run_command.__module__],
@@ -122,7 +123,7 @@ class Shell(Actor):
         )
 
     async def stop(self) -> None:
-        """End all jobs; the workers go after them."""
+        """End all jobs; the workers end after them."""
         self._group.cancel_scope.cancel()
 
     @handler(group="commands")
@@ -154,11 +155,7 @@ class Shell(Actor):
         return max(0.1, min(asked, _MOST_TIME * remaining()))
 
     def _job(self, command: str, *, timeout: float | None) -> Job:
-        """A command that may be run.
-
-        Raises:
-            RefusedError: it may not, or its output has no room.
-        """
+        """Return a checked command with a file for its output; raise RefusedError if it may not or cannot run."""
         self._last_number += 1
         self._argv(command)
         try:
@@ -188,12 +185,12 @@ class Shell(Actor):
         )
 
     async def _execute(self, job: Job, order: Order) -> None:
-        """Have a worker run it, and note how it ended."""
+        """Run a command in a worker, and record its end."""
         patience = math.inf if job.timeout is None else job.timeout + self._grace + _SPARE
         try:
             with anyio.move_on_after(patience) as scope:
                 job.ending = await self._pool._run_with_file(job.spool.fileno(), run_command, order)
-            if scope.cancelled_caught:  # it has stopped its worker, and been killed with it
+            if scope.cancelled_caught:  # the worker did not end the command in time, and was killed with it
                 job.ending = Ending(exitcode=-9, seconds=patience, is_late=True, left_running=0, error="")
         except EngineError as error:
             job.failure = error
@@ -220,7 +217,7 @@ class Shell(Actor):
         return f"Job {job.number} is started. job({job.number}) shows its output, stop_job({job.number}) ends it."
 
     def _forget_some(self) -> None:
-        """Forget jobs that have ended, the oldest first."""
+        """Drop the oldest ended jobs beyond `max_ended`."""
         ended = [job for job in self._jobs.values() if job.ended.is_set()]
         for job in ended[: max(0, len(ended) - self._max_ended)]:
             del self._jobs[job.number]

@@ -1,10 +1,10 @@
-"""Where the output of a command is kept: a file of fixed size without a name, written by a worker and read by a shell.
+"""Storage of a command's output: a file of fixed size without a name, written by a worker and read by a shell.
 
-The head stands in it as it came, and after it a ring with the last of the rest. What a worker has written is there
-even if it was killed; and a worker that is not trusted can spoil its own output with it, and nothing else.
+The file holds the head of the output, followed by a ring with the last bytes of the rest. Written output survives a
+killed worker. A worker that is not trusted can only spoil its own output.
 
-A file and no memory (memfd): Landlock refuses a file in a folder that is not granted although a command can find it in
-/proc, by the descriptors of its worker. It would let the command write to memory there, and execute it.
+It is a file and not a memfd, because a command can find its worker's descriptors in /proc. Landlock refuses a file in
+a folder that is not granted, but a memfd would let the command write to memory and execute it.
 """
 
 import os
@@ -19,7 +19,7 @@ _TRIES = 20
 
 
 class _Spool:
-    """A file of fixed size that has the head of some output and its tail; what is between the two is overwritten."""
+    """File of fixed size with the head and the tail of some output; bytes in between are overwritten."""
 
     def __init__(self, fd: int, size: int) -> None:
         self._fd = fd
@@ -27,7 +27,7 @@ class _Spool:
         self._ring = size - self._head
 
     def close(self) -> None:
-        """Close the file; what it holds is gone when all have."""
+        """Close the file; its content is gone when every process has closed it."""
         os.close(self._fd)
 
     def __enter__(self) -> Self:
@@ -38,15 +38,16 @@ class _Spool:
 
 
 class SpoolWriter(_Spool):
-    """A spool as the worker of a command has it: it writes there what the command does."""
+    """Spool in the worker of a command, which writes the output."""
 
     def __init__(self, fd: int, size: int) -> None:
         super().__init__(os.dup(fd), size)
         self._written = 0
 
     def write(self, data: bytes) -> None:
-        """Add to it; what was in the middle goes."""
+        """Append data; bytes between head and tail are overwritten."""
         end = self._written + len(data)
+        # Announced before the data changes: a reader that sees another number afterwards reads again.
         os.pwrite(self._fd, _HEADER.pack(end, self._written), 0)
         if (room := self._head - self._written) > 0:
             os.pwrite(self._fd, data[:room], _HEADER.size + self._written)
@@ -63,10 +64,10 @@ class SpoolWriter(_Spool):
 
 
 class SpoolReader(_Spool):
-    """A spool as the shell has it, which makes the file.
+    """Spool in the shell, which creates the file.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: if there is no room for the file.
     """
 
     def __init__(self, size: int) -> None:
@@ -74,13 +75,13 @@ class SpoolReader(_Spool):
         self._seen = 0
 
     def fileno(self) -> int:
-        """Return the descriptor that a worker is to be sent."""
+        """Return the file descriptor to send to a worker."""
         return self._fd
 
     def look(self) -> Excerpt:
-        """What has been written since the last look."""
+        """Return the output since the last call."""
         end, head, rest = self._looked()
-        for _ in range(_TRIES):  # a writer that never rests is read as it is
+        for _ in range(_TRIES):  # the output of a writer that never pauses is taken as it is
             if self._header()[0] == end:
                 break
             end, head, rest = self._looked()
@@ -110,6 +111,6 @@ class SpoolReader(_Spool):
 
 def _unnamed_file(size: int) -> int:
     with tempfile.TemporaryFile() as file:
-        # The blocks are there from the start, so that a disk that fills up later costs the writer nothing.
+        # Allocated now, so that a disk that fills up later does not affect the writer.
         os.posix_fallocate(file.fileno(), 0, size)
         return os.dup(file.fileno())

@@ -1,4 +1,4 @@
-"""What a command sees of its surroundings: no secrets of ours, and nothing that waits for a person."""
+"""Environment of commands: without secrets of this process, and without programs that wait for a person."""
 
 import os
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ _NOBODY_IS_THERE = {
     "PIP_NO_INPUT": "1",
     "TERM": "dumb",
     "NO_COLOR": "1",
-    "PYTHONUNBUFFERED": "1",  # or stderr would come before what was printed earlier
+    "PYTHONUNBUFFERED": "1",  # otherwise stderr would come before earlier output
 }
 
 
 def surroundings(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of commands.
+    """Return the environment variables of commands.
 
-    Of ours, they have those that say where and in which language; what else they need, such as a key, is named.
+    From this process they inherit paths, the user and the language; others, such as keys, must be given.
     """
     kept = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
     return {"PATH": os.defpath, **kept, **_NOBODY_IS_THERE, **own}

@@ -1,11 +1,11 @@
-"""A database as an actor, on SQLite and PostgreSQL: `SqlDatabase` reads, `WritableSqlDatabase` writes as well.
+"""Databases as actors, on SQLite and PostgreSQL: `SqlDatabase` reads, `WritableSqlDatabase` also writes.
 
     node = ToolNode([SqlDatabase("sqlite:///shop.db")])
 
     async with SqlDatabase("postgresql://reader@localhost/shop") as db:
         rows = await db.query("select name from item where price < :price", {"price": 5})
 
-What a statement may do, and how much of it, the database enforces. Nothing is decided by the text of a statement.
+The database enforces the permissions and limits of a statement. The text of a statement decides nothing.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a kind of database has to do for a `SqlDatabase`; all of it in worker threads."""
+"""Protocol of a kind of database for `SqlDatabase`; all methods run in worker threads."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,32 +16,32 @@ Parameters = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """By which the database knows a statement that it has executed before."""
+    """Key by which the database recognises a statement that it has executed before."""
 
     table: str
     key: str
 
 
 class Backend(Protocol):
-    """A database, by its connections."""
+    """Database with a pool of connections."""
 
     def check(self, job: Job) -> None:
-        """See that it is there, and that it can be asked for no more than it should be.
+        """Check that the database exists, and that its role cannot do more than it should.
 
         Raises:
-            SqlError: says what is the matter, and the remedy.
+            SqlError: names the problem and the remedy.
         """
         ...
 
     def reading(self, job: Job) -> "AbstractContextManager[sqlalchemy.Connection]":
-        """A connection for reading, which is ended with the job."""
+        """Return a connection for reading, which is stopped with the job."""
         ...
 
     def query(self, statement: str, parameters: Parameters, caps: Caps, job: Job) -> Rows:
-        """What a statement gives that only reads.
+        """Run a statement that only reads, and return its rows.
 
         Raises:
-            SqlError: it does not, or fails.
+            SqlError: if the statement writes, or fails.
         """
         ...
 
@@ -49,14 +49,14 @@ class Backend(Protocol):
         """Run one statement in a transaction of its own, and commit it.
 
         Raises:
-            SqlError: nothing was changed, unless it says that this is unknown.
+            SqlError: if nothing was changed, or if the text says that this is unknown.
         """
         ...
 
     def row_estimates(self, connection: "sqlalchemy.Connection", tables: Sequence[str]) -> Mapping[str, str]:
-        """About how many rows tables have, as far as it is known without counting all of them."""
+        """Return rough row counts of tables, as far as they are known without counting everything."""
         ...
 
     def close(self) -> None:
-        """Close the pools of connections; nothing is asked afterwards."""
+        """Close the pools of connections; no other method is called afterwards."""
         ...

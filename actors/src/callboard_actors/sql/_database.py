@@ -1,4 +1,4 @@
-"""`SqlDatabase`: a database that is asked and not changed."""
+"""`SqlDatabase`: a database that is read and never changed."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_TIME = 0.8
-"""Of the time that a call has left; the rest is for its answer."""
+"""Share of the call's remaining time; the rest is for its answer."""
 _SENDABLE = "Write whole characters, and whole numbers of at most 64 bits; a longer one is a text."
 
 
 class SqlDatabase(Actor):
-    """A database that is read: its handlers are the tools `schema`, `describe` and `query`.
+    """Database for reading: its handlers are the tools `schema`, `describe` and `query`.
 
         node = ToolNode([SqlDatabase("sqlite:///shop.db")])
 
         async with SqlDatabase("sqlite:///shop.db") as db:
             rows = await db.query("select name from item where id = :id", {"id": 3})
 
-    SQLite's file is open for reading only. PostgreSQL runs each statement as the query of a cursor in a transaction
-    that reads, and as a role that is refused if it may reach beyond the database.
+    SQLite's file is opened for reading only. PostgreSQL runs each statement as the query of a cursor, in a transaction
+    that only reads. A role that may reach beyond the database is refused.
 
     Args:
-        url: "sqlite:///shop.db", a file that is there, or "postgresql://reader:password@host/shop".
-        timeout: seconds for a statement; the database ends it then, and when its call is cancelled.
-        max_rows: rows of an answer; no more than one row beyond them is computed, where the statement allows that.
+        url: "sqlite:///shop.db", an existing file, or "postgresql://reader:password@host/shop".
+        timeout: seconds for a statement; the database stops it then, or when its call is cancelled.
+        max_rows: rows of an answer; at most one row more is computed, where the statement allows that.
         max_bytes: of the text of an answer.
-        max_value: characters or bytes of a value; the rest is cut, by the server where there is one.
-        connections: how many statements run at once; others wait.
-        memory: bytes that SQLite may have in this process, for all who use it there; `None` for any number. The lowest
-            that was ever given holds, until the process ends: SQLite knows no other limit for what reads a statement.
+        max_value: characters or bytes of a value; longer values are cut, by the server where there is one.
+        connections: statements that run at the same time; others wait.
+        memory: bytes for SQLite in this process, shared by all its users; `None` for no limit. The lowest number ever
+            given holds until the process ends: SQLite has no other limit for the parsing of a statement.
         samples: rows of a table that `describe` shows.
-        schemas: of PostgreSQL whose tables `schema` and `describe` show; by default the current one.
+        schemas: schemas of PostgreSQL that `schema` and `describe` show; by default the current one.
 
     Raises:
-        ValueError: for a URL of something else, or a number out of range.
-        ImportError: SQLAlchemy or psycopg is missing.
+        ValueError: for a URL of another kind of database, or a number out of range.
+        ImportError: if SQLAlchemy or psycopg is missing.
     """
 
     groups: ClassVar[Any] = {}
@@ -92,11 +92,11 @@ class SqlDatabase(Actor):
         self._block: AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
-        """Have the database live while the block does; the same as `running(...)`.
+        """Run the database as an actor while the block runs; the same as `running(...)`.
 
         Raises:
-            ActorStartError: it is not there, or its role may do too much.
-            RuntimeError: there is such a block already.
+            ActorStartError: if the database does not exist, or its role may do too much.
+            RuntimeError: if it is open already.
         """
         if self._block is not None:
             raise RuntimeError(f"{self!r} is open already; one block at a time")
@@ -115,10 +115,10 @@ class SqlDatabase(Actor):
         return bool(await block.__aexit__(kind, error, traceback))
 
     async def start(self) -> None:
-        """Open the database and check what can be done there.
+        """Open the database, and check what its role may do.
 
         Raises:
-            SqlError: it is not there, or its role may do too much.
+            SqlError: if the database does not exist, or its role may do too much.
         """
         self._backend: Backend = backend_of(self._url, self._connections, self._memory, writes=self._writes)
         (await self.enter(ExitStack())).callback(self._backend.close)
@@ -129,7 +129,7 @@ class SqlDatabase(Actor):
         async with self._places:
             try:
                 return await run(work, max(0.05, min(self._timeout, _MOST_TIME * remaining())))
-            except (UnicodeEncodeError, OverflowError) as error:  # drivers raise them before the database has a say
+            except (UnicodeEncodeError, OverflowError) as error:  # raised by drivers before the database sees the value
                 raise SqlError(f"That cannot be sent to the database: {error}. {_SENDABLE}") from error
             except MemoryError as error:
                 raise SqlError("It takes more memory than there is. Ask for less, or for a part of it.") from error

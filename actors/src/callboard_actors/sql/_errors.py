@@ -1,4 +1,4 @@
-"""What a model is told of a statement that failed, and what may have been meant."""
+"""Errors of statements for a model, with suggestions."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,14 +7,14 @@ from langchain_core.tools import ToolException
 
 
 class SqlError(ToolException):
-    """A statement that the database refused or did not finish; the text says what can be done about it.
+    """Statement that the database refused or did not finish; the text says what can be done about it.
 
-    As a tool's error it becomes a message that the model reads. It has no password in it.
+    As the error of a tool it becomes a message for the model. It never contains a password.
     """
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that does not exist, up to three that are like it; empty if none is."""
+    """Return the end of a sentence about an unknown name, with up to three similar names; empty if none is similar."""
     plain = name.rpartition(".")[2].strip('"').casefold()
     by_folded = {one.casefold(): one for one in known}
     near = difflib.get_close_matches(plain, by_folded, n=3)
@@ -22,7 +22,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def pointed(statement: str, position: int) -> str:
-    """The line of a statement with an error, and below it a mark where.
+    """Return the line of a statement with an error, and a mark below its position.
 
     Args:
         statement: as the database read it.

@@ -1,4 +1,4 @@
-"""Which database a URL is of, and what speaks to it."""
+"""Choice of the backend for a database URL."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     import sqlalchemy
 
 LEAST_MEMORY = 16 * 1024**2
-"""Bytes that SQLite needs for a few connections and values as long as they may be."""
+"""Bytes that SQLite needs for a few connections with values of the largest size."""
 _REMEDY = "give it one such as 'sqlite:///shop.db' or 'postgresql://reader@localhost/shop'"
 
 
 def parsed(whose: str, url: object) -> "sqlalchemy.URL":
-    """A URL, read.
+    """Parse and check the URL of a database.
 
     Args:
-        whose: the class that a user has given it to, for errors.
+        whose: name of the user's class, for errors.
         url: of the database.
 
     Raises:
-        ImportError: SQLAlchemy, or the driver, is not installed.
-        TypeError: it is no text.
-        ValueError: it is no URL of a database that is known here, or SQLite's of no file.
+        ImportError: if SQLAlchemy or the driver is not installed.
+        TypeError: if it is not a string.
+        ValueError: if it is not the URL of a supported database, or of SQLite without a file.
     """
     try:
         import psycopg
@@ -47,7 +47,7 @@ def parsed(whose: str, url: object) -> "sqlalchemy.URL":
 
 
 def backend_of(url: "sqlalchemy.URL", connections: int, memory: int | None, *, writes: bool) -> Backend:
-    """What speaks to a database; nothing is opened yet."""
+    """Return the backend for a database; it is not opened yet."""
     if url.drivername.startswith("sqlite"):
         from callboard_actors.sql._sqlite import SqliteBackend
 

@@ -1,8 +1,8 @@
-"""PostgreSQL: a statement is the query of a cursor in a transaction that reads, and can be nothing else.
+"""PostgreSQL backend: a statement can only be the query of a cursor, in a transaction that only reads.
 
-A cursor's query is a SELECT, VALUES or TABLE without data-modifying parts; PostgreSQL refuses all else before it runs
-anything: SET, COMMIT, DO, COPY, CALL. Parse messages carry one statement only. What functions may still do is bounded
-by the role, which is checked when the database is opened, and undone with the transaction.
+A cursor's query is a SELECT, VALUES or TABLE without data-modifying parts. PostgreSQL refuses everything else before
+it runs anything: SET, COMMIT, DO, COPY, CALL. A Parse message carries one statement only. The effects of functions
+are bounded by the role, which is checked when the database is opened, and are undone with the transaction.
 """
 
 import socket
@@ -27,13 +27,13 @@ from callboard_actors.sql._rows import Caps, Rows, gather
 from callboard_actors.sql._work import Job
 
 _FETCHED = 10
-"""Rows at once. So many values of the longest kind are in memory, and no more."""
+"""Rows in one fetch; at most this many values of the largest size are in memory."""
 _CANCEL = 2.0
-"""Seconds that a server has to take a cancel."""
+"""Seconds that a server has to accept a cancel request."""
 
 
 class _Stop:
-    """Ends a statement of PostgreSQL from another thread."""
+    """Stops a statement of PostgreSQL from another thread."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -42,7 +42,7 @@ class _Stop:
         try:
             self._connection.cancel_safe(timeout=_CANCEL)
         except psycopg.Error:
-            self.cut()  # the server is not to be reached; it ends the statement when it finds out
+            self.cut()  # the server cannot be reached; it stops the statement when it notices the closed connection
 
     def cut(self) -> None:
         with socket.socket(fileno=socket.dup(self._connection.fileno())) as other:
@@ -50,21 +50,21 @@ class _Stop:
 
 
 class PostgresBackend:
-    """A database on a server.
+    """Database on a PostgreSQL server.
 
     Args:
         url: of the database.
-        connections: how many there may be.
+        connections: largest number of connections.
     """
 
     def __init__(self, url: sqlalchemy.URL, connections: int) -> None:
         self._engine = sqlalchemy.create_engine(
             url.set(drivername="postgresql+psycopg"),
-            isolation_level="AUTOCOMMIT",  # each transaction is begun by hand, with what it may do
+            isolation_level="AUTOCOMMIT",  # each transaction is begun explicitly, as READ ONLY or READ WRITE
             pool_size=connections,
             max_overflow=0,
             pool_pre_ping=True,
-            pool_reset_on_return=None,  # done here, with more
+            pool_reset_on_return=None,  # `_reset` does it, more thoroughly
             hide_parameters=True,
             connect_args={
                 "application_name": "callboard sql",
@@ -86,7 +86,7 @@ class PostgresBackend:
 
     @contextmanager
     def _transaction(self, job: Job, mode: str) -> Generator[sqlalchemy.Connection]:
-        """A transaction that is rolled back, unless the block commits."""
+        """Open a transaction that is rolled back unless the block commits."""
         try:
             with self._engine.connect() as connection:
                 driver = _driver(connection)
@@ -104,7 +104,7 @@ class PostgresBackend:
             raise explained(error, job) from error
 
     def _leave(self, connection: sqlalchemy.Connection, job: Job) -> None:
-        """After an error: a connection that was told to cancel something may yet hear of it in its next statement."""
+        """Clean up after an error; close a connection with a pending cancel, which could hit its next statement."""
         if job.stopped is None:
             try:
                 _reset(_driver(connection))
@@ -164,23 +164,23 @@ def _driver(connection: sqlalchemy.Connection) -> psycopg.Connection[Any]:
 def _begin(driver: psycopg.Connection[Any], mode: str, job: Job) -> None:
     driver.execute(f"BEGIN {mode}".encode())
     driver.execute(f"SET LOCAL statement_timeout = {max(1, int(job.left * 1000))}".encode())
-    if driver.info.server_version >= 140_000:  # a killed program's statement ends, too
+    if driver.info.server_version >= 140_000:  # stops the statement of a client that was killed
         driver.execute("SET LOCAL client_connection_check_interval = '2s'")
 
 
 def _reset(driver: psycopg.Connection[Any]) -> None:
-    """Undo what has not been committed, and what a session keeps besides: settings, locks, temporary tables."""
+    """Undo everything uncommitted, and everything else that a session keeps: settings, locks, temporary tables."""
     driver.execute("ROLLBACK")
     driver.execute("DISCARD ALL")
 
 
 def _send(driver: psycopg.Connection[Any], text: str, query: Query) -> psycopg.Cursor[Any]:
-    # Binary, because then psycopg sends even a statement without parameters in the extended protocol, alone.
+    # Binary, because psycopg then uses the extended protocol even without parameters: it accepts one statement only.
     return driver.cursor(binary=True).execute(text.encode(), query.parameters)
 
 
 def _columns(driver: psycopg.Connection[Any], query: Query) -> list[Column]:
-    """What a query would give; it is not run."""
+    """Return the columns of a query without running it."""
     _send(driver, DECLARE + query.text, query)
     described = driver.execute("FETCH 0 FROM callboard").description or ()
     driver.execute("CLOSE callboard")
@@ -206,7 +206,7 @@ def _executed(driver: psycopg.Connection[Any], query: Query, caps: Caps) -> Rows
 
 
 def _readable(value: object, column: psycopg.Column) -> object:
-    """A value of a type that psycopg does not know comes in bytes; of most, those are its text."""
+    """Return a readable value: types unknown to psycopg arrive as bytes, which for most of them are their text."""
     if isinstance(value, bytes) and column.type_code != BYTES:
         return value.decode(errors="replace")
     return plain(value)
@@ -242,7 +242,7 @@ def _executed_before(driver: psycopg.Connection[Any], once: Once) -> Rows | None
                 " (key text PRIMARY KEY, changed bigint, at timestamptz NOT NULL DEFAULT now())"
             ).format(table)
         )
-    # Before the statement: another process with the same key waits here until this one has ended.
+    # Before the statement: another process with the same key waits at this insert until this transaction has ended.
     made = driver.execute(sql.SQL("INSERT INTO {} (key) VALUES (%s) ON CONFLICT DO NOTHING").format(table), [once.key])
     if made.rowcount:
         return None

@@ -1,4 +1,4 @@
-"""Columns of an answer of PostgreSQL: which values may be long, and how the server cuts those."""
+"""Columns of a PostgreSQL answer: values that may be long are cut by the server."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Any
 from callboard_actors.sql._values import Cut
 
 _SHORT = {16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1186, 1266, 2950}
-"""Types of values of one size: booleans, numbers, dates and times, UUIDs. All others come as text."""
+"""Types with values of one size: booleans, numbers, dates and times, UUIDs. All others arrive as text."""
 _NUMERIC = 1700
 BYTES = 17
-"""The type of raw bytes."""
+"""Type number of raw bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """Column of an answer.
 
     Args:
-        name: as it is called in the answer.
-        type: PostgreSQL's number of it.
+        name: in the answer.
+        type: PostgreSQL's number of its type.
     """
 
     name: str
@@ -27,11 +27,11 @@ class Column:
 
     @property
     def is_cut(self) -> bool:
-        """Whether its value comes with its length."""
+        """True if the value is sent with its length, and may be cut."""
         return self.type not in _SHORT and self.type != _NUMERIC
 
     def cut(self, name: str, most: int) -> str:
-        """An expression for it: its value, or no more than so many characters or bytes of it and its length."""
+        """Return an SQL expression for the value, or for its beginning and its length."""
         if not self.is_cut:
             return name
         if self.type == BYTES:
@@ -40,7 +40,7 @@ class Column:
 
 
 def whole_values(columns: Sequence[Column], rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Rows with a `Cut` where a value was longer than what came of it."""
+    """Yield rows with a `Cut` for each value that was longer than the part that was sent."""
     for row in rows:
         parts = iter(row)
         yield tuple(_value(next(parts), next(parts)) if column.is_cut else next(parts) for column in columns)

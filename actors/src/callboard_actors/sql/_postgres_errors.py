@@ -28,13 +28,13 @@ def explained(
     query: Query | None = None,
     driver: psycopg.Connection[Any] | None = None,
 ) -> SqlError:
-    """What a model is told.
+    """Return the error for a model.
 
     Args:
         error: of the driver.
-        job: that the statement was for.
+        job: of the statement.
         query: that failed, if it was one.
-        driver: where it did.
+        driver: connection of the statement.
     """
     if isinstance(error, errors.QueryCanceled) or job.stopped is not None:
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
@@ -51,7 +51,7 @@ def explained(
 
 
 def _meant(error: psycopg.Error, driver: psycopg.Connection[Any] | None) -> str:
-    """The names that are like one that there is not; PostgreSQL knows some, and says so in its hint."""
+    """Return similar names for an unknown name, unless PostgreSQL already suggests one in its hint."""
     found = _MISSING.fullmatch(error.diag.message_primary or "")
     if found is None or error.diag.message_hint or driver is None:
         return ""
@@ -59,7 +59,7 @@ def _meant(error: psycopg.Error, driver: psycopg.Connection[Any] | None) -> str:
         driver.execute("ROLLBACK")
         names = [name for (name,) in driver.execute(_NAMES)]
     except psycopg.Error:
-        return ""  # they would only have helped
+        return ""  # suggestions are optional
     return did_you_mean(found[1], names)
 
 

@@ -1,4 +1,4 @@
-"""A statement with named parameters, as psycopg takes it, and as PostgreSQL reads it."""
+"""Statement with named parameters, in the forms that psycopg and PostgreSQL read."""
 
 import re
 from collections.abc import Sequence
@@ -10,26 +10,26 @@ from callboard_actors.sql._postgres_columns import Column
 from callboard_actors.sql._rows import Caps
 
 DECLARE = "DECLARE callboard NO SCROLL CURSOR FOR "
-"""What stands before a query: it is that of a cursor."""
+"""Text before a query, which makes it the query of a cursor."""
 _NAMED = re.compile(r"(?<![:\w]):(\w+)")
-"""What may be a parameter; `x::int` is none, and `:id::int` has one."""
+"""Possible parameter; `x::int` has none, and `:id::int` has one."""
 _SENT = re.compile(r"%\((\w+)\)s|%%")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement and its parameters."""
+    """Statement with its parameters."""
 
     text: str
-    """As psycopg takes it, with `%(name)s`."""
+    """Text for psycopg, with `%(name)s`."""
     parameters: Parameters
     only_reads: bool
     is_wrapped: bool = False
-    """Whether it stands within another one, whose positions say nothing to who has written it."""
+    """True inside of another statement, which makes PostgreSQL's error positions useless for the author."""
 
     @property
     def read(self) -> str:
-        """The text that PostgreSQL reads, with numbers for names."""
+        """Text that PostgreSQL reads, with numbers instead of names."""
         numbers: dict[str, int] = {}
 
         def numbered(found: re.Match[str]) -> str:
@@ -38,9 +38,9 @@ class Query:
         return _SENT.sub(numbered, self.text)
 
     def within(self, columns: Sequence[Column], caps: Caps) -> "Query":
-        """A query for the same rows, of whose values PostgreSQL cuts the long ones.
+        """Return a query for the same rows with long values cut by PostgreSQL.
 
-        The statement has been parsed by itself before. So what stands within the parentheses begins and ends there.
+        The statement was parsed alone before. So the text in the parentheses cannot close them or open others.
         """
         names = ", ".join(f"c{number}" for number in range(len(columns)))
         items = ", ".join(column.cut(f"c{number}", caps.value) for number, column in enumerate(columns))
@@ -50,15 +50,15 @@ class Query:
 
 
 def query_of(statement: str, parameters: Parameters, *, only_reads: bool) -> Query:
-    """A statement as it was written.
+    """Return the query for a statement.
 
     Args:
         statement: with `:name` for parameters.
-        parameters: their values. What looks like a parameter and has none is text, such as a time in a literal.
+        parameters: their values. A name without a value is text, such as a time in a literal.
         only_reads: whether it is the query of a cursor.
 
     Raises:
-        SqlError: it is empty.
+        SqlError: if the statement is empty.
     """
     if not statement.strip() or "\0" in statement:
         raise SqlError("The statement is empty, or there is a NUL character in it.")

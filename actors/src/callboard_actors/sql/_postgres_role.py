@@ -1,4 +1,4 @@
-"""What the role of a connection may do that no transaction holds back, and what to do about it."""
+"""Check of a role for rights that no transaction can undo, with the remedy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,8 +39,9 @@ WHERE EXISTS (SELECT FROM mine WHERE has_schema_privilege(mine.oid, p.pronamespa
   AND EXISTS (SELECT FROM mine WHERE has_function_privilege(mine.oid, p.oid, 'EXECUTE'))
 ORDER BY 1, 2
 """
-"""What a role may call that works outside of its transaction. All roles count that it is a member of: without
-INHERIT, too, because a query takes them on with `set_config('role', ...)`."""
+"""Functions with effects outside of the transaction that a role may call. All roles count that it is a member of, even
+without INHERIT, because a query can switch to them with `set_config('role', ...)`.
+"""
 _CONNECTS = (
     "aws_lambda.invoke",
     "aws_s3.query_export_to_s3",
@@ -50,7 +51,9 @@ _CONNECTS = (
     "http.http",
     "pg_background.pg_background_launch",
 )
-"""By extension: what has to be withheld for the others of it to reach nobody. They are everybody's by default."""
+"""Functions by extension, executable by every role by default. Without them, no function of the extension reaches
+another server.
+"""
 _NAMED = 5
 """Functions that an error names."""
 _REMEDY = """Make a role that only reads, and use that:
@@ -60,12 +63,12 @@ GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;"""
 
 
 def check_role(driver: psycopg.Connection[Any]) -> None:
-    """See that a SELECT of this role cannot reach beyond the database.
+    """Check that a SELECT of the login role cannot reach beyond the database.
 
-    The role is that of the login. What `SET ROLE` gives up, a function in a query takes back.
+    `SET ROLE` does not help: a function in a query can switch back.
 
     Raises:
-        SqlError: it can; says how, and what to do.
+        SqlError: if it can; the text says how, and the remedy.
     """
     roles = [name for (name,) in driver.execute(_MAY, [[*_REACHES_OUT]])]
     user = driver.info.user

@@ -1,4 +1,4 @@
-"""Values of PostgreSQL that Python has none for: they are the text by which the server writes them."""
+"""PostgreSQL values that Python cannot represent: they become the text that the server writes."""
 
 import datetime as dt
 import decimal
@@ -27,13 +27,13 @@ _TIMES: dict[str, type[Loader]] = {
     "interval": IntervalLoader,
 }
 _WITHOUT_DAYS = (b"year", b"mon")
-"""In an interval: how many days these are depends on where they begin."""
+"""Units of an interval without a fixed number of days."""
 _PLAIN = (str, bytes, int, float, decimal.Decimal, dt.date, dt.time, dt.timedelta, uuid.UUID, dict, type(None))
-"""What every checkpointer can store, and a program needs no driver for."""
+"""Types that every checkpointer can store and that need no driver to read."""
 
 
 class _OrText(Loader):
-    """Reads what can be read: neither infinity nor a time before our era, nor what a query has set a style for."""
+    """Loader that falls back to text: for infinity, times before year 1, and styles that a query has set."""
 
     kind: type[Loader]
 
@@ -55,14 +55,14 @@ _LOADERS = {name: type(kind.__name__, (_OrText,), {"kind": kind}) for name, kind
 
 
 def add_adapters(driver: psycopg.Connection[Any]) -> None:
-    """Have a connection read all times, and take mappings as JSON."""
+    """Register loaders for all times, and a dumper of mappings as JSON, on a connection."""
     for name, loader in _LOADERS.items():
         driver.adapters.register_loader(name, loader)
     driver.adapters.register_dumper(dict, JsonbDumper)
 
 
 def plain(value: object) -> object:
-    """A value that psycopg has made of what came in its binary form: ranges and the like as texts."""
+    """Return a plain value; ranges and similar types become texts."""
     if isinstance(value, list):
         return [plain(one) for one in cast("list[object]", value)]
     return value if isinstance(value, _PLAIN) else str(value)

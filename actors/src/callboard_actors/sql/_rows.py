@@ -1,4 +1,4 @@
-"""`Rows`: what a statement gave, no more than was asked for."""
+"""`Rows`: result of a statement within the limits."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from callboard_actors.sql._values import kept, shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """How much a statement may take and give."""
+    """Limits of a statement's result."""
 
     rows: int
     bytes: int
-    """Of the text of all rows."""
+    """Bytes of the text of all rows."""
     value: int
     """Characters or bytes of one value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows(Sequence[Mapping[str, Any]]):
-    """Rows as mappings from column to value; as `str` what a model reads of them."""
+    """Rows as mappings from column to value; `str()` gives the text for a model."""
 
     columns: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
-    """The same rows, where columns may have one name."""
+    """The same rows as tuples, for results with duplicate column names."""
     more: bool = False
-    """Whether there are rows beyond the caps."""
+    """True if there are rows beyond the limits."""
     changed: int | None = None
-    """How many rows were inserted, updated or deleted, if the database says so."""
+    """Number of rows inserted, updated or deleted, if the database reports it."""
     note: str = ""
-    """What else a model has to know."""
+    """Additional sentence for a model."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -54,7 +54,7 @@ class Rows(Sequence[Mapping[str, Any]]):
 
     @property
     def artifact(self) -> Mapping[str, Any]:
-        """The same as plain data, which goes with the message of a tool."""
+        """The same as plain data, for the message of a tool."""
         return {"columns": [*self.columns], "rows": [[*row] for row in self.values], "more": self.more}
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def _count(number: int) -> str:
 
 
 def gather(columns: Sequence[str], rows: Iterable[Sequence[Any]], caps: Caps) -> Rows:
-    """Take rows until there are no more, or more than may be; no more than one of those is asked for."""
+    """Collect rows up to the limits; at most one row beyond them is fetched."""
     taken: list[tuple[Any, ...]] = []
     left = caps.bytes
     for row in rows:

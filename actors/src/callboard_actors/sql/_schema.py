@@ -1,4 +1,4 @@
-"""What there is in a database, in few words."""
+"""Short description of the tables of a database."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from callboard_actors.sql._work import Job
 
 
 def outline(backend: Backend, schemas: Sequence[str], most: int, job: Job) -> str:
-    """Each table with its columns, types and keys in a line.
+    """Return one line for each table, with its columns, types and keys.
 
     Args:
         backend: of the database.
-        schemas: whose tables are shown; none for the default one.
+        schemas: to show; empty for the default one.
         most: bytes of the text.
-        job: within which it is read.
+        job: that may stop the work.
     """
     with backend.reading(job) as connection:
         inspector = sqlalchemy.inspect(connection)
@@ -39,7 +39,7 @@ def outline(backend: Backend, schemas: Sequence[str], most: int, job: Job) -> st
 
 
 def _tables(inspector: Inspector, schemas: Sequence[str]) -> Mapping[str, tuple[str | None, str]]:
-    """Schema and name of the tables and views, by what a statement calls them."""
+    """Return schema and name of each table and view, by their name in a statement."""
     found: dict[str, tuple[str | None, str]] = {}
     for schema in schemas or (None,):
         for name in (*inspector.get_table_names(schema), *inspector.get_view_names(schema)):
@@ -61,7 +61,7 @@ def _type(column: Mapping[str, Any]) -> str:
     try:
         return str(column["type"])
     except CompileError:
-        return "?"  # one that SQLAlchemy does not know
+        return "?"  # a type that SQLAlchemy does not know
 
 
 def _references(inspector: Inspector, schema: str | None, name: str) -> Mapping[str, str]:
@@ -77,10 +77,10 @@ def _rows(estimate: str | None) -> str:
 
 
 def description(backend: Backend, schemas: Sequence[str], table: str, job: Job) -> tuple[str, str]:
-    """All of a table but its rows; and what a statement calls it, quoted.
+    """Return the description of a table without its rows, and its quoted name for a statement.
 
     Raises:
-        SqlError: there is no such table.
+        SqlError: if there is no such table.
     """
     with backend.reading(job) as connection:
         inspector = sqlalchemy.inspect(connection)

@@ -1,4 +1,4 @@
-"""SQLite: files that are opened for reading only, and what a statement may do there."""
+"""SQLite backend: files opened for reading only, with bounded statements."""
 
 import sqlite3
 from collections.abc import Generator, Mapping, Sequence
@@ -20,17 +20,17 @@ from callboard_actors.sql._sqlite_guard import Guard, limited
 from callboard_actors.sql._work import Job
 
 _PATIENCE = 2.0
-"""Seconds that a locked file is waited for."""
+"""Seconds to wait for a locked file."""
 _STEPS = 1000
-"""Instructions of SQLite's machine after which it is looked whether the time is over."""
+"""Instructions of SQLite's virtual machine between two checks of the time."""
 _COUNTED = 100_000
-"""Rows that are counted where there are no statistics."""
+"""Rows that are counted; for larger tables only this bound is shown."""
 
 
 class _Stop:
-    """Ends a statement of SQLite.
+    """Stops a statement of SQLite.
 
-    A progress handler looks at the job besides, because nobody hears this one where a statement has not begun yet.
+    A progress handler checks the job as well, because an interrupt before the statement begins has no effect.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -38,13 +38,13 @@ class _Stop:
 
 
 class SqliteBackend:
-    """A file.
+    """SQLite database in a file.
 
     Args:
         path: of the file.
-        connections: how many there may be.
-        memory: bytes that SQLite may have in this process; `None` for any number.
-        writes: whether there are any that may write.
+        connections: largest number of connections.
+        memory: bytes for SQLite in this process; `None` for no limit.
+        writes: whether some connections may write.
     """
 
     def __init__(self, path: Path, connections: int, memory: int | None = None, *, writes: bool) -> None:
@@ -99,7 +99,7 @@ class SqliteBackend:
                     return before
                 cursor = driver.execute(statement, parameters)
                 found = gather(_columns(cursor), cursor, caps)
-                for _ in cursor:  # SQLite changes as far as it is read
+                for _ in cursor:  # SQLite makes the changes while the rows are read
                     pass
                 changed = cursor.rowcount if cursor.rowcount >= 0 else None
                 if once is not None:
@@ -126,7 +126,7 @@ def _engine(path: Path, mode: str, connections: int, memory: int | None) -> sqla
     )
 
     def connected(driver: sqlite3.Connection, record: Any) -> None:
-        # SQLAlchemy adds a REGEXP in Python, which holds the whole process for as long as a pattern likes to.
+        # SQLAlchemy adds REGEXP in Python: a bad pattern would block the whole process for as long as it takes.
         driver.create_function("regexp", 2, None)
         limited(driver, memory)
         record.info["guard"] = Guard(driver, writes=mode == "rw")
@@ -162,7 +162,7 @@ def _errors(driver: sqlite3.Connection, job: Job) -> Generator[None]:
 
 
 def _names(driver: sqlite3.Connection) -> list[str]:
-    """Of tables and columns."""
+    """Return the names of all tables and columns."""
     try:
         tables = [name for (name,) in driver.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
         columns = driver.execute(
@@ -170,7 +170,7 @@ def _names(driver: sqlite3.Connection) -> list[str]:
         )
         return [*tables, *(name for (name,) in columns)]
     except sqlite3.Error:
-        return []  # they would only have helped
+        return []  # suggestions are optional
 
 
 def _estimate(driver: sqlite3.Connection, table: str) -> str:

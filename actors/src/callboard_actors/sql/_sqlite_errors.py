@@ -26,12 +26,12 @@ _REMEDIES = (
 
 
 def explained(error: BaseException | None, job: Job, names: Sequence[str]) -> SqlError:
-    """What a model is told.
+    """Return the error for a model.
 
     Args:
         error: of the driver.
-        job: that the statement was for.
-        names: of tables and columns that there are.
+        job: of the statement.
+        names: of existing tables and columns.
     """
     said = str(error)
     if job.is_over and isinstance(error, (sqlite3.OperationalError, InterruptedError)):

@@ -1,4 +1,4 @@
-"""What a statement may do on a connection of SQLite; SQLite asks when it prepares one."""
+"""Permissions of statements on an SQLite connection; SQLite asks when it prepares a statement."""
 
 import sqlite3
 from collections.abc import Generator
@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _OF_VIRTUAL_TABLES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
-"""What a virtual table prepares when it is first read. It would fail where it is done: the file is open for reading."""
+"""Actions that a virtual table prepares at its first read. Executing them fails, because the file is read-only."""
 _NEVER = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT}
-"""What not even a writer may do: other files, and what would end the transaction around it."""
+"""Actions that are refused to writers too: opening other files, and ending the surrounding transaction."""
 _TELLING_PRAGMAS = {
     "data_version",
     "foreign_key_list",
@@ -19,7 +19,7 @@ _TELLING_PRAGMAS = {
     "table_list",
     "table_xinfo",
 }
-"""Those that tell of a schema and set nothing."""
+"""Pragmas that describe a schema and set nothing."""
 _HARMFUL_FUNCTIONS = {"fts3_tokenizer", "load_extension", "readfile", "writefile", "edit", "regexp"}
 
 _OWN_PREFIX = "sqlite_"
@@ -32,11 +32,12 @@ _OWN_TABLES = {
     "sqlite_stat1",
     "sqlite_stat4",
 }
-"""Tables of SQLite itself that may be read. Others show what belongs to the connection or to the whole process, not to
-the database: `sqlite_stmt` the statements of other conversations, `sqlite_dbpage` deleted rows."""
+"""Tables of SQLite itself that may be read. Others show data of the connection or the whole process instead of the
+database: `sqlite_stmt` the statements of other conversations, `sqlite_dbpage` deleted rows.
+"""
 
 _LONGEST = 400_000
-"""Bytes of a value and of a row. One function is one step of SQLite's machine, and no step can be interrupted."""
+"""Bytes of a value and of a row. A function is one step of SQLite's virtual machine, and no step can be interrupted."""
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: _LONGEST,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
@@ -50,22 +51,22 @@ _LIMITS = {
 
 
 def limited(driver: sqlite3.Connection, memory: int | None) -> None:
-    """Set the limits of a connection, and that of the process.
+    """Set the limits of a connection, and of the process.
 
     Args:
         driver: the connection.
-        memory: bytes that SQLite may have in this process. It cannot be raised again, and nothing else bounds what is
-            needed to read a statement: nobody is asked meanwhile.
+        memory: bytes for SQLite in this process; it can never be raised. It is the only limit on the memory for parsing
+            a statement, because no handler is called meanwhile.
     """
     for limit, most in _LIMITS.items():
         driver.setlimit(limit, most)
     if memory is not None:
         driver.execute(f"PRAGMA hard_heap_limit = {memory:d}")
-    driver.execute("PRAGMA trusted_schema = OFF")  # no function with effects in a view or a trigger of the file
+    driver.execute("PRAGMA trusted_schema = OFF")  # no function with effects in views or triggers of the file
 
 
 class Guard:
-    """Says of each action whether it may be.
+    """Authorizer of a connection: decides which actions statements may take.
 
     Args:
         driver: the connection.
@@ -96,7 +97,7 @@ class Guard:
 
     @contextmanager
     def trusted(self) -> Generator[None]:
-        """Statements of ours, which may do anything."""
+        """Allow all actions within the block, for statements of this package."""
         self._is_trusted = True
         try:
             yield
@@ -105,19 +106,19 @@ class Guard:
 
     @contextmanager
     def transaction(self, driver: sqlite3.Connection) -> Generator[None]:
-        """Commit what the block does, or nothing of it."""
+        """Commit the block's changes, or roll all of them back."""
         with self.trusted():
             driver.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._end(driver, "COMMIT")
         except BaseException:
-            if driver.in_transaction:  # else SQLite has ended it
+            if driver.in_transaction:  # otherwise SQLite has rolled it back already
                 self._end(driver, "ROLLBACK")
             raise
 
     def _end(self, driver: sqlite3.Connection, how: str) -> None:
-        driver.set_progress_handler(None, 0)  # what ends a transaction is not to be ended itself
+        driver.set_progress_handler(None, 0)  # COMMIT and ROLLBACK must not be interrupted
         with self.trusted():
             driver.execute(how)
 

@@ -1,4 +1,4 @@
-"""Values of a database: how much of one is kept, and how a model reads it."""
+"""Values of a database: the part of a long value that is kept, and the text for a model."""
 
 import re
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The begin of a value that is longer than one may be."""
+    """Beginning of a value that is longer than allowed."""
 
     begin: str | bytes
     length: int
-    """Characters of a text, bytes of anything else."""
+    """Characters of a text, bytes of any other value."""
 
 
 def kept(value: object, most: int) -> object:
-    """A value as a program has it: itself, or a text with the begin of a long one.
+    """Return a value for the program: unchanged, or a text with the beginning of a long value.
 
     Args:
-        value: as the driver gave it.
+        value: from the driver.
         most: characters or bytes.
     """
     if isinstance(value, memoryview):
@@ -37,7 +37,7 @@ def kept(value: object, most: int) -> object:
 
 
 def shown(value: object) -> str:
-    """A value in one line, which no value can leave."""
+    """Return a value as one line; no value can break out of its line or column."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):

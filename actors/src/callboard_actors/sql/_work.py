@@ -1,4 +1,4 @@
-"""Work of a database in a worker thread that can be stopped from outside, and is never left alone."""
+"""Database work in a worker thread that can be stopped from outside, and is always waited for."""
 
 import threading
 import time
@@ -13,28 +13,28 @@ from anyio.to_thread import run_sync
 T = TypeVar("T")
 
 _LATE = 0.5
-"""Seconds after its time in which a database may still say by itself that the time is over."""
+"""Seconds after the timeout in which a database may still report the timeout itself."""
 _PATIENCE = 3.0
-"""Seconds that a server has to heed a cancel, before its connection is cut."""
+"""Seconds that a server has to follow a cancel request before its connection is cut."""
 
 
 class Stop(Protocol):
-    """How to end what a connection does at the moment; from any thread."""
+    """Way to stop a connection's current statement; may be called from any thread."""
 
     def cancel(self) -> None:
-        """Ask the database to."""
+        """Ask the database to stop the statement."""
         ...
 
     def cut(self) -> None:
-        """Do without the database; it may be away."""
+        """Stop the statement without the database, which may be unreachable."""
         ...
 
 
 class Job:
-    """One statement's time, and whether it has been stopped.
+    """Time of one statement, and its state of being stopped.
 
     Args:
-        seconds: that it may take.
+        seconds: time for the statement.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -42,24 +42,25 @@ class Job:
         self.until = time.monotonic() + seconds
         self.stopped: Literal["late", "cancelled"] | None = None
         self._stop: Stop | None = None
+        # Held while a cancel is sent, so that it cannot hit the next statement of the connection; see `stoppable`.
         self._lock = threading.Lock()
 
     @property
     def left(self) -> float:
-        """How many seconds the job has left, and never none."""
+        """Seconds that the job has left; always more than zero."""
         return max(0.001, self.until - time.monotonic())
 
     @property
     def is_over(self) -> bool:
-        """Whether whatever runs for it has to end."""
+        """True if the work for this job must end."""
         return self.stopped is not None or time.monotonic() > self.until
 
     @contextmanager
     def stoppable(self, stop: Stop) -> Generator[None]:
-        """Let the block be ended from outside; once it is left, no cancel is sent any more.
+        """Let the block be stopped from outside; after it, no cancel is sent any more.
 
         Raises:
-            InterruptedError: it has been already.
+            InterruptedError: if the job was stopped before the block.
         """
         with self._lock:
             if self.stopped is not None:
@@ -72,21 +73,21 @@ class Job:
                 self._stop = None
 
     def stop(self, reason: Literal["late", "cancelled"]) -> None:
-        """End it; may wait for the server to have heard it."""
+        """Stop the job; may wait until the server has received the request."""
         with self._lock:
             self.stopped = self.stopped or reason
             if self._stop is not None:
                 self._stop.cancel()
 
     def cut(self) -> None:
-        """End it without the server."""
+        """Stop the job without the server."""
         with self._lock:
             if self._stop is not None:
                 self._stop.cut()
 
 
 class _Run(Generic[T]):
-    """A job in its thread."""
+    """Job in its thread."""
 
     def __init__(self, work: Callable[[Job], T], job: Job) -> None:
         self.job = job
@@ -105,7 +106,7 @@ class _Run(Generic[T]):
                 self._ended.set()
 
     async def until_ended(self) -> None:
-        """Wait for it, and stop it when its time is over or nobody wants it any more."""
+        """Wait for the job, and stop it when its time is over or the caller is cancelled."""
         try:
             with anyio.move_on_after(self.job.seconds + _LATE):
                 await self._ended.wait()
@@ -131,17 +132,17 @@ class _Run(Generic[T]):
 
 
 async def run(work: Callable[[Job], T], seconds: float) -> T:
-    """Do work in a worker thread; when this ends, it has ended.
+    """Run work in a worker thread; the thread has ended when this returns or raises.
 
     Args:
-        work: is given its job, by which it can be stopped.
-        seconds: that it may take. Then, and when the caller is cancelled, the database is told to end it.
+        work: called with its job, through which it can be stopped.
+        seconds: time for the work. After it, or when the caller is cancelled, the database is told to stop.
 
     Raises:
-        Exception: what the work raises.
+        Exception: the error of the work.
     """
     going = _Run(work, Job(seconds))
-    # The thread is waited for in a task of its own: on asyncio a cancel from outside any scope would leave it alone.
+    # A task of its own waits for the thread: on asyncio, a cancel from outside any scope would abandon the thread.
     async with anyio.create_task_group() as group:
         group.start_soon(going.in_thread)
         await going.until_ended()

@@ -1,4 +1,4 @@
-"""`WritableSqlDatabase`: a database that is changed where a person has agreed."""
+"""`WritableSqlDatabase`: a database that is changed only with a person's approval."""
 
 import re
 from collections.abc import Mapping
@@ -14,23 +14,22 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 class WritableSqlDatabase(SqlDatabase):
-    """A database that is read, and changed by `execute`; the rest is that of a `SqlDatabase`.
+    """Database for reading, and for changes with `execute`; otherwise like `SqlDatabase`.
 
         node = ToolNode([WritableSqlDatabase("sqlite:///shop.db")], middleware=[RequireApproval(["execute"])])
 
-    `execute` runs the statement and the parameters that a person has agreed to in `RequireApproval`, and nothing else.
-    The database notes the calls that it has executed, in the transaction of each: one that is made again, because
-    nobody knows what became of it, changes nothing and is told what it had changed.
+    `execute` runs only the statement and parameters that a person approved in `RequireApproval`. The database records
+    each executed call in the transaction of its change. A call that is repeated because its outcome is unknown changes
+    nothing, and returns the number of rows that it had changed.
 
     Args:
         url: of the database.
-        approve: whether somebody has to have agreed. Without it `execute` runs what a model writes.
-        once: the table of those notes, which is made when it is needed; `None` for none, where calls that are made
-            again change again.
+        approve: whether a person must have approved. Without it, `execute` runs everything that a model writes.
+        once: table of the executed calls, created when needed; with `None`, repeated calls change the data again.
         options: of `SqlDatabase`.
 
     Raises:
-        ValueError: for what no table can be called.
+        ValueError: for an invalid table name.
     """
 
     _writes = True
@@ -57,11 +56,7 @@ class WritableSqlDatabase(SqlDatabase):
 
 
 def _check_approved(statement: str, parameters: Mapping[str, object] | None) -> None:
-    """See that a person has agreed to exactly this.
-
-    Raises:
-        RuntimeError: nobody was asked, or about something else.
-    """
+    """Raise RuntimeError unless a person has approved exactly these arguments."""
     approved = approved_arguments()
     if approved is None:
         raise RuntimeError(
@@ -80,4 +75,4 @@ def _key() -> str | None:
     try:
         return idempotency_key()
     except RuntimeError:
-        return None  # no tool call; a program calls, and knows what it has done
+        return None  # no tool call: a program calls, and knows itself what it has executed
