@@ -58,8 +58,7 @@ class Desk(Clerk[DocumentLine]):
         self, line: Callable[[], DocumentLine], terms: DocumentTerms, listeners: "weakref.WeakSet[Listener]"
     ) -> None:
         self.going_on = _GOING_ON[terms.away]
-        # A guess until the first answer. Written in the client's thread; one float, so other threads read it without a
-        # lock.
+        # A guess until the first answer. Other threads read it without a lock: it is one float, written in one thread.
         self.ahead = time.time() - time.monotonic()
         """Seconds that the server's clock is ahead of the local monotonic clock."""
         self._terms = terms
@@ -199,9 +198,8 @@ class Desk(Clerk[DocumentLine]):
         try:
             done = await line.write(list(swaps.values()))
         except AwayError:
-            # The write may have arrived. Repeating a rule with a caller could count an event twice, so that caller is
-            # told of
-            # the outage. Rules without a caller describe a final state, and may be repeated.
+            # The write may have arrived. Repeating a rule could count an event twice, so waiting callers are told of
+            # the outage instead. Rules without a caller describe a final state, and may be repeated.
             for errand in [one for bundle in swaps for one in bundle.errands if one.on_answer is not None]:
                 self._tell_away(errand)
             raise

@@ -109,8 +109,7 @@ class Answers:
     async def _ask_to_begin(self, letter: Letter, asked: Asked, answer: Answer[bool]) -> None:
         try:
             begin = partial(_begin, asked.gate, asked.token, letter.ask)
-            # Noted before the server is asked: from then on the server may count the ask as begun, and `free` waits for
-            # it.
+            # Noted before the server is asked: from then on it may count the ask as begun, and `free` must wait for it.
             if letter.ask in self._cancels:  # otherwise it was cancelled meanwhile, and has its reply
                 self._post.note_begun(asked.gate, asked.token, letter.ask)
             # Repeated until answered; the server answers a repeated "begin" like the first one.

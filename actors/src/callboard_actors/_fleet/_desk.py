@@ -129,8 +129,7 @@ class Desk:
             line = None
             try:
                 async with self._room:
-                    # Waiting for the semaphore may have taken long: the connection may be closed by now, or be another
-                    # one.
+                    # Waiting for the semaphore may take long: by now the connection may be closed, or another one.
                     if (line := self._line) is not None:
                         return await work(line)
             except AwayError as error:
@@ -208,7 +207,7 @@ class Desk:
 
     async def _until_unused(self) -> None:
         """Wait until no request uses the connection: a request on a closed Redis client would open a new connection."""
-        # Every slot acquired means that no request is running. Each request ends by the connection's own time limits.
+        # All slots acquired means that no request is running.
         for _ in range(_AT_ONCE):
             await self._room.acquire()
         for _ in range(_AT_ONCE):
@@ -254,9 +253,7 @@ class Desk:
         while True:
             if self._lease.is_lost():
                 self._lose(f"{self.terms.where} could not be reached for too long")
-            # Wakes when the safe time ends. L / 20 bounds the delay of the patience check, 10 ms the rate of the
-            # checks.
-            # patience.
+            # Wakes when the safe time ends. L / 20 bounds the delay of the patience check, 10 ms the rate of checks.
             await asyncio.sleep(max(0.01, min(self._lease.safe_for(), self.terms.lease / 20)))
             self._refuse_if_away()
 

@@ -40,7 +40,7 @@ class Member:
     def __init__(self, host: FleetHost, line: Callable[[], FleetLine], terms: Terms, seal: Seal) -> None:
         self._seal = seal
         self._where = terms.where
-        member = uuid4().hex[:16]  # new in each process and after each restart, so no message is for an earlier one
+        member = uuid4().hex[:16]  # new for each membership, so that no message for an earlier one is taken for it
         self._member = member
         self._post = Post(host.name, member, seal, host.lost)
         self._answers = Answers(host, self._post)

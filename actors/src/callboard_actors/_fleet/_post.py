@@ -295,7 +295,6 @@ class Post:
                 self.tell(to.owner, "cancel", one.id)
         else:
             # Refused at the first try: the owner never had the ask. After a repetition, only a recall can tell.
-            # since.
             if len(tries) == 1:
                 self._queue_again(route, [one.id])
             self._suspect(route)
@@ -390,7 +389,6 @@ class Post:
             while self._outbox:
                 letters = list(self._outbox)
                 # A broken connection repeats the batch. A receiver ignores a repeated reply: the ask has its outcome.
-                # outcome.
                 await self.desk.on_line(lambda line: line.tell(letters))  # noqa: B023 (awaited at once)
                 # Not all of it: `tell` may have added messages during the await.
                 del self._outbox[: len(letters)]

@@ -51,8 +51,7 @@ class AddressRefusedError(Exception):
 
     def __init__(self, host: str, address: str) -> None:
         super().__init__("its host has an address that is not public")
-        # Kept out of the text, which a model reads: it must not learn addresses of a network. Tracebacks show it as a
-        # note.
+        # Not in the text, which a model reads: it must not learn addresses of a network. Tracebacks show this note.
         self.remedy = f"The address of {host!r} is {address}; HttpClient(allow=[..., {address!r}]) lets it through."
 
 

@@ -20,7 +20,6 @@ class PostgresConnection:
         prefix: of all stored data.
     """
 
-    # Two connections, because waiting for notifications would block the calls of functions.
     what: str
     """Noun for the stored data, for errors."""
     whose: str
@@ -34,6 +33,7 @@ class PostgresConnection:
         self._server = PostgresServer(self.whose, self.what, url, where)
         self._prefix = prefix
         self._client = ""
+        # Two connections, because waiting for notifications would block the calls of functions.
         self._saying: Any = None
         self._hearing: Any = None
 

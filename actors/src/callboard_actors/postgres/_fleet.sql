@@ -30,8 +30,8 @@ LANGUAGE sql VOLATILE AS $alive$
         WHERE fleet = p_fleet AND member = p_member AND expires >= callboard_fleet_now_1())
 $alive$;
 
--- Returns whether a member owns a key. Locks the key's row, so that no other member can acquire the key before the
--- transaction ends.
+-- Returns whether a member owns a key. Locks the key's row, so that no other member can acquire the key before this
+-- transaction has ended.
 CREATE OR REPLACE FUNCTION callboard_fleet_owns_1(p_fleet text, p_gate text, p_member text, p_token bigint)
 RETURNS boolean LANGUAGE plpgsql AS $owns$
 BEGIN

@@ -52,12 +52,10 @@ class PostgresFleetLine:
 
     async def _do(self, function: str, *arguments: object) -> Any:
         marks = ", ".join(["%s"] * (len(arguments) + 1))
-        # Not an injection: `function` is a literal of this file, and everything that others have written is a
-        # parameter.
+        # Not an injection: `function` is a literal of this file, and all text from outside is a parameter.
         statement = f"SELECT * FROM callboard_fleet_{function}_1({marks})"  # noqa: S608
         with self._server.errors():
-            # Half a lease, and at least a second: a request that hangs must not hold the connection until the lease is
-            # lost.
+            # Half a lease, and at least a second: a request that hangs must not hold the connection for a whole lease.
             async with asyncio.timeout(max(1.0, self._common.lease / 2e6)):
                 cursor = await self._saying.execute(statement, [self._fleet, *arguments], prepare=True)
                 return await cursor.fetchone()
@@ -106,8 +104,7 @@ class PostgresFleetLine:
         news = asyncio.Event()
         self._listening = asyncio.ensure_future(self._listen(news))
         # Reads everything that is there, and not from the last id on: ids are assigned before the commit, so a message
-        # may
-        # become visible after one with a higher id.
+        # may become visible after one with a higher id.
         read = "SELECT id, frame FROM callboard_fleet_mail WHERE fleet = %s AND member = %s ORDER BY id LIMIT %s"
         while True:
             # Before the read: a message that comes during the read sets it again.
@@ -117,8 +114,7 @@ class PostgresFleetLine:
             if found:
                 yield [bytes(frame) for _, frame in found]
                 # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
-                # before,
-                # the batch is delivered again; receivers ignore repetitions.
+                # before that, the batch is delivered again; receivers ignore repetitions.
                 ids = [number for number, _ in found]
                 with self._server.errors():
                     await self._saying.execute("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", [ids])

@@ -39,8 +39,7 @@ class PostgresLimitLine(PostgresConnection):
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
         """Send steps to the server, and return its answer to each; see `Line`."""
         with self._errors():
-            # One transaction each: a step holds its gate's lock, and two processes must not wait for each other's
-            # locks.
+            # One transaction each: a step holds its gate's lock, and two processes must not wait for each other.
             return [await self._take(step) for step in steps]
 
     async def _take(self, step: Step) -> Answer:

@@ -1,6 +1,6 @@
 -- Tables and functions for shared limits; created once, by the first process with the right to.
--- Unlogged, because nothing has to survive a crash: processes report their permits again. An empty `eras` shows that
--- there was a crash.
+-- Unlogged, because nothing has to survive a crash: processes report their permits again. An empty table `eras`
+-- shows that there was a crash.
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_eras (one boolean PRIMARY KEY CHECK (one), began bigint NOT NULL);
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_gates (
     gate text PRIMARY KEY, epoch text NOT NULL, terms text NOT NULL, seq bigint NOT NULL, last bigint NOT NULL,
@@ -29,8 +29,8 @@ CREATE INDEX IF NOT EXISTS callboard_limits_stamps ON callboard_limits_starts (g
 INSERT INTO callboard_limits_eras SELECT true, 0
     WHERE to_regproc('callboard_limits_step_1') IS NULL ON CONFLICT DO NOTHING;
 
--- Removes all permits and requests of a process. `p_now` is NULL if it is about to report everything again, and the
--- time if it has died.
+-- Removes all permits and requests of a process. `p_now` is the time if the process has died, and NULL if it is
+-- about to report everything again.
 CREATE OR REPLACE FUNCTION callboard_limits_drop_1(p_gate text, p_client text, p_now bigint) RETURNS void
 LANGUAGE plpgsql AS $drop$
 BEGIN
@@ -112,8 +112,8 @@ BEGIN
 
     SELECT * INTO v_gate FROM callboard_limits_gates WHERE gate = p_gate;
     v_new := NOT FOUND;
-    -- A long silence of all processes may mean that the server itself stood still: renew their leases instead of giving
-    -- their permits away.
+    -- A long silence of all processes may mean that the server itself stood still: renew their leases instead of
+    -- giving their permits away.
     IF NOT v_new AND v_now - v_gate.last > p_lease / 2
             AND EXISTS (SELECT FROM callboard_limits_held WHERE gate = p_gate) THEN
         UPDATE callboard_limits_clients SET expires = v_now + p_lease WHERE gate = p_gate;

@@ -25,7 +25,7 @@ _STAYS = "The interpreter goes on, and its names stay."
 
 
 class BrokenInterpreterError(Exception):
-    """Raised after a cell has changed something that the interpreter needs, such as `sys.modules`; no cell can run then."""
+    """Raised after a cell has changed something that the interpreter needs, such as `sys.modules`; no cell can run."""
 
 
 class Record(TypedDict):

@@ -107,8 +107,7 @@ class Python(Actor):
         try:
             return answer(self._interpreter.run(code, timeout), self._packages)
         except BaseException:
-            # The exit tells the pool that names are lost and that this call is the cause. An exception would reach
-            # `fatal`.
+            # The exit tells the pool that names are lost and that this call is the cause. `fatal` gets other errors.
             with suppress(BaseException):
                 traceback.print_exc()
             _exit(_BROKEN)

@@ -58,8 +58,7 @@ class TimeLimit:
     def _take_away(self) -> None:
         """Remove an error that has not arrived yet, so that it cannot hit later code."""
         # It is replaced by an error of this class. Clearing it instead would leave the interpreter looking for it for
-        # ever,
-        # which in CPython 3.11 hangs code that sets a profile function.
+        # ever, which in CPython 3.11 hangs code that sets a profile function.
         try:
             _raise_in(self._thread, _NothingError)
             while True:

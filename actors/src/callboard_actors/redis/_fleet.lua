@@ -87,7 +87,8 @@ elseif op == 'tell' then
   return 1
 elseif op == 'free' then
   local found = redis.call('HMGET', GATE, 'm', 't')
-  -- The token stays, so that the next owner gets a higher one and late saves are refused.
+  -- The token stays while there is a state, so that saves of earlier owners are refused. Tokens of later owners are
+  -- higher in any case; see `own`.
   if found[1] == me and found[2] == ARGV[6] then redis.call('HDEL', GATE, 'm') end
   if redis.call('HEXISTS', GATE, 's') == 0 and redis.call('HEXISTS', GATE, 'm') == 0 then redis.call('DEL', GATE) end
   return 1

@@ -108,8 +108,7 @@ class RedisFleetLine:
                 yield [fields[b"f"] for _, fields in letters]
                 ids = [number for number, _ in letters]
                 # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
-                # before,
-                # the batch is delivered again; receivers ignore repetitions.
+                # before that, the batch is delivered again; receivers ignore repetitions.
                 last = ids[-1]
                 with self._server.errors():
                     await self._server.client.xdel(stream, *ids)

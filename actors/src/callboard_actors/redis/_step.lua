@@ -28,8 +28,7 @@ local function drop(who, has_died)
   end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', STARTS, '+inf', '+inf')) do
     if is_of(who, id) then
-      -- A body may have started just before its process died: count it as started now, so that a rate is never
-      -- exceeded.
+      -- A body may have started just before its process died: count it as started now, so that no rate is exceeded.
       if has_died then redis.call('ZADD', STARTS, text(now), id) else redis.call('ZREM', STARTS, id) end
     end
   end
@@ -37,8 +36,8 @@ local function drop(who, has_died)
 end
 
 local meta = redis.call('HMGET', META, 'epoch', 'terms', 'run', 'seq', 'opens', 'last')
--- A long silence of all processes may mean that the server itself stood still: renew their leases instead of giving
--- their permits away.
+-- A long silence of all processes may mean that the server itself stood still: renew their leases instead of
+-- giving their permits away.
 if meta[6] and now - tonumber(meta[6]) > lease / 2 and redis.call('EXISTS', HELD) == 1 then
   for _, who in ipairs(redis.call('ZRANGE', CLIENTS, 0, -1)) do redis.call('ZADD', CLIENTS, text(now + lease), who) end
 end

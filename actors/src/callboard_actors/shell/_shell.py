@@ -111,8 +111,7 @@ class Shell(Actor):
 
     def _processes(self) -> Processes:
         # A worker is replaced after each command, so that no command sees leftovers of another. The worker's own grace
-        # is
-        # longer than that of commands, so it ends its command itself.
+        # is longer than that of commands, so it ends its command itself.
         return Processes(
             workers=self._parallel + self._max_jobs,
             preload=[run_command.__module__],

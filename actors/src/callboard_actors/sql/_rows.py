@@ -24,7 +24,7 @@ class Rows(Sequence[Mapping[str, Any]]):
 
     columns: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
-    """The same rows as tuples, for results with duplicate column names."""
+    """Rows as tuples, for results with duplicate column names."""
     more: bool = False
     """True if there are rows beyond the limits."""
     changed: int | None = None
@@ -54,7 +54,7 @@ class Rows(Sequence[Mapping[str, Any]]):
 
     @property
     def artifact(self) -> Mapping[str, Any]:
-        """The same as plain data, for the message of a tool."""
+        """Plain data of the rows, for the message of a tool."""
         return {"columns": [*self.columns], "rows": [[*row] for row in self.values], "more": self.more}
 
     def __str__(self) -> str:
