@@ -1,3 +1,3 @@
-"""Ready-made actors for callboard, and where they run: `callboard_actors.process`."""
+"""Ready-made actors and engines for callboard, one package each, such as `callboard_actors.process`."""
 
 __all__: list[str] = []

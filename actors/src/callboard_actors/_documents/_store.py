@@ -57,7 +57,7 @@ class DocumentStore(ServerStore[Desk]):
         return Desk(self._line, self._terms, self._listeners)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options only; listeners of this store do not listen to a copy."""
+        """Return the options only: a copy begins without the listeners of this store."""
         return {name: value for name, value in super().__getstate__().items() if name != "_listeners"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ class News:
         self._event = anyio.Event()
 
     def tell(self) -> None:
-        """Wake the task that waits; from any thread."""
+        """Wake the waiting task; may be called from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             self._post(self._set)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class HeldKey:
-    """Ownership of a key by this process: the `Ownership` of a `callboard.Fleet`.
+    """Ownership of a key by this process, as `callboard.Fleet` asks for it.
 
     Args:
         token: fencing token.

@@ -58,7 +58,7 @@ class Op:
 
     @property
     def written(self) -> tuple[str, str, str, str, int]:
-        """Fields for the server. A held permit with no started body is written as "pause", which counts as no start."""
+        """Fields for the server. A held permit without a started body is written as "pause": its start is still to come."""
         kind = "pause" if self.kind == "hold" and not self.begun else self.kind
         return kind, self.id, self.tenant, self.spot, self.token
 

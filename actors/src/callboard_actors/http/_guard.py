@@ -83,7 +83,7 @@ class GuardedBackend(AsyncNetworkBackend):
 
 def unguarded() -> AsyncNetworkBackend:
     """Return a backend that connects to any address, on both event loops."""
-    return cast("AsyncNetworkBackend", httpcore2.AnyIOBackend())  # pyright knows what stands in for it without anyio
+    return cast("AsyncNetworkBackend", httpcore2.AnyIOBackend())  # pyright sees the stub for missing anyio
 
 
 async def first_connected(connect: _Connect, addresses: Sequence[str]) -> AsyncNetworkStream:
