@@ -4,17 +4,9 @@ from collections.abc import Mapping
 
 
 def variables(where: str, given: object) -> dict[str, str]:
-    """Return environment variables as strings; raise now, and not when the process is started.
-
-    Args:
-        where: the option, for errors. They show no values, because some of these are secret keys.
-        given: mapping of names to texts.
-
-    Raises:
-        TypeError: if it is not a mapping of strings to strings.
-        ValueError: if a name or a text is not possible in an environment.
-    """
+    """Return environment variables as strings; raise TypeError or ValueError before any process is started."""
     if not isinstance(given, Mapping):
+        # The errors show names and types only: values may be secret keys.
         raise TypeError(f"{where} is a mapping of names to texts, got one of type {type(given).__name__}")
     found: dict[str, str] = {}
     for name, text in given.items():

@@ -4,15 +4,12 @@ from importlib import import_module
 
 
 def needs(whose: str, package: str, *, extra: str) -> None:
-    """Import a package that only some installations have.
+    """Import a package that an extra installs; raise ImportError with the command that installs it.
 
     Args:
         whose: the user's expression that needs it, such as "RedisLimits(...)".
         package: name of the module.
-        extra: of `callboard-actors`, which installs the package.
-
-    Raises:
-        ImportError: if it is not installed; the text says how to install it.
+        extra: of `callboard-actors`.
     """
     try:
         import_module(package)

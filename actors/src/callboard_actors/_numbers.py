@@ -5,28 +5,14 @@ from collections.abc import Iterable
 
 
 def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None:
-    """Raise ValueError for an option that is not a whole number, or too small.
-
-    Args:
-        whose: name of the user's class, for errors.
-        options: name, value and smallest allowed value of each option.
-    """
+    """Raise ValueError for an option (name, value, least) that is not a whole number, or less than its least."""
     for option, number, least in options:
         if not isinstance(number, int) or number < least:
             raise ValueError(f"{whose}({option}={number!r}) is a number, at least {least}")
 
 
 def check_durations(whose: str, **options: object) -> None:
-    """Raise for an option that is not a positive, finite number of seconds.
-
-    Args:
-        whose: name of the user's class, for errors.
-        options: seconds, by the name of the option.
-
-    Raises:
-        ValueError: for zero, negative numbers, infinity and NaN.
-        TypeError: for a value that is not a number.
-    """
+    """Raise ValueError or TypeError for an option that is not a positive, finite number of seconds."""
     for option, seconds in options.items():
         if not isinstance(seconds, (int, float)):
             raise TypeError(f"{whose}({option}={seconds!r}) is a number of seconds")

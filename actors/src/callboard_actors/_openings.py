@@ -27,11 +27,7 @@ class Staff(Protocol):
         ...
 
     async def until_ready(self) -> None:
-        """Wait until the resources can be used, or have failed.
-
-        Raises:
-            ActorStartError: if neither happened in time.
-        """
+        """Wait until the resources can be used, or have failed; raise ActorStartError if neither happens in time."""
         ...
 
     async def dismiss(self) -> None:
@@ -72,11 +68,7 @@ class Openings(Generic[S]):
         """Bodies that run, in all event loops."""
 
     async def enter(self) -> None:
-        """Open the engine in this event loop, and wait until it is ready.
-
-        Raises:
-            ActorStartError: if it cannot be started.
-        """
+        """Open the engine in this event loop, and wait until it is ready; raise ActorStartError if it cannot start."""
         self._leave_closed_loops()
         here = current_token()
         if not self._by_loop:
@@ -116,16 +108,12 @@ class Openings(Generic[S]):
                     opening.staff.abandon()
 
     def here(self, title: str, call_id: str | None = None) -> S:
-        """Return the resources in this event loop.
-
-        Raises:
-            ActorGoneError: if the engine is not open.
-            RuntimeError: if it is open in other event loops only.
-        """
+        """Return the resources in this event loop; raise ActorGoneError if the engine is not open here."""
         opening = self._by_loop.get(current_token())
         if opening is not None:
             return opening.staff
         noun = self._noun.partition(" ")[0]
+        # Open elsewhere only: a mistake of the program, and no condition that a model could react to.
         if self._by_loop:
             raise RuntimeError(
                 f"{title!r} was called in another event loop than that of its {noun}; open it there, too, with "

@@ -68,12 +68,7 @@ class ServerStore(ABC, Generic[C]):
 
 
 def split_url(whose: str, url: object, remedy: str) -> SplitResult:
-    """Split a URL into its parts; no error quotes any of them, because the text may contain a password.
-
-    Raises:
-        ValueError: if it is not a URL, or if its password ends too early because it is not quoted.
-        TypeError: if it is not a string.
-    """
+    """Split a URL into its parts; raise ValueError or TypeError if it is not valid, without quoting any part of it."""
     if not isinstance(url, str):
         raise TypeError(f"{whose}(url) is a URL, got {url!r}; {remedy}")
     try:
@@ -104,17 +99,7 @@ def is_name(value: object) -> bool:
 
 
 def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
-    """Raise for options that are not numbers of seconds, or are out of range.
-
-    Args:
-        whose: name of the user's class, for errors.
-        options: name, value and smallest allowed value of each option.
-        longest: largest allowed value of all of them.
-
-    Raises:
-        ValueError: for a number out of range.
-        TypeError: for a value that is not a number.
-    """
+    """Raise for an option (name, value, least) that is not a number of seconds from its least to `longest`."""
     for option, value, least in options:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")

@@ -43,42 +43,26 @@ class Swap:
 
 
 class DocumentLine(Connection, Protocol):
-    """Connection of one process to a server of documents."""
+    """Connection of one process to a server of documents.
+
+    All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses. After an
+    `AwayError` from `write` or `mark`, the change may or may not have arrived.
+    """
 
     async def read(self, documents: Sequence[Document]) -> Sequence[Shelved]:
-        """Read documents and their marks; missing marks are created.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if the server refuses.
-        """
+        """Read documents and their marks; missing marks are created."""
         ...
 
     async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
-        """Write documents; return for each whether it was written. A document that has changed since its read is not.
-
-        Raises:
-            AwayError: if the server cannot be reached; the write may or may not have arrived.
-            StorageError: if the server refuses.
-        """
+        """Write documents that have not changed since they were read; return for each whether it was written."""
         ...
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks at the server, which tells every process of them.
-
-        Raises:
-            AwayError: if the server cannot be reached; the marks may or may not have been set.
-            StorageError: if the server refuses.
-        """
+        """Set marks at the server, which tells every process of them."""
         ...
 
     async def now(self) -> float:
-        """Return the server's time, in seconds.
-
-        Raises:
-            AwayError: if the server cannot be reached.
-            StorageError: if the server refuses.
-        """
+        """Return the server's time, in seconds."""
         ...
 
     def heard(self) -> AsyncIterator[Document]:

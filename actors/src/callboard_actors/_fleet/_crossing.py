@@ -55,11 +55,7 @@ class Answer(Generic[T]):
         self._news.tell()
 
     async def wait(self) -> T:
-        """Wait in a task of any event loop for the result from the client's thread.
-
-        Raises:
-            Exception: the error given to `fail`.
-        """
+        """Return the result from the client's thread, or raise the error given to `fail`; waits in any event loop."""
         # A list, because `None` is a possible result. Appending and reading it need no lock.
         while not self._found and self._failed is None:
             await self._news.wait()

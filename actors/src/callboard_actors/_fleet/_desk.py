@@ -117,12 +117,9 @@ class Desk:
             _logger.error("%s: a bug of callboard", self.terms.where, exc_info=error)
 
     async def on_line(self, work: Callable[[FleetLine], Awaitable[T]]) -> T:
-        """Send a request to the server, and repeat it until it is answered. Runs in the client's thread.
+        """Send a request and repeat it until it is answered; raise StorageError if it is refused. Client's thread only.
 
         A request may therefore arrive more than once: each operation of `FleetLine` tolerates that.
-
-        Raises:
-            StorageError: if the server refuses the request.
         """
         while True:
             await self._up.wait()

@@ -88,14 +88,11 @@ class Lease:
         self.era += 1
 
     def renew(self, said_at: float, *, was_member: bool) -> bool:
-        """Handle the answer to a heartbeat.
+        """Handle the answer to a heartbeat; return True if keys that were owned before are still owned.
 
         Args:
             said_at: time at which the heartbeat was sent, on this clock.
             was_member: whether the server counted this process as a member before the heartbeat.
-
-        Returns:
-            True if keys that were owned before are still owned.
         """
         # A first heartbeat has no keys to lose. Later, both sides must agree that the lease never ended.
         keeps = not self._is_member or (was_member and self.safe_for() > 0)

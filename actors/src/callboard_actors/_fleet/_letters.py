@@ -54,20 +54,12 @@ class Seal:
         self._key = mac(secret, f"callboard fleet {fleet}".encode())
 
     def sealed(self, place: str, value: object) -> bytes:
-        """Pickle and sign a value for one place: the id of the receiving member, or the gate of a saved state.
-
-        Raises:
-            Exception: if the value cannot be pickled.
-        """
+        """Pickle and sign a value for one place: the id of the receiving member, or the gate of a saved state."""
         body = dumps(value)
         return self._mac(place, body) + body
 
     def opened(self, place: str, frame: bytes) -> Any:
-        """Verify the signature for a place, and unpickle the value.
-
-        Raises:
-            ForgedError: if the signature is not valid for the place; nothing was unpickled.
-        """
+        """Unpickle a value signed for a place; raise ForgedError without unpickling if the signature is not valid."""
         # Verified before `loads`: unpickling bytes of an attacker would run their code.
         seal, body = frame[:_SEAL], frame[_SEAL:]
         if not hmac.compare_digest(seal, self._mac(place, body)):  # in constant time
@@ -85,20 +77,12 @@ def fingerprint(secret: bytes) -> str:
 
 
 def gate_of(actor: str, key: Hashable) -> str:
-    """Return the server's name for a key: a digest, equal in all processes, which shows nothing of the key.
-
-    Raises:
-        ValueError: for a key whose digest would differ in another process.
-    """
+    """Return the server's name for a key: a digest that shows nothing of it; raise ValueError if it is not portable."""
     return f"{actor}/{digest(key)[:32]}"
 
 
 def key_of(ask: FleetAsk) -> bytes:
-    """Pickle the key of an ask.
-
-    Raises:
-        TypeError: if the key cannot be pickled.
-    """
+    """Pickle the key of an ask; raise TypeError if it cannot be pickled."""
     try:
         return dumps(ask.key)
     except Exception as error:
@@ -106,11 +90,7 @@ def key_of(ask: FleetAsk) -> bytes:
 
 
 def arguments_of(ask: FleetAsk) -> bytes:
-    """Pickle the arguments of an ask.
-
-    Raises:
-        TypeError: if an argument cannot be pickled; the error names it.
-    """
+    """Pickle the arguments of an ask; raise TypeError with the name of an argument that cannot be pickled."""
     try:
         return dumps((ask.args, dict(ask.kwargs)))
     except Exception as error:

@@ -114,11 +114,7 @@ class KeptStates:
         return None if found is None else self._seal.opened(gate, found)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
-        """Save a state in place of the one before.
-
-        Raises:
-            StorageError: if this process no longer owns the key.
-        """
+        """Save a state in place of the one before; raise StorageError if this process no longer owns the key."""
         gate, held = gate_of(actor, key), self._post.held(key)
         if held is None:
             raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: this process owns its key no more.")

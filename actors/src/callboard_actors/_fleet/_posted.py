@@ -59,11 +59,7 @@ class PostedAsk:
 
     @property
     def arguments(self) -> bytes:
-        """Pickled arguments, for another process; pickled once.
-
-        Raises:
-            TypeError: if an argument cannot be pickled.
-        """
+        """Pickled arguments, for another process; pickled once. Raises TypeError if an argument cannot be pickled."""
         if self._arguments is None:
             self._arguments = arguments_of(self.ask)
         return self._arguments

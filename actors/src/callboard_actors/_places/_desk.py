@@ -85,11 +85,7 @@ class Desk(Clerk[Line]):
         return False
 
     async def listen(self, line: Line) -> None:
-        """Receive the permits that the server grants to waiting calls.
-
-        Raises:
-            AwayError: when the connection breaks.
-        """
+        """Receive the permits that the server grants to waiting calls; raise AwayError when the connection breaks."""
         async for name, number, token in line.heard():
             if (gate := self._gates.get(name)) is not None:  # a gate that is gone has no permits left
                 gate.note_heard(number, token)

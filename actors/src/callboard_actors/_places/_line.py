@@ -58,7 +58,7 @@ class Op:
 
     @property
     def written(self) -> tuple[str, str, str, str, int]:
-        """Fields for the server. A held permit without a started body is written as "pause": its start is still to come."""
+        """Fields for the server. A held permit is written as "pause" as long as its body has not started."""
         kind = "pause" if self.kind == "hold" and not self.begun else self.kind
         return kind, self.id, self.tenant, self.spot, self.token
 

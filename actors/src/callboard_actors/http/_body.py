@@ -72,13 +72,8 @@ class _Parts:
 
 
 async def read_body(response: httpx2.Response, most: int, store: Store | None) -> Body:
-    """Read a body part by part; `httpx2` decompresses at most a MiB at a time, so memory use stays bounded.
-
-    Args:
-        response: with a body that has not been read.
-        most: bytes to keep in memory.
-        store: for a longer body, or one that is not text.
-    """
+    """Read up to `most` bytes of a body; save a longer body, or one that is not text, in the store if there is one."""
+    # `httpx2` decompresses at most a MiB at a time, so memory use stays bounded for any compressed body.
     body = _Parts(response)
     async with aclosing(body.read()) as parts:
         data = bytearray()

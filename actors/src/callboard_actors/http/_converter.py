@@ -23,11 +23,7 @@ class Converter(_Base):  # type: ignore[misc]
         self._most = most
 
     def process_tag(self, node: Any, parent_tags: Any = None) -> str:
-        """Convert an element with its content; `markdownify` calls this for each element.
-
-        Raises:
-            TooLongError: if the text is longer than allowed.
-        """
+        """Convert an element with its content, for `markdownify`; raise TooLongError if the text is too long."""
         text: str = super().process_tag(node, parent_tags)
         if len(text) > self._most:
             raise TooLongError

@@ -87,11 +87,7 @@ def unguarded() -> AsyncNetworkBackend:
 
 
 async def first_connected(connect: _Connect, addresses: Sequence[str]) -> AsyncNetworkStream:
-    """Return the first connection that succeeds; the next address is tried when the one before has failed or is slow.
-
-    Raises:
-        httpcore2.ConnectError: if no address answers.
-    """
+    """Return the first connection that succeeds; the next address is tried when the one before fails or is slow."""
     found: list[AsyncNetworkStream] = []
     errors: list[Exception] = []
 

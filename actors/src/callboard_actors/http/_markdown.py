@@ -24,12 +24,7 @@ _HIDDEN = '[hidden], [aria-hidden="true"], [style*="display:none"], [style*="dis
 
 
 def as_markdown(html: str, base: str) -> str:
-    """Return a page as Markdown, with its title as the first heading.
-
-    Args:
-        html: the page, or the beginning of one.
-        base: URL of the page, for relative links.
-    """
+    """Return a page as Markdown, with its title as the first heading; `base` is its URL, for relative links."""
     from bs4 import BeautifulSoup
 
     from callboard_actors.http._converter import Converter, TooLongError

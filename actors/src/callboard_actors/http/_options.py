@@ -52,12 +52,7 @@ class Options(TypedDict, total=False):
 
 
 def check_numbers(*, seconds: Mapping[str, float], counts: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ValueError for a number out of range.
-
-    Args:
-        seconds: durations by name.
-        counts: smallest allowed and given number by name.
-    """
+    """Raise ValueError for a duration that is not positive, or a count (least, given) below its least."""
     for name, duration in seconds.items():
         if not isinstance(cast("object", duration), (int, float)) or not 0 < duration < math.inf:
             raise ValueError(f"HttpClient({name}={duration!r}) is a number of seconds, more than 0")
@@ -81,15 +76,7 @@ def check_parts(*, backoff: object, resolver: object, tls: object, headers: obje
 def own_headers(
     given: Mapping[str, Mapping[str, str]] | None, check: Callable[[str], str]
 ) -> dict[Origin, dict[str, str]]:
-    """Return the headers for each origin, with names in lower case.
-
-    Args:
-        given: by host, which stands for https, or by origin.
-        check: the rules for URLs, which also parse the hosts.
-
-    Raises:
-        ValueError: for an invalid host, or a header that users may not set.
-    """
+    """Return the headers for each origin, with names in lower case; a host without a scheme stands for https."""
     found: dict[Origin, dict[str, str]] = {}
     for where, headers in (given or {}).items():
         if not isinstance(headers, Mapping):
@@ -119,12 +106,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def hosts_of(honours_keys: Collection[str]) -> frozenset[str]:
-    """Return the hosts that honour idempotency keys, written like the hosts of requests.
-
-    Raises:
-        TypeError: for a single string.
-        ValueError: for an invalid host, which could never match a request.
-    """
+    """Return the hosts that honour idempotency keys; raise for an entry that no request's host can match."""
     if isinstance(honours_keys, str):
         raise TypeError(f"HttpClient(honours_keys={honours_keys!r}) is one text; give a list: [{honours_keys!r}]")
     return frozenset(_host(written) for written in honours_keys)
@@ -144,11 +126,7 @@ def _host(written: str) -> str:
 
 
 def proxy_of(proxy: str | None, *, trusted: bool) -> str | None:
-    """Return the proxy if its user has confirmed to trust it.
-
-    Raises:
-        ValueError: if the proxy is not declared as trusted, or is of an unknown kind.
-    """
+    """Return the proxy; raise ValueError unless its user has declared to trust it."""
     if proxy is None:
         if trusted:
             raise ValueError("HttpClient(trust_proxy=True) is for a proxy; give it proxy=...")

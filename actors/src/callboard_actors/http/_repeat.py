@@ -32,13 +32,7 @@ class Repeats:
     chance: Callable[[], float] = field(default=random.random)
 
     def pause(self, request: Request, attempt: int, end: Page | HttpError) -> float | None:
-        """Return the seconds until a request is repeated, or `None` if its result is final.
-
-        Args:
-            request: that was sent.
-            attempt: number of the attempt, from 1.
-            end: its result.
-        """
+        """Return the seconds until a request is repeated, or `None` if its result is final; attempts count from 1."""
         if attempt > self.retries or not self._is_worth_another(request, end):
             return None
         asked = wait_asked_by(end) if isinstance(end, Page) else 0.0

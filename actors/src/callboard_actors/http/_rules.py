@@ -29,11 +29,7 @@ class Rules:
     """Sentence for a model about the allowed hosts."""
 
     def check(self, url: str) -> str:
-        """Return the URL in its normal form.
-
-        Raises:
-            ValueError: if it is not allowed; the text quotes nothing of the URL.
-        """
+        """Return the URL in its normal form; raise ValueError if it is not allowed, without quoting any part of it."""
         written = self.form.check(url)
         assert written is not None
         address = literal(urlsplit(written).hostname or "")
@@ -50,12 +46,7 @@ class Rules:
 
 
 def rules_of(allow: Sequence[str] | None, *, private: bool, ports: Collection[int] | None) -> Rules:
-    """Return the rules for a user's options.
-
-    Raises:
-        TypeError: if `allow` is a single string.
-        ValueError: for an entry that is neither a host nor a network.
-    """
+    """Return the rules for a user's options; raise for entries that are neither hosts nor networks."""
     if isinstance(allow, str):
         raise TypeError(f"HttpClient(allow={allow!r}) is one text; give a list of hosts: allow=[{allow!r}]")
     if allow is not None and not allow:

@@ -59,12 +59,7 @@ def is_text(media_type: str, data: bytes) -> bool:
 
 
 def decoded(data: bytes, charset: str | None) -> str:
-    """Return a body as text; bytes that no charset explains become replacement characters.
-
-    Args:
-        data: the body.
-        charset: of the Content-Type.
-    """
+    """Return a body as text, with the server's charset if any; undecodable bytes become replacement characters."""
     mark = next((name for mark, name in _MARKS if data.startswith(mark)), None)
     declared = _DECLARED.search(data[:_LOOKED_AT])
     for name in (mark, charset, "utf-8", None if declared is None else declared[1].decode("ascii")):

@@ -63,12 +63,7 @@ class Allowance:
 
 
 def came(done: int, total: int | None) -> None:
-    """Report progress of a body, and renew the limit of the request.
-
-    Args:
-        done: bytes received, before decompression.
-        total: bytes expected, if known.
-    """
+    """Report progress of a body in bytes before decompression, and renew the limit of the request."""
     progress("bytes read", done=done, total=total)
     if (allowance := _here.get()) is not None:
         allowance.renew()

@@ -26,14 +26,7 @@ _ADVICE = {
 
 
 def told(page: Page, text: str | None, *, start: int, most: int) -> str:
-    """Return the text of a page for a model.
-
-    Args:
-        page: the response.
-        text: of the page; `None` if it is not text.
-        start: position of the first character to show.
-        most: largest number of characters.
-    """
+    """Return the text of a page for a model, from character `start` on; `text` is `None` if the page is not text."""
     head = f"HTTP {page.status} {_reason_of(page)}".rstrip() + f", {shown(page.url)}"
     kind = kind_of(page) or "of no media type"
     if not page.ok:

@@ -70,17 +70,7 @@ class Wire:
         await self._stack.aclose()
 
     async def send(self, request: Request, headers: Mapping[str, str], most: int, store: Store | None) -> Page:
-        """Send a request once, and read the response.
-
-        Args:
-            request: to send.
-            headers: to send with it.
-            most: bytes of the body that are read.
-            store: for a body that is longer, or not text.
-
-        Raises:
-            HttpError: if there is no response.
-        """
+        """Send a request once, and read up to `most` bytes of the response; raise HttpError if there is none."""
         try:
             built = self._client.build_request(request.method, request.url, headers=headers, content=request.content)
             response = await self._client.send(built, stream=True)

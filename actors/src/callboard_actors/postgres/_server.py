@@ -54,11 +54,7 @@ class PostgresServer:
         self._where = where
 
     async def connect(self) -> Any:
-        """Open a connection; call it within `errors`.
-
-        Raises:
-            StorageError: if the server refuses this process.
-        """
+        """Open a connection, within `errors`; raise StorageError if the server refuses this process."""
         name = f"callboard {self._noun.rpartition(' ')[2]}"
         try:
             # Autocommit: each function call is one transaction, so no lock outlives it.
@@ -72,16 +68,7 @@ class PostgresServer:
             raise
 
     async def make(self, connection: Any, script: Traversable, function: str) -> None:
-        """Create tables and functions that are missing; call it within `errors`.
-
-        Args:
-            connection: to the database.
-            script: creates them.
-            function: the last one that the script creates; if it exists, so does everything.
-
-        Raises:
-            StorageError: if the server is too old, or this process may not create them.
-        """
+        """Run the script unless `function`, its last one, exists; within `errors`. Raise StorageError if it may not."""
         if connection.info.server_version < _LEAST * 10_000:
             version = connection.info.server_version // 10_000
             raise StorageError(self._where, f"is PostgreSQL {version}; {self._noun} need {_LEAST} or later.")

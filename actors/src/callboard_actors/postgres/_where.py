@@ -9,11 +9,6 @@ def checked(whose: str, url: str, prefix: object) -> str:
 
     Raises ImportError without the extra `postgres`, ValueError for a bad URL or prefix, and TypeError for a URL that is
     no string.
-
-    Args:
-        whose: name of the user's class, for errors.
-        url: of the database.
-        prefix: of all stored data.
     """
     where = where_of(whose, url)
     check_prefix(whose, prefix)

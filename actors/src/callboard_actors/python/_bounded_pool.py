@@ -44,14 +44,11 @@ class _BoundedSeat:
         return await self._seat.until_ended()
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body in the worker.
-
-        Raises:
-            EngineError: if a cell did not answer in time. The caller then leaves the seat, which ends the worker.
-        """
+        """Run a body in the worker; raise EngineError if a cell does not answer in time."""
         if "run_python" not in body.args[1:2]:
             return await self._seat.run_body(body)  # not a cell: for example the wait for the actor's end
         with anyio.move_on_after(self._most):
             return await self._seat.run_body(body)
+        # The caller leaves the seat because of this error, and that ends the worker.
         reason = f"its interpreter did not answer within {self._most:g} s, and was ended"
         raise EngineError(body.title, body.call_id, reason, ended="unknown", recurs=True)

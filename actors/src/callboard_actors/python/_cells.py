@@ -47,12 +47,7 @@ def again(parsing: Callable[[], T]) -> T:
 
 
 def compiled(code: str, number: int) -> Cell:
-    """Compile a cell.
-
-    Raises:
-        SyntaxError: if it is not valid Python.
-        ValueError: if it contains a NUL character, or is nested too deeply.
-    """
+    """Compile a cell; raise SyntaxError or, for a NUL character or deep nesting, ValueError."""
     name = name_of(number)
     linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)
     linecache.cache.pop(name_of(number - _MOST), None)

@@ -48,14 +48,9 @@ class RedisConnection:
         self._sha = await self._redis.script_load(self.script.read_text())
 
     async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
-        """Run the script several times in one round trip; each run is atomic by itself.
+        """Run the script once for each call in one round trip; each run is atomic by itself.
 
-        Args:
-            calls: for each run the number of keys, the keys, and the other arguments.
-
-        Raises:
-            AwayError: if the server cannot be reached; the runs may or may not have happened.
-            StorageError: if the server refuses.
+        A call is the number of keys, the keys, and the other arguments. After an `AwayError`, the runs may have happened.
         """
         with self._errors():
             if len(calls) == 1:

@@ -86,11 +86,7 @@ class RedisServer:
         """Server time of its start in microseconds, up to a second late."""
 
     async def meet(self) -> None:
-        """Connect, and read the server's version, run and start; call it within `errors`.
-
-        Raises:
-            StorageError: if the server is too old.
-        """
+        """Connect, within `errors`, and read version, run and start; raise StorageError if the server is too old."""
         server = await self.client.info("server")
         self._check_version(str(server["redis_version"]))
         now, _ = await self.client.time()

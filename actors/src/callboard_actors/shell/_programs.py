@@ -15,11 +15,7 @@ _AT_BEGIN = frozenset("~#")
 
 
 def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the path of each allowed program.
-
-    Raises:
-        ValueError: if a program does not exist.
-    """
+    """Return the path of each allowed program; raise ValueError if one does not exist."""
     found: dict[str, str] = {}
     for name in allow:
         path = shutil.which(name, path=env.get("PATH"))
@@ -30,11 +26,7 @@ def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, st
 
 
 def argv_of(command: str, programs: Mapping[str, str]) -> list[str]:
-    """Return the program of a command, and its arguments.
-
-    Raises:
-        RefusedError: for syntax that needs a shell, and for a program that is not allowed.
-    """
+    """Return the program of a command, and its arguments; raise RefusedError for shell syntax or another program."""
     allowed = f"Allowed: {', '.join(programs)}, one of them in a call, with its arguments and without a shell."
     if (sign := _first_of_shell(command)) is not None:
         raise RefusedError(

@@ -22,12 +22,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def pointed(statement: str, position: int) -> str:
-    """Return the line of a statement with an error, and a mark below its position.
-
-    Args:
-        statement: as the database read it.
-        position: of the character, counted from 1.
-    """
+    """Return the line of a statement with an error, and a mark below its position, which counts from 1."""
     before = statement[: position - 1]
     start = before.rfind("\n") + 1
     line = statement[start:].partition("\n")[0]

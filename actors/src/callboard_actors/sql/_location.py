@@ -14,17 +14,7 @@ _REMEDY = "give it one such as 'sqlite:///shop.db' or 'postgresql://reader@local
 
 
 def parsed(whose: str, url: object) -> "sqlalchemy.URL":
-    """Parse and check the URL of a database.
-
-    Args:
-        whose: name of the user's class, for errors.
-        url: of the database.
-
-    Raises:
-        ImportError: if SQLAlchemy or the driver is not installed.
-        TypeError: if it is not a string.
-        ValueError: if it is not the URL of a supported database, or of SQLite without a file.
-    """
+    """Parse a database URL; raise ValueError or TypeError for any other URL, and ImportError without the driver."""
     try:
         import psycopg
         import sqlalchemy

@@ -28,14 +28,7 @@ def explained(
     query: Query | None = None,
     driver: psycopg.Connection[Any] | None = None,
 ) -> SqlError:
-    """Return the error for a model.
-
-    Args:
-        error: of the driver.
-        job: of the statement.
-        query: that failed, if it was one.
-        driver: connection of the statement.
-    """
+    """Return the error for a model; `query` and `driver` are those of the failed statement, if it was one."""
     if isinstance(error, errors.QueryCanceled) or job.stopped is not None:
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
     if not isinstance(error, psycopg.Error) or not error.diag.message_primary:

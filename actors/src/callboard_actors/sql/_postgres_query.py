@@ -50,22 +50,14 @@ class Query:
 
 
 def query_of(statement: str, parameters: Parameters, *, only_reads: bool) -> Query:
-    """Return the query for a statement.
-
-    Args:
-        statement: with `:name` for parameters.
-        parameters: their values. A name without a value is text, such as a time in a literal.
-        only_reads: whether it is the query of a cursor.
-
-    Raises:
-        SqlError: if the statement is empty.
-    """
+    """Return the query for a statement with `:name` for parameters; raise SqlError if the statement is empty."""
     if not statement.strip() or "\0" in statement:
         raise SqlError("The statement is empty, or there is a NUL character in it.")
     used: dict[str, object] = {}
 
     def placed(found: re.Match[str]) -> str:
         name = found[1]
+        # A name without a value is text, such as a time in a literal.
         if name not in parameters:
             return found[0]
         used[name] = parameters[name]

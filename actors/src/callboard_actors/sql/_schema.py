@@ -14,14 +14,7 @@ from callboard_actors.sql._work import Job
 
 
 def outline(backend: Backend, schemas: Sequence[str], most: int, job: Job) -> str:
-    """Return one line for each table, with its columns, types and keys.
-
-    Args:
-        backend: of the database.
-        schemas: to show; empty for the default one.
-        most: bytes of the text.
-        job: that may stop the work.
-    """
+    """Return one line for each table, with its columns, types and keys, up to `most` bytes."""
     with backend.reading(job) as connection:
         inspector = sqlalchemy.inspect(connection)
         tables = _tables(inspector, schemas)
@@ -77,11 +70,7 @@ def _rows(estimate: str | None) -> str:
 
 
 def description(backend: Backend, schemas: Sequence[str], table: str, job: Job) -> tuple[str, str]:
-    """Return the description of a table without its rows, and its quoted name for a statement.
-
-    Raises:
-        SqlError: if there is no such table.
-    """
+    """Return the description of a table without its rows, and its quoted name; raise SqlError if it does not exist."""
     with backend.reading(job) as connection:
         inspector = sqlalchemy.inspect(connection)
         tables = _tables(inspector, schemas)

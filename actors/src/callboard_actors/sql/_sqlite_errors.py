@@ -26,13 +26,7 @@ _REMEDIES = (
 
 
 def explained(error: BaseException | None, job: Job, names: Sequence[str]) -> SqlError:
-    """Return the error for a model.
-
-    Args:
-        error: of the driver.
-        job: of the statement.
-        names: of existing tables and columns.
-    """
+    """Return the error for a model; `names` are the existing tables and columns."""
     said = str(error)
     if job.is_over and isinstance(error, (sqlite3.OperationalError, InterruptedError)):
         return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")

@@ -51,15 +51,10 @@ _LIMITS = {
 
 
 def limited(driver: sqlite3.Connection, memory: int | None) -> None:
-    """Set the limits of a connection, and of the process.
-
-    Args:
-        driver: the connection.
-        memory: bytes for SQLite in this process; it can never be raised. It is the only limit on the memory for parsing
-            a statement, because no handler is called meanwhile.
-    """
+    """Set the limits of a connection; `memory` is for the whole process, in bytes, and can never be raised."""
     for limit, most in _LIMITS.items():
         driver.setlimit(limit, most)
+    # The only limit on the memory for parsing a statement: no handler is called meanwhile.
     if memory is not None:
         driver.execute(f"PRAGMA hard_heap_limit = {memory:d}")
     driver.execute("PRAGMA trusted_schema = OFF")  # no function with effects in views or triggers of the file

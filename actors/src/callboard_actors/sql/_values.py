@@ -17,12 +17,7 @@ class Cut:
 
 
 def kept(value: object, most: int) -> object:
-    """Return a value for the program: unchanged, or a text with the beginning of a long value.
-
-    Args:
-        value: from the driver.
-        most: characters or bytes.
-    """
+    """Return a value for the program: unchanged, or a text with the first `most` characters or bytes of a long one."""
     if isinstance(value, memoryview):
         value = bytes(value)
     if isinstance(value, (str, bytes)) and len(value) > most:

@@ -57,11 +57,7 @@ class Job:
 
     @contextmanager
     def stoppable(self, stop: Stop) -> Generator[None]:
-        """Let the block be stopped from outside; after it, no cancel is sent any more.
-
-        Raises:
-            InterruptedError: if the job was stopped before the block.
-        """
+        """Let the block be stopped from outside, and not after it; raise InterruptedError if it was stopped before."""
         with self._lock:
             if self.stopped is not None:
                 raise InterruptedError("it was stopped before it began")
@@ -137,9 +133,6 @@ async def run(work: Callable[[Job], T], seconds: float) -> T:
     Args:
         work: called with its job, through which it can be stopped.
         seconds: time for the work. After it, or when the caller is cancelled, the database is told to stop.
-
-    Raises:
-        Exception: the error of the work.
     """
     going = _Run(work, Job(seconds))
     # A task of its own waits for the thread: on asyncio, a cancel from outside any scope would abandon the thread.
