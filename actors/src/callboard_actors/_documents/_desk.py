@@ -130,7 +130,7 @@ class Desk(Clerk[DocumentLine]):
         return bool(self._marks) or any(not errand.is_over for errand in self._errands)
 
     async def listen(self, line: DocumentLine) -> None:
-        """Notify listeners of documents that other processes have changed; raise AwayError when the connection breaks."""
+        """Notify listeners of documents that other processes have changed; raise AwayError when the connection ends."""
         async for document in line.heard():
             self._tell(document)
         raise AwayError("it says no more")

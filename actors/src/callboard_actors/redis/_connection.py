@@ -50,7 +50,7 @@ class RedisConnection:
     async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
         """Run the script once for each call in one round trip; each run is atomic by itself.
 
-        A call is the number of keys, the keys, and the other arguments. After an `AwayError`, the runs may have happened.
+        A call is the number of keys, the keys, and other arguments. After an `AwayError`, the runs may have happened.
         """
         with self._errors():
             if len(calls) == 1:
