@@ -58,9 +58,9 @@ class Desk(Clerk[DocumentLine]):
         self, line: Callable[[], DocumentLine], terms: DocumentTerms, listeners: "weakref.WeakSet[Listener]"
     ) -> None:
         self.going_on = _GOING_ON[terms.away]
-        # A guess until the first answer. Other threads read it without a lock: it is one float, written in one thread.
+        # Seconds that the server's clock is ahead of the local monotonic clock; a guess until the first answer. Other
+        # threads read it without a lock: it is one float, written in one thread.
         self.ahead = time.time() - time.monotonic()
-        """Seconds that the server's clock is ahead of the local monotonic clock."""
         self._terms = terms
         self._listeners = listeners
         # From here on: client's thread only. Other threads post functions, so no lock is needed.
@@ -69,8 +69,8 @@ class Desk(Clerk[DocumentLine]):
         self._tended: dict[int, tuple[Document, Rule[Any]]] = {}
         self._numbers = count()
         self._beat_at = 0.0
+        # True if a caller was told of an outage, so that listeners must be told when it is over.
         self._owes_word = False
-        """True if a caller was told of an outage, so that listeners must be told when it is over."""
         # Last: the thread starts here, and uses the fields above.
         super().__init__(line, terms, _logger)
 

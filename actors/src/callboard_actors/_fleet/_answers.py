@@ -28,9 +28,9 @@ class Answers:
         self._post = post
         # By id of each ask that runs here. The entry is removed when the reply is made.
         self._cancels: dict[str, Callable[[], object]] = {}
-        # An ask with the sender's last number or an older one is a replay of a signed message, and is ignored.
+        # Number of the last ask, by sender. An ask with this or a lower number is a replay of a signed message, and is
+        # ignored.
         self._heard: dict[str, int] = {}
-        """Number of the last ask, by sender."""
 
     def hear(self, letter: Letter) -> None:
         """Handle an ask, or the cancellation of one."""

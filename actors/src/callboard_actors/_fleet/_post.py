@@ -49,21 +49,23 @@ class Post:
         self._lock = threading.Lock()
         self._routes: dict[Hashable, Route] = {}
         self._orders, self._ids = count(1), count(1)
-        # Counts per receiver: an owner ignores an ask with a number that it has had, so a repeated send is harmless.
+        # Number of asks sent to each member. The server ignores an ask with a number that it has had, so repeating a
+        # send is harmless.
         self._numbers: dict[str, int] = {}
-        """Number of asks sent to each member."""
         # By receiver. Sends to one owner must not overtake each other; see `_send`.
         self._turns: dict[str, asyncio.Lock] = {}
         # Sent asks without an outcome, by id. A message about any other id is late, and is ignored.
         self._sent: dict[str, tuple[Route, PostedAsk]] = {}
         # Messages that the server does not have yet, in the order of `tell`.
         self._outbox: list[tuple[str, bytes, str]] = []
+        # Number of messages put into the outbox so far, and number of those that the server has.
         self._written = self._told = 0
-        """Number of messages put into the outbox so far, and number of those that the server has."""
+        # By key and token: asks of other processes that have begun here and have no reply in the outbox.
         self._unanswered: dict[tuple[str, int], set[str]] = {}
-        """Asks of other processes that have begun here and have no reply in the outbox, by key and token."""
         self._is_posting = False  # at most one task sends from the outbox, which keeps the order
+        # Asks that were granted here, until they are in the actor's mailbox.
         self._grants: dict[PostedAsk, asyncio.Event] = {}
+        # Set by `Member.leave`: new asks fail.
         self.is_left = False
 
     def post(self, ask: FleetAsk) -> PostedAsk:

@@ -45,27 +45,28 @@ class Gate:
         self._wanted = wanted
         self._where = where
         self._clock = clock
-        # Read by `is_safe` in other threads. The lease counts from the sending of a step, so it ends here first.
+        # Clock times: when the last step was sent, and when the lease ends that the last answer renewed. The lease
+        # counts from the sending, so it ends here first. `is_safe` reads the second one in other threads.
         self._said_at = self._safe_until = -math.inf
-        """Clock times: sending of the last step, and end of the lease that the last answer renewed."""
-        # Version of the server's memory that our changes build on; "" means that everything is to be sent again.
+        # Version of the server's memory that the changes here build on; "" means that everything is to be sent again.
         self._epoch = ""
+        # Changes that are still to be sent.
         self._ops: deque[Op] = deque()
         # Loop times. `_beat_at`: next heartbeat. `_ask_at`: next question for all permits of this process.
         self._beat_at = self._ask_at = -math.inf
-        # Next time at which the passing of time alone may free a permit, as in a rate.
+        # Loop time at which the passing of time alone may free a permit, as in a rate.
         self._look_at = math.inf
-        # From then on the server has forgotten this process; see `is_over`.
+        # Loop time from which on the server has forgotten this process; see `is_over`.
         self._over_at = -math.inf
+        # Loop time of the next full report to a server that has other numbers for this limit.
         self._again_at = -math.inf
-        """Loop time of the next full report to a server that has other numbers for this limit."""
+        # Changes that were sent and not answered.
         self._unheard: list[Op] = []
-        """Changes that were sent and not answered."""
-        # Kept over lost connections: a start that a rate forgets would allow one call too many.
+        # Starts that may be unknown to the server, because a connection broke before they were answered. They are kept:
+        # a start that a rate forgets would allow one call too many.
         self._begins: list[Op] = []
-        """Starts that may be unknown to the server, because a connection broke before they were answered."""
+        # True if any other change may not have arrived, such as the release of a permit.
         self._owes_word = False
-        """True if any other change may not have arrived, such as the release of a permit."""
 
     def is_over(self, now: float) -> bool:
         """Return whether this process has been done with the gate for so long that the server has forgotten it, too."""

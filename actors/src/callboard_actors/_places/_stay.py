@@ -65,9 +65,9 @@ class HeldStay:
         self.id = ""
         self.phase = Phase.NEW
         self.spot = ""
-        # Two flags: the body's own thread sets `is_begun` at once, so that `_lose` never drops a running body.
+        # `begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first, in the thread of
+        # the body, so that `_lose` never drops the permit of a running body.
         self.begun = self.is_begun = False
-        """`begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first."""
         self._was_lost = False
         self.failure: str | Exception | None = None
         self.token: int | None = None
