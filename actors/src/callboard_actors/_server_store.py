@@ -51,8 +51,7 @@ class ServerStore(ABC, Generic[C]):
             clerk = self._current
             if clerk is None or clerk.pid != os.getpid():  # after a fork the child has the object, but not the thread
                 clerk = self._current = self._new_clerk()
-                # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages
-                # instead.
+                # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
                 weakref.finalize(self, clerk.dismiss).atexit = False
             return clerk
 

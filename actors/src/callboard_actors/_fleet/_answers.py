@@ -28,8 +28,7 @@ class Answers:
         self._post = post
         # By id of each ask that runs here. The entry is removed when the reply is made.
         self._cancels: dict[str, Callable[[], object]] = {}
-        # Number of the last ask, by sender. An ask with this or a lower number is a replay of a signed message, and is
-        # ignored.
+        # Number of the last ask, by sender. A message with this or a lower number is a replay, and is ignored.
         self._heard: dict[str, int] = {}
 
     def hear(self, letter: Letter) -> None:

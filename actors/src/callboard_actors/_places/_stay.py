@@ -65,8 +65,8 @@ class HeldStay:
         self.id = ""
         self.phase = Phase.NEW
         self.spot = ""
-        # `begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first, in the thread of
-        # the body, so that `_lose` never drops the permit of a running body.
+        # `begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first, at once in the
+        # thread that calls `begin`, so that `_lose` never drops the permit of a running body.
         self.begun = self.is_begun = False
         self._was_lost = False
         self.failure: str | Exception | None = None

@@ -94,6 +94,7 @@ async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]
     path = store.folder / _name(url)
     size, is_whole = len(begin), False
     try:
+        # "x" never overwrites a file, and follows no link that exists under this name.
         async with await anyio.open_file(path, "xb") as file:
             await file.write(begin)
             async for part in rest:
@@ -105,6 +106,7 @@ async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]
             return (path if is_whole else None), size
     finally:
         if not is_whole:
+            # Also when the task is cancelled: no partial file remains.
             path.unlink(missing_ok=True)
 
 

@@ -224,11 +224,13 @@ class HttpClient:
     async def _through_redirects(self, request: Request, *, is_robots: bool) -> Page:
         request = replace(request, url=self._checked(request.method, request.url))
         for _ in range(self._max_redirects + 1):
+            # Checked for each hop: a redirect may lead to another site, with a robots.txt of its own.
             if not is_robots and self._robots is not None and (why := await self._robots.refusal(request.url)):
                 raise UrlRefusedError(request.method, request.url, why)
             page = await self._with_retries(request, MOST_ROBOTS if is_robots else self._max_bytes)
             if (target := redirect_of(page.url, page.status, page.headers)) is None:
                 return page
+            # The target passes the same URL rules; its address is checked again when it is connected to.
             request = self._redirected(request, page.status, target)
         raise HttpError(
             request.method,
@@ -247,6 +249,7 @@ class HttpClient:
     def _redirected(self, request: Request, status: int, target: str) -> Request:
         url = self._checked(request.method, target)
         following = request.at(url, status)
+        # A body or a method that writes was meant for one server, and must not be forwarded to another one.
         if not following.is_safe and origin_of(url) != origin_of(request.url):
             raise HttpError(
                 request.method,
@@ -267,6 +270,7 @@ class HttpClient:
             except HttpError as error:
                 end = error
             pause = self._repeats.pause(request, attempt, end)
+            # A pause beyond the deadline would only replace this error by a timeout, which says less.
             if pause is None or pause >= anyio.current_effective_deadline() - anyio.current_time():
                 if isinstance(end, HttpError):
                     raise end
@@ -275,6 +279,7 @@ class HttpClient:
 
     async def _in_turn(self, request: Request, most: int) -> Page:
         assert self._wire is not None
+        # By the origin of this hop: credentials never follow a redirect to another origin.
         own = self._headers.get(origin_of(request.url), {})
         headers = {"user-agent": self._agent, **own, **request.headers}
         if self._places is None:

@@ -70,6 +70,7 @@ class GuardedBackend(AsyncNetworkBackend):
         addresses = list(found)
         for written in addresses:
             address = literal(written)
+            # All addresses, not only the first: any of them may be connected to below.
             if address is None or not self._rules.permits(address):
                 raise AddressRefusedError(host, written)
         if not addresses:
@@ -108,10 +109,12 @@ async def first_connected(connect: _Connect, addresses: Sequence[str]) -> AsyncN
                 with anyio.move_on_after(_HEAD_START):
                     await failed.wait()
     except BaseException:
+        # Connections that were made before the error or cancellation must not leak.
         await _close(found)
         raise
     if not found:
         raise httpcore2.ConnectError(str(errors[0])) from errors[0]
+    # A second attempt may have succeeded before the first success cancelled it.
     await _close(found[1:])
     return found[0]
 

@@ -48,6 +48,7 @@ class Robots:
         self._sites.move_to_end(origin)
         while len(self._sites) > _KEPT:
             self._sites.popitem(last=False)
+        # One fetch for all requests that wait for the same file.
         async with site.lock:
             if site.until <= anyio.current_time():
                 site.rules = await self._rules(origin)

@@ -78,6 +78,7 @@ class Wire:
             raise _told(request, error) from error
         try:
             self._check_encoding(request, response)
+            # The body of a redirect is not wanted.
             is_read = redirect_of(request.url, response.status_code, response.headers) is None
             body = await read_body(response, most if is_read else 0, store if is_read else None)
         except Exception as error:

@@ -117,6 +117,7 @@ class Capture:
         for fd, copy in zip((1, 2), former, strict=True):
             os.dup2(copy, fd)
             os.close(copy)
+        # Read what is left in the pipe; the lock keeps the thread from taking half of it meanwhile.
         fd = self._pipe[0]
         with self._lock, suppress(OSError):
             for _ in range(_MOST_AT_END):

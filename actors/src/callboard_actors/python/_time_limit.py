@@ -31,6 +31,7 @@ class TimeLimit:
         self._is_over = False
         if self._seconds is None:
             return
+        # A thread and not a signal: SIGALRM is kept for the kill, and must have no handler in Python.
         self._timer = threading.Timer(self._seconds, self.interrupt, [CellTimeoutError])
         self._timer.daemon = True
         self._timer.start()

@@ -123,6 +123,7 @@ class _Course:
             return
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         former = signal.signal(signal.SIGTERM, self._ask)
+        # Wakes `poll` at once; without it the signal would be noticed after the next output or timeout only.
         former_fd = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._poll.register(woken, select.POLLIN)
         self._woken = woken
@@ -133,6 +134,7 @@ class _Course:
             signal.signal(signal.SIGTERM, former)
             for fd in (woken, wake):
                 os.close(fd)
+            # Passed on after the clean-up: the worker itself was asked to end, too.
             if self.is_asked:
                 signal.raise_signal(signal.SIGTERM)
 
@@ -186,15 +188,18 @@ class _Course:
         while self._is_there() and time.monotonic() < give_up_at:
             self._signal(signal.SIGKILL)
             self._round(_ROUND)
+        # Bounded: a process that survived could write for ever.
         self._take(most=1 << 20)
         self._child = None
         return found
 
     def _signal(self, number: signal.Signals) -> int:
         assert self._child is not None
+        # A reaped child's pid may belong to another process by now.
         group = self._child.pid if self.exitcode is None else None
         found = signal_all(group, number)
         if found and number is signal.SIGTERM:
+            # A stopped process handles SIGTERM only after it continues.
             signal_all(group, signal.SIGCONT)
         return found
 

@@ -185,6 +185,7 @@ class Shell(Actor):
 
     async def _execute(self, job: Job, order: Order) -> None:
         """Run a command in a worker, and record its end."""
+        # Longer than the worker needs to end the command by itself; a worker that is still silent then is killed.
         patience = math.inf if job.timeout is None else job.timeout + self._grace + _SPARE
         try:
             with anyio.move_on_after(patience) as scope:

@@ -122,6 +122,7 @@ class SqlDatabase(Actor):
         """
         self._backend: Backend = backend_of(self._url, self._connections, self._memory, writes=self._writes)
         (await self.enter(ExitStack())).callback(self._backend.close)
+        # As many as connections: a statement waits here, where it can be cancelled, and not in the pool's thread.
         self._places = anyio.CapacityLimiter(self._connections)
         await self._run(self._backend.check)
 

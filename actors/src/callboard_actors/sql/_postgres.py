@@ -118,6 +118,7 @@ class PostgresBackend:
         with self.reading(job) as connection:
             driver, query = _driver(connection), query_of(statement, parameters, only_reads=True)
             with _errors(driver, query, job):
+                # Parsed alone first: only a complete statement is put into the parentheses of `within`.
                 columns = _columns(driver, query)
             if not columns:
                 raise SqlError("That gives no columns; name some.")
@@ -131,6 +132,7 @@ class PostgresBackend:
         with self._transaction(job, "READ WRITE") as connection:
             driver = _driver(connection)
             with _errors(driver, query, job):
+                # In the same transaction as the change: either both are committed, or none.
                 if once is not None and (before := _executed_before(driver, once)) is not None:
                     return before
                 found = _executed(driver, query, caps)

@@ -95,6 +95,7 @@ class _Run(Generic[T]):
     async def in_thread(self) -> None:
         with anyio.CancelScope(shield=True):
             try:
+                # A limiter of its own: database work must not wait for other threads of the event loop.
                 self._found = await run_sync(self._work, self.job, limiter=CapacityLimiter(1))
             except Exception as error:
                 self._error = error
@@ -115,6 +116,7 @@ class _Run(Generic[T]):
         if self._ended.is_set():
             return
         with anyio.CancelScope(shield=True):
+            # In a thread, because sending a cancel request waits for the network.
             await run_sync(self.job.stop, reason, limiter=CapacityLimiter(1))
             with anyio.move_on_after(_PATIENCE):
                 await self._ended.wait()
