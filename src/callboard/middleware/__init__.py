@@ -1,4 +1,7 @@
-"""Middleware around a tool call, for `ToolNode(middleware=[...])`: each takes the request and what comes next."""
+"""Middleware around a tool call, for `ToolNode(middleware=[...])`.
+
+Each middleware gets the request of a call, and a function that runs the rest of the chain.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -56,9 +59,10 @@ _HOMES = {
         "Vault",
     ),
 }
-"""Loaded late: a node imports this package, and few nodes need all of it. `Supervise` is made of LangChain."""
+"""Private module of each public name. Modules are imported on first use: most nodes need few of them, and
+`Supervise` imports LangChain."""
 
-# The table above is the truth.
+# `_HOMES` is the only list of the public names, so that `__all__` cannot differ from it.
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
 
 __getattr__ = lazy(__name__, _HOMES)

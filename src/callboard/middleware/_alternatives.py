@@ -1,4 +1,4 @@
-"""What may answer for a tool that failed: another tool, a value, a function."""
+"""Alternatives of a failed tool for `Fallback`: another tool, a fixed value, or a function."""
 
 import dataclasses
 import inspect
@@ -17,42 +17,38 @@ from callboard.tools._vocabulary import ToolCallRequest, msg_content_output
 T = TypeVar("T")
 
 Failure = Exception | ToolMessage
-"""Why an alternative is needed: an error, or a message that stands for one."""
+"""Reason why an alternative is needed: an error, or a message that counts as a failure."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """Something that is the answer as it stands, for `Fallback`.
+    """Fixed answer of a `Fallback`.
 
     Args:
-        content: a text, content blocks, or anything else, which is written as JSON if it can be.
+        content: text or content blocks; any other value is written as JSON if possible, else as a string.
     """
 
     content: object
 
 
 Alternative = str | BaseTool | Value | Callable[[ToolCallRequest, Any], object]
-"""A tool of the node by its name, a tool that the model need not know, a value, or a function."""
+"""Name of a tool of the node, a tool that is hidden from the model, a fixed value, or a function."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OtherTool:
-    """Answers in the place of a tool that failed: another one, which gets the same arguments."""
+    """Alternative that calls another tool with the same arguments."""
 
     name: str
     tool: BaseTool | None = None
-    """`None` for the node's tool of this name."""
+    """The tool itself, or `None` for the node's tool of this name."""
 
     async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output:
         call = cast("ToolCall", {**request.tool_call, "name": self.name})
         return await call_next(request.override(tool_call=call, tool=self.found(request)))
 
     def found(self, request: ToolCallRequest) -> BaseTool:
-        """The tool that is called: ours, or that of the node.
-
-        Raises:
-            ValueError: if the node has none of this name.
-        """
+        """Return the tool to call; raise `ValueError` if the node has no tool of this name."""
         if self.tool is not None:
             return self.tool
         tools = {tool.name: tool for tool in request.runtime.tools}
@@ -60,7 +56,7 @@ class OtherTool:
         return tools[self.name]
 
     def check(self, instead_of: str, names: Collection[str]) -> None:
-        """Raise ValueError if the tool should be the node's and is not among these."""
+        """Raise `ValueError` if the alternative is a tool of the node and the node does not have it."""
         if self.tool is None and self.name not in names:
             raise ValueError(
                 f"Fallback({{{instead_of!r}: {self.name!r}}}): {no_such('tool', self.name, names)} "
@@ -70,14 +66,14 @@ class OtherTool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the request and the failure."""
+    """Alternative that calls a function with the request and the failure."""
 
     name: str
     fn: Callable[[ToolCallRequest, Failure], Awaitable[object]]
 
     async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output:
         output = await self.fn(request, failure)
-        if inspect.isawaitable(output):  # of a plain function around an async one
+        if inspect.isawaitable(output):  # a plain function may wrap an async one and return its coroutine
             output = await output
         if is_output(output):
             return cast("Output", output)
@@ -86,11 +82,11 @@ class Function:
 
 
 def alternatives(name: str, given: object) -> tuple[OtherTool | Function, ...]:
-    """What may answer for the tool `name`, in order.
+    """Return the alternatives of the tool `name`, in the order in which they are tried.
 
     Raises:
-        TypeError: for what cannot.
-        ValueError: for none at all, and for the tool itself.
+        TypeError: if an alternative is of an unknown kind.
+        ValueError: if there is no alternative, or if the tool is its own alternative.
     """
     several = given if isinstance(given, (list, tuple)) else [given]
     if not several:
@@ -124,7 +120,7 @@ def _constant(value: T) -> Callable[..., Awaitable[T]]:
 
 
 def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
-    # In a tuple, because trio lets no thread return something to await, and a plain function may have one.
+    # The result travels in a tuple: trio refuses an awaitable as the result of a thread, and `fn` may return one.
     in_thread: SyncMiddleware[tuple[object, ...], tuple[object]] = SyncMiddleware(lambda asked, _: (fn(*asked),))
 
     async def answer(*asked: object) -> object:
@@ -134,9 +130,10 @@ def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
 
 
 def signed(output: Output, call: ToolCall, by: str) -> Output:
-    """An output in the name of the call that the model made, and with a word about who answered."""
+    """Return the output with the name of the call that the model made, and with the alternative's name added."""
 
     def entry(given: Any) -> Any:
+        # A `Command` may carry messages of other calls; only the message of this call is renamed.
         if not isinstance(given, ToolMessage) or given.tool_call_id != call["id"]:
             return given
         about = {**given.additional_kwargs.get("callboard", {}), "fallback": by}

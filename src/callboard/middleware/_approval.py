@@ -1,4 +1,4 @@
-"""`RequireApproval`: a call runs when a person has agreed to it, with the arguments that they saw."""
+"""`RequireApproval`: a person approves a call, with its arguments, before it runs."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -28,28 +28,28 @@ Predicate = Callable[[ToolCallRequest], bool]
 class RequireApproval:
     """Asks a person before a call runs, with LangGraph's `interrupt()`.
 
-    The question is a list of one `HumanInterrupt`, the answer a `HumanResponse` or a list of one: "accept" runs
-    the call; "edit" runs it with other arguments; "response" has the result; "ignore" tells the model that the
-    call was declined, and why if there is a text with it. Neither of the last two runs anything.
+    The question is a list of one `HumanInterrupt`. The answer is a `HumanResponse`, or a list of one. "accept" runs
+    the call; "edit" runs it with other arguments; "response" is used as the result; "ignore" tells the model that
+    the call was declined, with the reason if the answer has a text. "response" and "ignore" run nothing.
 
-    An answer is good for the tool and the arguments that the question was about, by their digest. Arguments that
-    are injected are not among them, whatever the model wrote in their place. Where they
-    have been changed since, the person is asked again. An edit is its own approval.
+    An answer approves one tool and one set of arguments, by a digest. Injected arguments are left out of the digest,
+    and values that the model wrote for them are dropped. If the arguments have changed since the question, the person
+    is asked again. An edit needs no second approval.
 
     Args:
-        tools: whose calls are asked about: names; or by name whether (a bool, or a function of the request), or
-            which answers are allowed (a `HumanInterruptConfig`). `None` for every tool.
-        when: a function of the request that says whether to ask, in addition to `tools`. It runs again when
-            the answer has come, and has to say the same then.
-        description: what the person reads, or a function of the request that says it; by default the tool's
-            name and the arguments.
-        allow: which answers are allowed where `tools` does not say.
+        tools: the tools whose calls need approval. A collection of names, or a mapping from a name to a bool, a
+            predicate of the request, or the allowed answers (`HumanInterruptConfig`). `None` for every tool.
+        when: a predicate of the request; a call needs approval only if this is true as well. It runs again on
+            resume, and must return the same then.
+        description: text for the person, or a function of the request that returns it. Default: the tool's name and
+            the arguments.
+        allow: allowed answers of the tools for which `tools` does not give them.
         other_tools: whether an edit may name another tool of the node.
-        missing: what a name in `tools` is that no tool of the node has: an "error", or one to "ignore".
+        missing: "error" to reject a name in `tools` that the node does not have, "ignore" to accept it.
 
     Raises:
-        ValueError: for an answer that there is not, or where none is allowed.
-        TypeError: for an argument of the wrong kind.
+        ValueError: if an answer type is unknown, or no answer is allowed.
+        TypeError: if an argument has the wrong type.
     """
 
     def __init__(
@@ -77,27 +77,30 @@ class RequireApproval:
 
     @property
     def needs_checkpointer(self) -> bool:
-        """Whether its questions are kept by an agent's checkpointer until they are answered."""
+        """`True`: an agent needs a checkpointer to keep the questions until they are answered."""
         return True
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise ValueError if a tool that was named is not among these: its calls would run unasked."""
+        """Raise `ValueError` if the node lacks a tool named in `tools`: its calls would run unapproved."""
         check_tool_names("RequireApproval(tools=...)", self._rules, tools, self._missing)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
-        """Ask, and do what the person says.
+        """Ask the person, then run the call or answer it as the person decided.
 
         Raises:
-            GraphInterrupt: with the question, until it is answered.
-            pydantic.ValidationError: for an answer that is not allowed; the question stays open.
+            GraphInterrupt: with the question, while it has no answer.
+            pydantic.ValidationError: if the answer is not allowed; the question stays open.
         """
         tool = request.tool
         rule = None if tool is None else self._rules.get(tool.name, self._rule)
         if tool is None or rule is None:
             return await call_next(request)
+        # First drop what the model wrote for injected arguments: `when`, the question, the digest and the tool must
+        # all see the same arguments.
         request = _without_forged(request, tool)
+        # A pending answer that is bound to a digest is always examined, even if `when` now returns false.
         if not (rule.applies_to(request) or bound_answer_waits(get_config())):
             return await call_next(request)
         others = {one.name: one for one in request.runtime.tools} if self._other_tools else {}
@@ -106,6 +109,7 @@ class RequireApproval:
             return Question(request, tool, others, rule.config).ask(self._described(request, tool))
 
         try:
+            # Digests of large arguments are computed in a thread, to keep the event loop free.
             decision, step = await run_if_long(self._threads, request.tool_call["args"], ask)
         except GraphInterrupt:
             note("approval_asked")
@@ -114,6 +118,7 @@ class RequireApproval:
         if isinstance(step, ToolMessage):
             return step
         with agreed(step.tool_call["args"]):
+            # Code further inside may change the arguments; the tool can compare them with the approved ones.
             return await call_next(step)
 
     def _described(self, request: ToolCallRequest, tool: BaseTool) -> str:
@@ -124,7 +129,7 @@ class RequireApproval:
 
 
 def _without_forged(request: ToolCallRequest, tool: BaseTool) -> ToolCallRequest:
-    """The request with the arguments that will be used; what is injected, nobody else has a say in."""
+    """Return the request without values that the model wrote for injected arguments."""
     call = request.tool_call
     args = written_args(call, injected_args(tool))
     return request if len(args) == len(call["args"]) else request.override(tool_call={**call, "args": args})
@@ -132,7 +137,7 @@ def _without_forged(request: ToolCallRequest, tool: BaseTool) -> ToolCallRequest
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Which answers are allowed, and which calls are asked about."""
+    """Allowed answers, and predicates that all must be true for a call to need approval."""
 
     config: HumanInterruptConfig
     when: Predicate | None
@@ -158,7 +163,7 @@ def _checked(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
 
 
 def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
-    """The rules of each tool, by its name; `None` for a tool whose calls are not asked about."""
+    """Return the rule of each tool by name; `None` for a tool whose calls need no approval."""
     if tools is None:
         return {}
     if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(one, str) for one in tools):

@@ -1,4 +1,4 @@
-"""To what a person has agreed, for a tool that does nothing that nobody was asked about."""
+"""Arguments that a person approved, for tools that check the approval themselves."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -9,17 +9,18 @@ _approved: ContextVar[Mapping[str, object] | None] = ContextVar("callboard_appro
 
 
 def approved_arguments() -> Mapping[str, object] | None:
-    """The arguments of the running call as a person saw them and agreed to them; `None` if nobody was asked.
+    """Return the arguments of the running call that a person approved, or `None` if nobody was asked.
 
-    For a tool that must not run unasked, whatever middleware its node has: it compares them with those that it was
-    given, which a middleware further inside may have changed.
+    A tool that must never run without approval compares them with the arguments that it received: a middleware
+    between the approval and the tool may have changed those.
     """
+    # Copies here and in `agreed()`: neither the tool nor other middleware can change the approved arguments.
     return deepcopy(_approved.get())
 
 
 @contextmanager
 def agreed(args: Mapping[str, object]) -> Generator[None]:
-    """Let what runs within know to which arguments a person has agreed."""
+    """Make the approved arguments available to the code within the block."""
     token = _approved.set(deepcopy(args))
     try:
         yield

@@ -1,4 +1,4 @@
-"""A shared document, asked for by a call."""
+"""Changes of shared documents that a call waits for."""
 
 from typing import TypeVar
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 async def ask(
     store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest, loop: EventLoop
 ) -> Done[T] | None:
-    """Have a rule followed; `None` if the call is to go on without the store.
+    """Apply a rule to a document and wait for the answer; `None` if the call should continue without the store.
 
     Raises:
-        CallRejectedError: if the store is away, and calls are to be refused then.
-        StorageError: if it cannot be used.
+        CallRejectedError: if the store cannot be reached and its policy is to refuse calls.
+        StorageError: if the store cannot be used at all.
     """
     wakeup = loop.wakeup()
     answers: list[Done[T] | Away | Exception] = []
@@ -28,6 +28,8 @@ async def ask(
         answers.append(answer)
         wakeup.set()
 
+    # `take()` runs in a thread of the store. If this task is cancelled while it waits, the change still happens:
+    # the caller must undo what the rule has claimed.
     store.change(document, rule, take)
     with waiting():
         await wakeup.wait()
@@ -42,12 +44,12 @@ async def ask(
 
 
 def check_store(whose: str, store: object, **needs_one: object) -> None:
-    """Raise TypeError for what is no store, and ValueError for options that mean nothing without one.
+    """Raise `TypeError` if `store` is not a document store, and `ValueError` for options that need a store.
 
     Args:
-        whose: the class that the user has written.
-        store: what was given as `shared`.
-        needs_one: the options that are for a store, with `None` for those that were not given.
+        whose: name of the public class, for the error text.
+        store: the value of the option `shared`.
+        needs_one: options that have a meaning only with a store; `None` if not given.
     """
     if store is None:
         if given := [option for option, value in needs_one.items() if value is not None]:

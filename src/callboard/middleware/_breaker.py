@@ -1,4 +1,4 @@
-"""`CircuitBreaker`: leave a tool alone that keeps failing, for a while."""
+"""`CircuitBreaker`: stop calling a failing tool for a while."""
 
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
@@ -23,46 +23,45 @@ from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
 _NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolInvocationError)
-"""Errors that say nothing about the tool: its body did not run, or did not run to an end."""
+"""Errors that do not count as failures of the tool: its body did not run, or did not run to its end."""
 
 
 class CircuitBreaker:
     """Stops calling a tool that keeps failing, and tries it again after a while.
 
-    Closed, it lets every call pass and counts. When a share of `ratio` of the calls within the last `window`
-    seconds has failed, it opens: for `open_for` seconds calls end at once, with `CircuitOpenError`, which the
-    model reads as "unavailable, try again after 12 s". Then it is half-open: `probes` calls at a time may try
-    the tool; a success closes the circuit, a failure opens it again. See M. Nygard, "Release It!", chapter
-    "Stability Patterns".
+    Closed, the circuit admits every call and counts outcomes. It opens when at least the share `ratio` of the calls
+    within the last `window` seconds failed. While it is open, for `open_for` seconds, calls end at once with
+    `CircuitOpenError`; the model reads "unavailable, try again after 12 s". Then it is half-open: up to `probes`
+    calls at a time may try the tool. A success closes the circuit, a failure opens it again. See M. Nygard,
+    "Release It!", chapter "Stability Patterns".
 
-    An error that `on` names is a failure, timeouts and spent budgets included, and so is a message that
-    `on_message` names. Cancellations, interrupts, invalid arguments, rejections for want of a place, other
-    error messages and other errors are neither failures nor successes. Inside of it, a `Retry` has one
-    outcome, however many attempts it made.
+    Failures are errors that match `on`, timeouts and spent budgets among them, and messages that match `on_message`.
+    Cancellations, interrupts, invalid arguments, rejections by a limit, other error messages and other errors count
+    neither as failure nor as success. A `Retry` further inside has one outcome, however many attempts it makes.
 
-    Observers are told of `breaker_opened`, `breaker_half_open`, `breaker_closed`, `breaker_refused` and, if
+    Observers receive the events `breaker_opened`, `breaker_half_open`, `breaker_closed`, `breaker_refused` and, if
     `key` fails, `breaker_no_key`.
 
     Args:
         ratio: the share of failed calls that opens the circuit, above 0 and at most 1.
-        minimum: how many calls the window must have before the circuit may open. Of more than 1,000 calls
-            (or `minimum`, if that is more) the latest count.
-        window: seconds, how far back calls count.
+        minimum: number of calls in the window before the circuit may open. Of more than 1,000 calls
+            (or `minimum`, if larger) only the latest count.
+        window: seconds during which an outcome counts.
         open_for: seconds until a call may try the tool again.
-        probes: how many calls at a time may try.
-        on: which errors are failures: exception types, or a function that says so.
-        on_message: says of a message that it stands for a failure; by default none does.
+        probes: maximum number of simultaneous trial calls while half-open.
+        on: errors that count as failures: exception types, or a predicate of the error.
+        on_message: predicate of a message that counts as a failure; by default no message does.
         key: a function of the tool call (a mapping with `name`, `args`, `id`), such as `lambda call:
-            call["args"]["host"]`, or of that and a `CallContext`; calls with equal keys share a circuit. Without
-            it, and where it fails, the key is the tool's name.
-        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`: then all processes with it share their
-            circuits, and only the clock of its server counts. Who opened or closed one is told to the observers of
-            each process with its next call.
-        name: of the breaker, where `shared`: those of one name and the same numbers share circuits; by default all.
+            call["args"]["host"]`, or of the call and a `CallContext`. Calls with equal keys share a circuit. Without
+            the function, and where it fails, the key is the tool's name.
+        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. All processes that use it share their
+            circuits, and only the clock of its server counts. Observers of each process hear of a change of state
+            with the next call there.
+        name: name of the breaker in the store. Breakers with the same name and numbers share circuits; by default all.
 
     Raises:
-        ValueError: for a number out of range.
-        TypeError: for an option of the wrong kind.
+        ValueError: if a number is out of range.
+        TypeError: if an option has the wrong type.
     """
 
     def __init__(
@@ -91,29 +90,29 @@ class CircuitBreaker:
         )
 
     def offers(self, tool: BaseTool) -> bool:
-        """Whether a model should be told of a tool now; not while its circuit is open.
+        """Return whether a model should be offered a tool now: `False` while its circuit is open.
 
-        With a `key` function this is always so, because there may be calls that pass. To be asked in a running
-        event loop.
+        With a `key` function the result is always `True`, because calls with other keys may be admitted. Call it in
+        a running event loop.
         """
         return self._key is not None or self.state(tool.name) != "open"
 
     def state(self, key: Hashable) -> State:
-        """How the circuit of a key (a tool's name, unless there is a function) is now; in a running event loop."""
+        """Return the current state of a key's circuit (by default the tool's name); call it in an event loop."""
         return self._circuits.state(key)
 
     def reset(self, key: Hashable = None) -> None:
-        """Close the circuit of a key, or all of them, and forget what was counted. Calls under way do not count."""
+        """Close the circuit of a key, or all circuits, and forget all outcomes. Running calls will not count."""
         self._circuits.reset(key)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
-        """Let the call pass and take note of how it ends, or refuse it.
+        """Admit the call and count its outcome, or refuse it.
 
         Raises:
-            CircuitOpenError: if the circuit is open, or half-open and others are trying the tool.
-            StorageError: if the circuit is kept where it cannot be.
+            CircuitOpenError: if the circuit is open, or half-open with all trial calls in use.
+            StorageError: if the store of a shared circuit cannot be used.
         """
         loop = current_loop()
         admission = await self._enter(request)
@@ -127,9 +126,12 @@ class CircuitBreaker:
             failed = self._is_failure(error)
             raise
         except loop.cancelled_class:
+            # A spent budget arrives as a cancellation, too. Only that one is a failure of the tool.
             failed = body.took_the_budget() or None
             raise
         finally:
+            # `leave()` never waits: this block also runs in a cancelled task. Without it, a half-open circuit would
+            # count this call as a running probe for ever (or, in a store, until the lease ends).
             self._tell(self._circuits.leave(admission, failed), request, self._rules.open_for)
 
     async def _enter(self, request: ToolCallRequest) -> Admission:
@@ -157,27 +159,28 @@ class CircuitBreaker:
         try:
             return self._circuits.checked(self._key.of(call, partial(context_of, request)))
         except Exception as error:
-            # The arguments may be anything: nothing has validated them. If they are wrong, the call will say so.
+            # Nothing has validated the arguments yet, so the key function may fail on them. The tool will report that.
             note("breaker_no_key", tool=call["name"], error=type(error).__name__)
             return str(call["name"])
 
     def _has_failed(self, output: Output) -> bool | None:
-        """Whether a call failed although it has an output; `None` if one cannot say."""
+        """Return whether the output counts as a failure; `None` if it counts neither way."""
         if not isinstance(output, ToolMessage):
             return False
         if self._on_message is not None and self._on_message(output):
             return True
-        # Invalid arguments, perhaps, or the refusal of another middleware.
+        # May be about invalid arguments, or a refusal by other middleware: neither says anything about the tool.
         return None if output.status == "error" else False
 
     def _is_failure(self, error: Exception) -> bool | None:
         if is_control_flow(error) or isinstance(error, _NOT_OUTCOMES):
             return None
+        # `or None`: an error that `on` does not name is no success either, so it must not close a half-open circuit.
         return matches(self._on, error) or None
 
 
 class _BodyRun:
-    """Tells a spent budget, which a middleware sees as a cancellation, from a cancellation."""
+    """Distinguishes a spent budget from a cancellation; both reach middleware as a cancellation."""
 
     __slots__ = ("_before", "_call")
 
@@ -186,6 +189,6 @@ class _BodyRun:
         self._before = 0 if call is None else call.attempts
 
     def took_the_budget(self) -> bool:
-        """Whether the call ran out of its own time after a body had started."""
+        """Return whether the call's own budget ran out after a body had started within this middleware."""
         call = self._call
         return call is not None and call.attempts > self._before and call.budget_is_spent()
