@@ -1,4 +1,4 @@
-"""`Cache`: answer a call with what an identical one found out, a while ago or right now."""
+"""`Cache`: reuse the result of an identical call, finished or still running."""
 
 import json
 import warnings
@@ -37,59 +37,59 @@ from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
 CacheKey = Callable[[ToolCallRequest], Hashable] | Callable[[ToolCallRequest, CallContext], Hashable]
-"""Says which calls of a tool have the same result: equal keys do; `None` keeps a call away from the cache."""
+"""Function that returns the key of a call's result. Calls with equal keys share a result; `None`: do not cache."""
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 _OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
-"""How a call ends for reasons that an identical call need not have."""
+"""Values of `ended` that say nothing about an identical call, which may have more time or a free permit."""
 
 
 class _Key(NamedTuple):
-    """What two calls have to have in common to have one result."""
+    """Key of a result: calls with equal keys share one."""
 
     tool: str
     body: Hashable
-    """What runs: tools that were made for two users may have one name."""
+    """The code that runs: two tools may have the same name, such as tools made for two users."""
     value: Hashable
 
 
 _Flight = Flight[_Key, ToolMessage]
 
 _led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
-"""The flights whose leaders we run below: to wait for one of these would be to wait for ourselves."""
+"""Flights that the current task leads. To wait for one of them would be to wait for itself: a deadlock."""
 
 
 class Cache:
-    """Answers a call with the result of an identical one, and runs calls that are identical and in flight once.
+    """Reuses the results of identical calls, and runs identical simultaneous calls once.
 
-    Only messages with the status "success" are kept; errors and commands never are. A call that finds an
-    identical one in flight waits for it and shares its result or its error. If that call ends for reasons of
-    its own (cancelled, interrupted, rejected, out of budget), the next in line runs.
+    Only messages with the status "success" are kept, never errors and commands. A call that finds an identical one
+    running waits for it, and shares its result or error. If that one ends for a reason of its own (cancelled,
+    interrupted, rejected, out of budget), the next waiting call runs.
 
-    A call that a person has answered always runs. So do, where there is no `key`, the calls of a tool that is
-    given more than its arguments: state, store, runtime, config or call id.
+    A call that a person has answered always runs. Without `key`, calls of a tool that receives more than its
+    arguments always run, too: state, store, runtime, config or call id.
 
     Args:
-        tools: the names of those whose calls need not be made again. `idempotent` in a policy is no such
-            promise: to delete a file twice does no harm, to skip it the second time may.
-        ttl: seconds for which a result is good; `math.inf` for no end.
-        size: how many results are kept, at least 1; the least recently used goes first.
-        key: takes the request, or that and a `CallContext`, and returns what the result depends on, or `None`
-            for a call that is not to be cached; by default the arguments as canonical JSON. Tools never share
-            results.
-        missing: what a name in `tools` is that no tool of the node has: an "error", or one to "ignore".
-        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`: then all processes with it share results
-            and calls in flight, a tool is what has its name, and only the clock of the server counts. Results that
-            are not the same after JSON, and errors that were raised, stay in their process.
-        name: of the cache, where `shared`: those of one name share results; by default all.
-        version: of what the tools do, where `shared`; results of another version are not taken.
+        tools: names of the tools whose results may be reused. `idempotent` in a policy does not imply this:
+            deleting a file twice does no harm, skipping the second deletion may.
+        ttl: seconds for which a result is kept; `math.inf` for no limit.
+        size: maximum number of results, at least 1; the least recently used is evicted.
+        key: a function of the request, or of the request and a `CallContext`. It returns the key of the result, or
+            `None` for a call that is not cached. Default: the arguments as canonical JSON. Different tools never
+            share results.
+        missing: "error" to reject a name in `tools` that the node does not have, "ignore" to accept it.
+        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. All its processes share results and
+            running calls, tools are identified by name, and only the server's clock counts. Results that JSON would
+            change, and raised errors, are not shared with other processes.
+        name: name of the cache in the store. Caches with the same name share results; by default all.
+        version: version of what the tools do. Results of other versions in the store are ignored.
 
     Raises:
-        ValueError: for a number out of range.
-        TypeError: for tools that are no collection of names, or a key that is no plain function.
-        ImportError: without the extra `middleware`.
+        ValueError: if a number is out of range.
+        TypeError: if `tools` is not a collection of names, or `key` not a plain function.
+        ImportError: if the extra `middleware` is not installed.
     """
 
     def __init__(
@@ -119,22 +119,22 @@ class Cache:
         self._threads = Threads("Cache", THREADS)
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise ValueError if a tool that was named is not among these."""
+        """Raise `ValueError` if the node does not have a tool that `tools` names."""
         check_tool_names("Cache(tools)", self._tools, tools, self._missing)
 
     def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
-        """Forget results of a tool. What is in flight by now is not kept either, and no new call joins it.
+        """Forget results of a tool. Results of calls that are running now are not kept, and no new call joins them.
 
-        May be called from any thread. Where results are shared, other processes hear of it within a round trip, or
-        when the server is back; later calls of this process run after it.
+        May be called from any thread. With a shared store, other processes are notified within a round trip, or when
+        the server is back; later calls of this process see the change.
 
         Args:
-            tool: its name.
-            args: only the result for these arguments; where there is a key function, give `key` instead.
-            key: only the results with this key.
+            tool: name of the tool.
+            args: forget only the result for these arguments; with a key function, give `key` instead.
+            key: forget only results with this key.
 
         Raises:
-            ValueError: for a tool that is not among those of the cache, or arguments where the key is another.
+            ValueError: if the cache does not have the tool, or if `args` is given to a cache with a key function.
         """
         if tool not in self._tools:
             raise ValueError(f"invalidate: {no_such('tool', tool, self._tools)} in this cache")
@@ -147,13 +147,13 @@ class Cache:
         self._shared.forget(lambda kept: kept.tool == tool and (key is None or kept.value == key))
 
     def clear(self) -> None:
-        """Forget everything, as `invalidate` does."""
+        """Forget all results, under the same rules as `invalidate`."""
         if self._fleet is not None:
             self._fleet.forget(None)
         self._shared.forget(lambda _: True)
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Answer from the cache, or with what an identical call finds out, or run the call."""
+        """Answer from the cache, wait for an identical running call, or run the call."""
         key = await self._key(request)
         if key is None:
             return await call_next(request)
@@ -168,11 +168,13 @@ class Cache:
     async def _follow(
         self, follower: Follower[_Key, ToolMessage], request: ToolCallRequest, call_next: CallNext
     ) -> Output:
+        # A tool may call itself with the same arguments. Such an inner call runs, because its leader is its caller.
         if follower.flight in _led.get():
             self._shared.leave(follower)
             return await call_next(request)
         turn = await self._shared.turn(follower)
         if turn is Turn.LEAD:
+            # From here this call leads the flight and must land it; nothing may be awaited in between.
             return await self._lead(follower.flight, request, call_next)
         if isinstance(turn, Turn):
             return await call_next(request)
@@ -182,10 +184,12 @@ class Cache:
         try:
             raise _for_call_too(turn, request)
         finally:
-            del turn  # whose traceback may lead here
+            del turn  # breaks a reference cycle: the error's traceback may refer to this frame
 
     async def _lead(self, flight: _Flight, request: ToolCallRequest, call_next: CallNext) -> Output:
         loop = current_loop()
+        # The initial value counts if the call is cancelled, which `except Exception` does not catch: the next waiting
+        # call leads then.
         turn: ToolMessage | Exception | Turn = Turn.LEAD
         before = _led.get()
         _led.set((*before, flight))
@@ -203,24 +207,28 @@ class Cache:
             text = await self._text_of(turn, lead)
             return output
         except Exception as error:
-            # A copy, before those who called us add to it.
+            # A copy for the followers, taken now: outer frames will add notes and traceback entries to this error.
             turn = Turn.LEAD if _is_own_affair(error) else raised_again(error)
             raise
         finally:
+            # Nothing below waits, so that a cancelled leader still lands both flights. A flight that is never landed
+            # would block all its followers.
             _led.set(before)
             keep = isinstance(turn, ToolMessage) and turn.status == "success"
             if lead is not None and self._fleet is not None:
                 self._fleet.land(lead, turn if turn is Turn.LEAD else text or Turn.ALONE, keep=keep and bool(text))
+            # With a shared store only the store keeps results: a result kept here, too, would miss invalidations
+            # of other processes.
             self._shared.land(flight, turn, loop, keep=keep and self._fleet is None)
-            del turn  # whose traceback leads here
+            del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
     async def _find_elsewhere(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Lead | None:
-        """What other processes know or find out, or the task to find it out for them; `None` where there is none."""
+        """Return a result of another process, or the duty to find it for all; `None` if nothing is shared."""
         if self._fleet is None:
             return None
         if self._key_function is None and not self._is_known_by_its_name(key):
             return None
-        # A long one takes a while to be read.
+        # Hashing a long key takes a while, so it runs in a thread.
         document = await run_if_long(self._threads, key.value, partial(self._fleet.document_of, key.tool, key.value))
         if document is None:
             note("cache_skipped", reason="its key cannot be shared")
@@ -228,24 +236,25 @@ class Cache:
         return await self._fleet.enter(document, request, current_loop())
 
     async def _text_of(self, turn: ToolMessage | Turn, lead: Lead | None) -> str | None:
-        """What other processes are told of a result."""
+        """Return the JSON of a result for other processes, or `None` if it cannot be shared."""
         if self._fleet is None or lead is None or isinstance(turn, Turn):
             return None
         text = None
-        with suppress(CutOffError):  # a result is there, and is not lost where the call is cancelled meanwhile
+        with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
             text = await to_the_end(partial(run_if_long, self._threads, turn, partial(self._fleet.text_of, turn)))
         if text is None:
             note("cache_skipped", reason="cannot be shared")
         return text
 
     async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """A copy of a message, as the answer to a call."""
+        """Return a deep copy of a message, as the answer to this call."""
         copy = partial(message.model_copy, update={"tool_call_id": request.tool_call["id"], "id": None}, deep=True)
         return await self._threads.run(copy) if has_many(message) else copy()
 
     async def _to_share(self, output: Output) -> ToolMessage | Turn:
-        """What followers are told of a leader's result: a copy that nobody else has."""
+        """Return a private copy of the leader's result for its followers, or the reason why there is none."""
         if not isinstance(output, ToolMessage):
+            # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE
         if (call := current_call()) is not None and call.is_for_once:
             note("cache_skipped", reason="says something that is said once")
@@ -257,14 +266,14 @@ class Cache:
         try:
             if not has_many(output):
                 return copy()
-            # A result is there, and is not lost where the call is cancelled meanwhile.
+            # The result exists: a cancellation during the copy must not lose it.
             return await to_the_end(partial(self._threads.run, copy))
-        except Exception as error:  # an artifact that holds a connection, say
+        except Exception as error:  # such as an artifact that holds an open connection
             note("cache_skipped", reason="cannot be copied", error=type(error).__name__)
             return Turn.ALONE
 
     async def _key(self, request: ToolCallRequest) -> _Key | None:
-        """What the result depends on, or `None` for a call that has to run."""
+        """Return the key of the call's result, or `None` if the call must run."""
         tool = request.tool
         name = request.tool_call["name"]
         if name not in self._tools or not isinstance(tool, BaseTool):
@@ -290,12 +299,12 @@ class Cache:
             return key.of(request, partial(context_of, request))
         except Exception as error:
             if not _fit(self._plans.of(tool), request):
-                return None  # the model's mistake, and the tool will tell it
+                return None  # the arguments are invalid, which the tool itself will report to the model
             error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
             raise
 
     def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
-        """Whether the tool is given more than arguments, which a key of arguments knows nothing of."""
+        """Return whether the tool receives values beside its arguments, which a key of arguments cannot cover."""
         plan = self._plans.of(tool)
         if plan.injected.none and plan.config_param is None:
             return False
@@ -304,7 +313,7 @@ class Cache:
         return True
 
     def _is_known_by_its_name(self, key: _Key) -> bool:
-        """Whether a tool of that name does the same in all processes, as far as one can see."""
+        """Return whether the tool's name identifies the same code in all processes, as far as that can be seen."""
         if is_function_alone(key.body):
             return True
         note("cache_skipped", reason="is not known by its name")
@@ -324,7 +333,7 @@ class Cache:
 def _canonical(
     args: Mapping[str, object], encoded: Callable[[Mapping[str, object]], str] = _ENCODER.encode
 ) -> str | None:
-    """Arguments as JSON, whatever their order; `None` for what is no JSON."""
+    """Return the arguments as JSON with sorted keys, or `None` if they have no JSON form."""
     try:
         return encoded(args)
     except (TypeError, ValueError, RecursionError):
@@ -332,24 +341,25 @@ def _canonical(
 
 
 def _in_steps(args: Mapping[str, object]) -> str:
-    """JSON, as `encode` writes it, which would let no other thread go on meanwhile, the event loop's neither."""
+    """Return the same JSON as `encode`. That one holds the GIL until it is done, and so stalls the event loop."""
     return "".join(_ENCODER.iterencode(args))
 
 
 def _fit(plan: Plan, request: ToolCallRequest) -> bool:
-    """Whether a tool accepts what the model wrote."""
+    """Return whether the tool accepts the arguments that the model wrote."""
     try:
         check_arguments(plan, request.tool_call)
     except ValidationError as error:
         supplied = plan.injected.names | plan.injected.forbidden
+        # Injected arguments are still absent here; only errors about other arguments are the model's.
         return all(detail["loc"] and detail["loc"][0] in supplied for detail in error.errors())
-    except Exception:  # a validator of the tool's own; the call itself will fail of it, and say so
+    except Exception:  # raised by a validator of the tool; the call itself will fail with it
         return False
     return True
 
 
 def _is_answered(request: ToolCallRequest) -> bool:
-    """Whether the call is run again with an answer: then its result is this call's alone."""
+    """Return whether the call is a resumed one with an answer: its result then depends on that answer."""
     task = graph_task(request.runtime.config)
     return task is not None and bool(task.scratchpad.resume or task.resume_map)
 

@@ -1,4 +1,4 @@
-"""What the results of a tool are the results of: tools that were made for two users may have one name."""
+"""Identity of the code that a tool runs, as a part of cache keys."""
 
 import inspect
 from collections.abc import Hashable
@@ -7,7 +7,7 @@ from langchain_core.tools import BaseTool
 
 
 class _Identity:
-    """Equal to itself only, and hashable whatever it is of."""
+    """Hashable wrapper of any object, equal only to a wrapper of the same object."""
 
     __slots__ = ("_of",)
 
@@ -22,14 +22,14 @@ class _Identity:
 
 
 def body_of(tool: BaseTool) -> Hashable:
-    """What a tool runs; the same where tools were made of one function."""
+    """Return the tool's function or, if it has none, the identity of the tool object."""
     fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return fn if inspect.isroutine(fn) else _Identity(tool)
 
 
 def is_function_alone(body: Hashable) -> bool:
-    """Whether a body is a function that has nothing of its own, such as a client or a user, besides its arguments.
+    """Return whether a body is a plain function without a closure, so that it depends on its arguments only.
 
-    Then the same name means the same in all processes that run one program.
+    Such a function does the same in all processes that run the same program. A closure could hold a user or client.
     """
     return inspect.isfunction(body) and not body.__closure__

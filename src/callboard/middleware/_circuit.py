@@ -1,4 +1,4 @@
-"""When a circuit breaker lets calls pass: a state machine that knows numbers only."""
+"""State machine of a circuit breaker. It handles numbers only: no clock, no locks, no calls."""
 
 import math
 from collections import deque
@@ -11,12 +11,12 @@ from callboard._types import check_count, check_seconds
 State = Literal["closed", "open", "half-open"]
 
 MOST = 1000
-"""Calls that one circuit remembers, where the window has more."""
+"""Maximum number of outcomes that one circuit remembers, even if its window has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """When a circuit opens and closes; see `CircuitBreaker`."""
+    """Numbers that decide when a circuit opens and closes; see `CircuitBreaker`."""
 
     ratio: float
     minimum: int
@@ -39,28 +39,28 @@ class Rules:
 
 
 class Ticket(NamedTuple):
-    """What a call is let in with: it was before or after the last change of state, and may be a probe."""
+    """Proof of admission of one call: the state in which it was admitted, and the trial call's name if it is one."""
 
     changes: int
     probe: str | None = None
 
 
 class Memory(NamedTuple):
-    """All that a circuit knows, as plain data."""
+    """Complete state of a circuit as plain data."""
 
     changes: int
     until: float | None
-    """When the tool may be tried again; `None` while the circuit is closed."""
+    """Time from which the tool may be tried again; `None` while the circuit is closed."""
     outcomes: tuple[tuple[float, bool], ...] = ()
     probing: tuple[tuple[str, float], ...] = ()
-    """Who tries the tool, and until when that counts."""
+    """Name of each running trial call, and the time until which it counts."""
 
 
 class Circuit:
-    """Closed, open or half-open: is told what happens and when, and decides. Waits for nothing.
+    """Circuit that is closed, open or half-open; it decides at once and never waits. Callers hold their own lock.
 
-    A call that was let in before the last change of state says nothing about the present one. So each is given
-    the number of changes until then in its ticket, and hands it in when it ends.
+    Invariant: an outcome counts only if the state has not changed since the call was admitted. Each ticket therefore
+    carries the number of changes at admission. A slow call from before the circuit opened cannot close it.
     """
 
     __slots__ = ("_changes", "_failures", "_inside", "_outcomes", "_probes", "_probing", "_rules", "_until")
@@ -78,11 +78,11 @@ class Circuit:
 
     @property
     def changes(self) -> int:
-        """How often its state has changed."""
+        """Number of changes of state."""
         return self._changes
 
     def memory(self) -> Memory:
-        """All that it knows but for who is inside."""
+        """Return the complete state, except the number of running calls."""
         return Memory(self._changes, self._until, tuple(self._outcomes), tuple(self._probing.items()))
 
     def state(self, now: float) -> State:
@@ -91,32 +91,33 @@ class Circuit:
         return "open" if self.wait(now) > 0 else "half-open"
 
     def wait(self, now: float) -> float:
-        """Seconds for which no call is let in, as far as one can know."""
+        """Return the seconds until the next call may be admitted; 0.0 if one may be admitted now."""
         left = -math.inf if self._until is None else self._until - now
         return left if left > INSTANT else 0.0
 
     def before(self, now: float) -> Ticket | None:
-        """Let a call in and give it its ticket, or `None` for a call that may not run."""
+        """Admit a call and return its ticket, or return `None` to refuse it."""
         self._probes += 1
         ticket = self.admit(now, str(self._probes))
         self._inside += ticket is not None
         return ticket
 
     def after(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
-        """Note how a call ended (`None`: one cannot say); returns the new state if that changed it."""
+        """Count the outcome of an admitted call (`None`: neither way), and return the new state if it changed."""
         self._inside -= 1
         return self.judge(ticket, now, failed=failed)
 
     def admit(self, now: float, probe: str, lease: float = math.inf) -> Ticket | None:
-        """Decide whether a call is let in, as `before` does, where nobody asks who is inside.
+        """Decide about a call as `before` does, without counting it as running in this process.
 
         Args:
-            now: the time.
-            probe: a name for the call, if it is one that tries the tool.
-            lease: seconds after which that call counts no more, unless it is renewed.
+            now: the current time in seconds.
+            probe: name of the call, in case it becomes a trial call.
+            lease: seconds after which a trial call stops to count, unless it is renewed.
         """
         if self._until is None:
             return Ticket(self._changes)
+        # Trial calls of processes that died never end; without this their places would stay taken.
         self._probing = {one: until for one, until in self._probing.items() if until > now}
         if self.wait(now) > 0 or len(self._probing) >= self._rules.probes:
             return None
@@ -124,20 +125,21 @@ class Circuit:
         return Ticket(self._changes, probe)
 
     def renew(self, ticket: Ticket, until: float) -> bool:
-        """Have a probe count until then; `False` if it counts no more."""
+        """Extend the time of a trial call; return `False` if the trial no longer counts."""
         if ticket.probe not in self._probing or ticket.changes != self._changes:
             return False
         self._probing[ticket.probe] = until
         return True
 
     def release(self, probe: str) -> None:
-        """Have a probe count no more, whose call never ran."""
+        """Remove a trial call that never ran."""
         self._probing.pop(probe, None)
 
     def judge(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
-        """Count how a call ended, as `after` does, where nobody asks who is inside."""
+        """Count an outcome as `after` does, without counting running calls of this process."""
         if ticket.changes != self._changes:
             return None
+        # The place of a trial call is freed even if its outcome counts neither way, such as after a cancellation.
         if ticket.probe is not None:
             self.release(ticket.probe)
         if failed is None:
@@ -148,11 +150,11 @@ class Circuit:
         return self._open(now) if self._fails_too_often() else None
 
     def reset(self) -> None:
-        """Be closed, and forget what was counted; calls under way do not count."""
+        """Close the circuit and forget all outcomes; running calls will not count."""
         self._change(None)
 
     def idle(self, now: float) -> bool:
-        """Whether a new circuit would do as well: nobody is inside, and what is known is too old."""
+        """Return whether the circuit can be dropped: no running call, and no knowledge that is still valid."""
         known_until = self._until
         if known_until is None and self._outcomes:
             known_until = self._outcomes[-1][0]

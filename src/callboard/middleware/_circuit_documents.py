@@ -1,4 +1,4 @@
-"""A circuit as a shared document: JSON, which anybody may have written."""
+"""JSON form of a circuit in a shared store. Other clients may write to the store, so reading validates everything."""
 
 from typing import Annotated
 
@@ -15,22 +15,23 @@ class _Stored(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     mark: int
-    """That of its shelf when it was written: a later one closes all circuits."""
+    """Value of the reset mark at writing time. A later reset makes the whole document invalid."""
     changes: _Count
     until: _Seconds | None
     first: _Count
-    """When the oldest outcome was, in milliseconds; each of the others says how much later it was than the last."""
+    """Time of the oldest outcome, in milliseconds. Each entry of `outcomes` gives the milliseconds since the last."""
     outcomes: list[tuple[_Count, Annotated[str, Field(pattern=r"^[.x]+$")]]]
-    """Calls that ended at one time: "." for each success, "x" for each failure."""
+    """Outcomes at one time: "." for each success, "x" for each failure."""
     probing: dict[str, _Seconds]
 
 
 def text_of(circuit: Circuit, mark: int) -> str:
-    """What is stored of a circuit; times to the millisecond."""
+    """Return the JSON of a circuit; times are rounded to milliseconds."""
     memory = circuit.memory()
     outcomes: list[tuple[int, str]] = []
     first = last = round(memory.outcomes[0][0] * 1000) if memory.outcomes else 0
     for when, failed in memory.outcomes:
+        # Never before the previous outcome: rounding or a clock set back would give a negative difference.
         now = max(last, round(when * 1000))
         if outcomes and now == last:
             outcomes[-1] = (outcomes[-1][0], outcomes[-1][1] + ".x"[failed])
@@ -48,41 +49,40 @@ def text_of(circuit: Circuit, mark: int) -> str:
 
 
 _SLACK = 1.0
-"""Seconds by which the clock of a store may go back without anybody being taken for a stranger."""
+"""Seconds by which the store's clock may go back before a document counts as forged."""
 _EACH_OUTCOME, _EACH_PROBE = 20, 48
-"""Bytes that are stored of each, at most."""
+"""Maximum bytes that one outcome and one trial call take in the document."""
 
 
 def size_of(rules: Rules) -> int:
-    """How many bytes the document of a circuit may take, at the most."""
+    """Return the maximum size in bytes of the document of a circuit."""
     return 1024 + max(MOST, rules.minimum) * _EACH_OUTCOME + rules.probes * _EACH_PROBE
 
 
 def circuit_of(found: Found, rules: Rules, lease: float, known: Memory) -> Circuit:
-    """The circuit that a document is of.
+    """Return the circuit that a document describes, or `known` if the store has lost it.
 
-    Args:
-        found: the document, and the mark of its shelf.
-        rules: of the circuit.
-        lease: seconds for which a probe counts unless it is renewed.
-        known: what this process knows of it: that is told again to a store that has forgotten it.
+    `lease` is the number of seconds for which a trial call counts unless it is renewed.
     """
     if found.text is None:
+        # The store has lost its data, as after a restart without persistence: this process restores what it knows.
         return Circuit(rules, known)
     try:
         stored = _Stored.model_validate_json(found.text)
     except ValidationError:
         stored = None
     if stored is None or (stored.until or 0) > found.now + rules.open_for + _SLACK:
-        # Whoever wrote this is not one of us: as if nothing had been written, and other tickets than before.
+        # Invalid, or open for longer than any circuit can be: some other client wrote this. Start with a closed
+        # circuit, and with a number of changes that makes all tickets of running calls invalid.
         return Circuit(rules, Memory(known.changes + 1, None))
     if found.marks[0] != stored.mark:
+        # All circuits were reset after this was written.
         return Circuit(rules, Memory(stored.changes + 1, None))
     return Circuit(rules, _checked(stored, rules, lease, found.now))
 
 
 def _checked(stored: _Stored, rules: Rules, lease: float, now: float) -> Memory:
-    """What of it can be: no call has ended later than now, and no probe counts for longer than it may."""
+    """Return the plausible part: no outcome is in the future, and no trial call counts for more than a lease."""
     outcomes: list[tuple[float, bool]] = []
     when = stored.first
     for later, ends in stored.outcomes:

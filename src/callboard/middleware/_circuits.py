@@ -1,4 +1,4 @@
-"""The circuits of a breaker, by key: those of one process, and what a breaker asks of any."""
+"""Circuits of a breaker by key: their common interface, and the circuits of a single process."""
 
 import threading
 from collections.abc import Hashable
@@ -10,65 +10,62 @@ from callboard.middleware._circuit import Circuit, Rules, State, Ticket
 from callboard.tools._vocabulary import ToolCallRequest
 
 FEWEST = 64
-"""Circuits from which on those are looked for that are not needed any more."""
+"""Number of circuits from which on unused ones are removed."""
 
 
 class Admission(NamedTuple):
-    """What a circuit says to a call."""
+    """Answer of a circuit to one call."""
 
     circuit: object
-    """Which one; its circuits know what it is."""
+    """The circuit, in the form that its `Circuits` object uses; opaque to the breaker."""
     ticket: Ticket | None
-    """`None` for a call that may not run."""
+    """`None` if the call is refused."""
     wait: float
-    """Seconds for which no call is let in, as far as one can know."""
+    """Seconds until the next call may be admitted, as far as known."""
     news: State | None
-    """The state, if those who watch have still to be told of it."""
+    """New state that observers have not been told yet, or `None`."""
 
 
 class Circuits(Protocol):
-    """The circuits of one breaker, by key: of this process, or shared with others."""
+    """Interface of the circuits of one breaker, local to a process or shared."""
 
     def checked(self, key: Hashable) -> Hashable:
-        """A key that there may be a circuit of.
-
-        Raises:
-            ValueError: for one of which there can be none.
-        """
+        """Return the key, or raise `ValueError` if these circuits cannot use it."""
         ...
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Ask for a call to be let in."""
+        """Request admission of a call."""
         ...
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Note how a call ended that was let in; returns the new state if that is known to have changed it."""
+        """Count the outcome of an admitted call, without waiting; return the new state if it is known to change."""
         ...
 
     def state(self, key: Hashable) -> State:
-        """How a circuit is now."""
+        """Return the current state of a circuit."""
         ...
 
     def reset(self, key: Hashable) -> None:
-        """Close a circuit, or all of them (`None`)."""
+        """Close the circuit of a key, or all circuits if the key is `None`."""
         ...
 
 
 class LocalCircuits:
-    """Circuits that one process has for itself."""
+    """Circuits of a single process, used from any thread and event loop."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._circuits: dict[Hashable, Circuit] = {}
+        # Guards the dict and every circuit in it: calls of several event loops and threads share them.
         self._lock = threading.Lock()
         self._prune_at = FEWEST
 
     def checked(self, key: Hashable) -> Hashable:
-        """Returns the key as it is: in one process there can be a circuit of any."""
+        """Return the key; any hashable key is valid in one process."""
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Ask for a call to be let in; waits for nothing."""
+        """Request admission of a call; never waits."""
         now = _common_time(current_loop())
         with self._lock:
             circuit = self._circuit(key, now)
@@ -77,7 +74,7 @@ class LocalCircuits:
         return Admission(circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Note how a call ended that was let in."""
+        """Count the outcome of an admitted call. A circuit that was reset meanwhile is no longer in the dict."""
         circuit, ticket = admission.circuit, admission.ticket
         assert isinstance(circuit, Circuit)
         assert ticket is not None
@@ -85,13 +82,13 @@ class LocalCircuits:
             return circuit.after(ticket, _common_time(current_loop()), failed=failed)
 
     def state(self, key: Hashable) -> State:
-        """How a circuit is now; in a running event loop."""
+        """Return the current state of a circuit; needs a running event loop for its clock."""
         with self._lock:
             circuit = self._circuits.get(key)
             return "closed" if circuit is None else circuit.state(_common_time(current_loop()))
 
     def reset(self, key: Hashable) -> None:
-        """Forget a circuit, or all of them; calls under way do not count."""
+        """Forget a circuit, or all of them; running calls will not count."""
         with self._lock:
             if key is None:
                 self._circuits.clear()
@@ -106,7 +103,8 @@ class LocalCircuits:
         return circuit
 
     def _prune(self, now: float) -> None:
-        # Keys come from the model and have no end; doubling the mark keeps the cost of looking constant.
+        # Keys may come from the model, so their number is unlimited. Doubling the threshold keeps the average cost
+        # per new circuit constant. A circuit with running calls is never dropped: its outcomes would be lost.
         if len(self._circuits) >= self._prune_at:
             self._circuits = {key: circuit for key, circuit in self._circuits.items() if not circuit.idle(now)}
             self._prune_at = max(FEWEST, 2 * len(self._circuits))

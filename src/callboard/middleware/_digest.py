@@ -1,4 +1,4 @@
-"""What an approval is good for: one tool, and arguments that mean the same."""
+"""Digest of a tool and its arguments, to which an approval is bound."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,19 +9,15 @@ from callboard._canonical import digest, place_of
 
 
 def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
-    """The digest of a tool and its arguments, as `callboard._canonical` has it.
-
-    Raises:
-        ValueError: for an argument of which there is no JSON: whether it has changed, nobody could say.
-    """
-    # Arguments that begin with "%" are escaped as in any mapping; the three names here do not.
+    """Return the digest of a tool and its arguments; raise `ValueError` if an argument has no JSON form."""
+    # Argument names that begin with "%" are escaped within "args"; these three fixed names need no escape.
     return digest({"args": args, "name": tool.name, "runs": runs_in(tool)})
 
 
 def runs_in(tool: BaseTool) -> str:
-    """What a tool consists of, by the names of its class and its function; the same in any process.
+    """Return the names of the tool's class and function, the same in any process.
 
-    Two tools may have one name, and a middleware may put the one in the other's place.
+    The tool's name alone would not do: middleware may replace a tool by another tool of the same name.
     """
     found = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return " ".join(place_of(one) for one in (type(tool), found) if one is not None)
