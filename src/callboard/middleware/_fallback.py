@@ -1,4 +1,4 @@
-"""`Fallback`: another tool, a value or a function answers for a tool that failed."""
+"""`Fallback`: answer with another tool, a value or a function when a tool fails."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import cast
@@ -17,32 +17,31 @@ from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
 
 
 class Fallback:
-    """Lets something else answer when a tool fails.
+    """Answers with an alternative when a tool fails.
 
-    The alternatives of a tool are tried in order until one has an answer. If none has, the first failure
-    stands, with the other errors in its notes. An interrupt, a cancellation and invalid arguments are no
-    failures. No alternative is started when the call has no time left.
+    The alternatives of a tool are tried in order until one has an answer. If none has, the first failure stands, and
+    the other errors are added to its notes. Interrupts, cancellations and invalid arguments are not failures. No
+    alternative is started when the call's time is used up.
 
-    An alternative is another tool of the node, by name; a tool that the model is not told of; a `Value`; or a
-    function `(request, failure)`, where the failure is an error or the message that `on_message` names. The
-    function returns what a tool may return: a text, anything, a ToolMessage. It may be async; a sync one runs
-    in a worker thread.
+    An alternative is another tool of the node, by name; a tool object that the model does not know; a `Value`; or a
+    function `(request, failure)`. The failure is an error, or a message that `on_message` selects. The function may
+    return anything that a tool may return. It may be async; a sync function runs in a worker thread.
 
-    Another tool gets the same arguments and is held to its own policy and limits. If it answers with an error
-    message, about its arguments perhaps, it has failed too. Whoever answers, the message has the id and the
-    name of the call that the model made, as some providers match by name, and tells who it was:
-    `additional_kwargs["callboard"]["fallback"]`. Observers are told of `fallback` and `fallback_failed`.
+    Another tool gets the same arguments, under its own policy and limits. If it answers with an error message, it has
+    failed, too. The answer always carries the id and the name of the original call, because some providers match by
+    name. The alternative's name is in `additional_kwargs["callboard"]["fallback"]`. Observers receive the events
+    `fallback` and `fallback_failed`.
 
     Args:
-        instead_of: by tool name, one alternative or a list of them.
-        on: which errors are failures: exception types, or a function that says so.
-        on_message: says of a message that it stands for a failure; by default none does.
-        missing: what a name in `instead_of` is that no tool of the node has: an "error", or one to "ignore".
+        instead_of: for each tool name, one alternative or a list of them.
+        on: errors that count as failures: exception types, or a predicate of the error.
+        on_message: predicate of a message that counts as a failure; by default no message does.
+        missing: "error" to reject a name in `instead_of` that the node does not have, "ignore" to accept it.
 
     Raises:
-        TypeError: for what is no alternative.
-        ValueError: for an empty list, or a tool as its own alternative. A node raises it if a tool that is
-            named is not one of its own.
+        TypeError: if an alternative is of an unknown kind.
+        ValueError: if a list is empty, or a tool is its own alternative. A node also raises it for names of tools
+            that it does not have.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Fallback:
         self._missing: Missing = missing
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise ValueError if a tool that was given by name, on either side, is not among these."""
+        """Raise `ValueError` if the node lacks a tool that is named here, as a key or as an alternative."""
         check_tool_names("Fallback", self._alternatives, tools, self._missing)
         for name in self._alternatives.keys() & tools:
             for other in self._alternatives[name]:
@@ -74,17 +73,17 @@ class Fallback:
                     other.check(name, tools)
 
     def covers(self, tool: BaseTool) -> bool:
-        """Whether something answers for a tool that a middleware inside holds back."""
+        """Return whether a tool has alternatives. If so, it is offered even while a `CircuitBreaker` refuses it."""
         return tool.name in self._alternatives
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
-        """Run the call, and if it fails what stands in for it."""
+        """Run the call; if it fails, answer with the first alternative that succeeds."""
         others = self._alternatives.get(request.tool_call["name"])
         if others is None:
             return await call_next(request)
         for other in others:
             if isinstance(other, OtherTool):
-                other.found(request)  # a slip in a name should not wait for the first failure
+                other.found(request)  # report an unknown tool name with the first call, not with the first failure
         try:
             output = await call_next(request)
         except Exception as error:
@@ -99,8 +98,9 @@ class Fallback:
         return await self._instead(request, call_next, cast("ToolMessage", output)) or output
 
     async def _instead(self, request: ToolCallRequest, call_next: CallNext, failure: Failure) -> Output | None:
-        """The output of the first alternative that has one."""
+        """Return the output of the first alternative that succeeds, or `None`."""
         for other in self._alternatives[request.tool_call["name"]]:
+            # Checked before each one: an alternative may use up the time of the next.
             if remaining() <= 0:
                 break
             note("fallback", to=other.name, error=_kind(failure))
@@ -108,6 +108,7 @@ class Fallback:
                 output = await other.answer(request, call_next, failure)
             except Exception as error:
                 if is_control_flow(error):
+                    # An interrupt of an alternative must reach the graph; it is no failure.
                     raise
                 self._failed_too(other.name, failure, error)
             else:

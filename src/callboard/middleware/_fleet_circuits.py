@@ -1,7 +1,8 @@
-"""The circuits of a breaker that many processes share: each is a document, and here is what this process knows of it.
+"""Circuits of a breaker that several processes share through a document store, and each process's copies of them.
 
-While a circuit is closed or open, calls are decided upon by what is known here; the store tells when that changes. How
-calls ended is said to it without anybody waiting. Only who may try the tool is asked there each time.
+While a circuit is closed or open, calls are decided by the local copy, without waiting. The store notifies all
+processes of a change of state. Outcomes are sent to the store in the background. Only admission while half-open asks the store
+each time, because the number of trial calls is limited over all processes.
 """
 
 import threading
@@ -20,41 +21,43 @@ from callboard.middleware._circuits import FEWEST, Admission
 from callboard.tools._vocabulary import ToolCallRequest
 
 _RESET = "reset"
-"""The mark that closes all circuits of a shelf."""
+"""Name of the mark that closes all circuits of a breaker."""
 
 _Ends = list[tuple[Ticket, bool | None]]
 
 
 @dataclass(slots=True, eq=False)
 class _View:
-    """A circuit as it is known here."""
+    """This process's copy of one circuit. The lock of `FleetCircuits` guards changes of its fields, except `tending`."""
 
     document: Document
     circuit: Circuit
     is_known: bool = False
-    """Whether the store has said how it is."""
+    """Whether the store has reported the circuit's state."""
     is_alone: bool = False
-    """Whether the store is away, and this process goes on with what it knows."""
+    """Whether the store cannot be reached, so that this process decides by its copy alone."""
     inside: int = 0
+    """Number of calls that are admitted or waiting for admission; the view is not dropped before it is 0."""
     ends: _Ends = field(default_factory=list[tuple[Ticket, bool | None]])
-    """How calls ended of which the store has still to be told."""
+    """Outcomes that have not been sent to the store."""
     is_saying: bool = False
+    """Whether a change with outcomes is under way; at most one is, so that a slow store gets larger batches."""
     news: State | None = None
-    """A new state, of which observers have still to be told."""
+    """New state that observers have not been told yet."""
     tending: dict[str, Callable[[], object]] = field(default_factory=dict[str, Callable[[], object]])
-    """What ends the care for probes of this process."""
+    """Functions that stop the renewal of this process's trial calls, by probe name."""
 
 
 class FleetCircuits:
-    """Circuits that are kept in a store.
+    """Circuits that are kept in a store; used from any thread and event loop.
 
     Args:
-        store: where.
-        rules: of each; breakers with others have other circuits.
-        name: of the breaker, in all processes alike.
+        store: the document store.
+        rules: numbers of each circuit; breakers with other numbers have separate circuits.
+        name: name of the breaker, the same in all processes.
 
     Raises:
-        ValueError: for circuits that are too large for the store.
+        ValueError: if a circuit may become too large for the store.
     """
 
     def __init__(self, store: SharedDocuments, rules: Rules, name: object) -> None:
@@ -65,7 +68,7 @@ class FleetCircuits:
             )
         self._store = store
         self._rules = rules
-        # By values, not by type: a copy of the code elsewhere has the same circuits.
+        # By values, not by types: a process with another version of the code, or with 1 for 1.0, shares the circuits.
         numbers = [rules.ratio, rules.minimum, rules.window, rules.open_for, rules.probes]
         self._shelf = f"circuits-{digest([name, list(map(float, numbers))])[:32]}"
         self._lives = rules.window + rules.open_for + store.lease
@@ -75,18 +78,19 @@ class FleetCircuits:
         store.listen(self)
 
     def checked(self, key: Hashable) -> Hashable:
-        """A key, if there is JSON of it, by which other processes know it."""
+        """Return the key; raise `ValueError` if it has no JSON form by which other processes could know it."""
         _name_of(key)
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Ask for a call to be let in; waits for the store where the circuit is new here, or half-open.
+        """Request admission; wait for the store only if the circuit is new to this process, or half-open.
 
         Raises:
-            CallRejectedError: if the store is away, and calls are to be refused then.
-            StorageError: if it cannot be used.
+            CallRejectedError: if the store cannot be reached and its policy is to refuse calls.
+            StorageError: if the store cannot be used at all.
         """
         view = self._view(_name_of(key))
+        # Counted before the first await: a view with calls inside survives `_prune()`.
         with self._lock:
             view.inside += 1
         try:
@@ -111,7 +115,8 @@ class FleetCircuits:
         try:
             claimed = await ask(self._store, view.document, partial(self._claim, view, probe), request, loop)
         except BaseException:
-            # It may have been claimed; whoever waits for it need not wait for the end of a lease.
+            # A cancelled task does not learn whether its claim was made. Give it back at once; otherwise other
+            # processes would wait until the lease ends. The release follows the claim in the queue.
             self._store.change(view.document, partial(self._release, view, probe))
             raise
         if claimed is None:
@@ -119,11 +124,12 @@ class FleetCircuits:
         circuit, ticket, now = claimed.value
         self._take(view, Done(circuit))
         if ticket is not None and ticket.probe is not None:
+            # Renewed until `leave()`. If this process dies, the trial place is free again after one lease.
             view.tending[probe] = self._store.tend(view.document, partial(self._renew, view, ticket))
         return self._admitted(view, ticket, circuit.wait(now))
 
     def _decided_here(self, view: _View) -> Admission | None:
-        """What follows from what is known here; `None` if the store has to be asked who may try the tool."""
+        """Return the decision by the local copy, or `None` if the store must decide about a trial call."""
         with self._lock:
             now = self._store.clock()
             if not view.is_alone and view.circuit.state(now) == "half-open":
@@ -145,7 +151,7 @@ class FleetCircuits:
         return Admission(view, ticket, wait, news)
 
     def leave(self, admission: Admission, failed: bool | None) -> State | None:
-        """Note how a call ended; what became of the circuit is told with the next call."""
+        """Send an outcome to the store; a change of state is reported with the next call."""
         view, ticket = admission.circuit, admission.ticket
         assert isinstance(view, _View)
         assert ticket is not None
@@ -156,13 +162,14 @@ class FleetCircuits:
             if view.is_alone:
                 return view.circuit.judge(ticket, self._store.clock(), failed=failed)
             if failed is None and ticket.probe is None:
+                # Changes nothing. A trial call is sent even so, because its place must be freed.
                 return None
             view.ends.append((ticket, failed))
         self._say(view)
         return None
 
     def state(self, key: Hashable) -> State:
-        """How a circuit is, as far as it is known here."""
+        """Return the state of a circuit as far as this process knows it; the first query asks the store meanwhile."""
         view = self._view(_name_of(key))
         if not view.is_known:
             self._look_again(view)
@@ -170,7 +177,7 @@ class FleetCircuits:
             return view.circuit.state(self._store.clock())
 
     def reset(self, key: Hashable) -> None:
-        """Close a circuit, or all of them, for all processes; calls under way do not count."""
+        """Close a circuit, or all circuits, in all processes; running calls will not count."""
         if key is None:
             with self._lock:
                 for view in self._views.values():
@@ -183,7 +190,7 @@ class FleetCircuits:
         self._store.change(view.document, partial(self._close, view))
 
     def heard(self, document: Document | None) -> None:
-        """Look again at a circuit that has changed elsewhere, or at all of them."""
+        """Read a circuit again after another process changed it; all circuits if notifications may be lost."""
         with self._lock:
             views = list(self._views.values())
             if document is not None and document.name != _RESET:
@@ -199,7 +206,7 @@ class FleetCircuits:
         self._take(view, answer if isinstance(answer, Done) else None, is_away=isinstance(answer, Away))
 
     def _say(self, view: _View) -> None:
-        """Tell the store how calls ended: all that is known while it hears of the last ones goes together."""
+        """Send outcomes to the store in one batch, unless a batch is under way; then `_said()` sends the next."""
         with self._lock:
             if view.is_saying or not view.ends:
                 return
@@ -213,6 +220,7 @@ class FleetCircuits:
         self._answered(view, answer)
         if not isinstance(answer, Done):
             with self._lock:
+                # Not stored: count these outcomes, and those that came meanwhile, in the local copy.
                 ends += view.ends
                 view.ends = []
                 for ticket, failed in ends:
@@ -220,7 +228,7 @@ class FleetCircuits:
         self._say(view)
 
     def _take(self, view: _View, found: Done[Circuit] | None, *, is_away: bool = True) -> None:
-        """Know a circuit as the store has it; without it, as before."""
+        """Replace the local copy by the store's circuit; `None`: keep the copy, because the store cannot be reached."""
         with self._lock:
             if found is None:
                 view.is_alone, view.is_known = is_away, False
@@ -230,7 +238,8 @@ class FleetCircuits:
             if view.circuit.changes != before.changes:
                 view.news = "closed" if view.circuit.memory().until is None else "open"
 
-    # The rules. They run in a thread of the store.
+    # Rules. They run in a thread of the store, and again after each conflict with another process. So they must
+    # neither wait nor have side effects; they read the local copy only under the lock.
 
     def _circuit(self, view: _View, found: Found) -> Circuit:
         with self._lock:
@@ -243,6 +252,7 @@ class FleetCircuits:
 
     def _look(self, view: _View, found: Found) -> tuple[Written | None, Circuit]:
         circuit = self._circuit(view, found)
+        # Write even though nothing changed: the store has lost an open circuit, which all processes must know.
         is_forgotten = found.text is None and circuit.memory().until is not None
         return self._written(circuit, found, circuit.changes) if is_forgotten else None, circuit
 
@@ -288,7 +298,8 @@ class FleetCircuits:
             return view
 
     def _prune(self) -> None:
-        # Keys come from the model and have no end; doubling the mark keeps the cost of looking constant.
+        # Keys may come from the model, so their number is unlimited. Doubling the threshold keeps the average cost
+        # per new circuit constant.
         if len(self._views) >= self._prune_at:
             now = self._store.clock()
             views = self._views.items()
@@ -297,9 +308,8 @@ class FleetCircuits:
 
 
 def _name_of(key: Hashable) -> str:
-    """What stands for a key in the store: a digest, for it may be made of what a model wrote.
+    """Return the document name of a key; raise `ValueError` if the key has no JSON form.
 
-    Raises:
-        ValueError: for a key of which there is no JSON.
+    It is a digest, because the key may contain text of a model, which must not choose names in the store.
     """
     return digest(key)[:32]

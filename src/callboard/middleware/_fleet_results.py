@@ -1,7 +1,7 @@
-"""What identical calls of many processes share: results, and who is finding one out. Each is a document in a store.
+"""Results and single flight of identical calls over many processes, through a document store.
 
-The process that leads gives signs of life until it says what it has found. A document that nobody tends is gone after
-a lease; then one of those who wait leads.
+The document of a result names the process that finds it out, the leader, until the result is there. The leader renews
+the document's lease; if it dies, the document disappears after one lease, and a waiting call becomes the leader.
 """
 
 import math
@@ -24,14 +24,15 @@ from callboard.middleware._shared import Hit, Turn
 from callboard.tools._vocabulary import ToolCallRequest
 
 _ALL = "all"
+"""Mark that makes all results of the cache invalid."""
 _SLACK = 1.0
-"""Seconds by which leases may differ."""
+"""Seconds by which the leases of two processes may differ."""
 _SOON = 0.01
-"""Seconds that pass before a call looks again for a leader whose lease is at its end."""
+"""Seconds after the end of a leader's lease at which a waiting call checks again."""
 
 
 class Lead(NamedTuple):
-    """The task to find a result out for all processes."""
+    """Duty of this process to find a result for all processes."""
 
     document: Document
     id: str
@@ -39,28 +40,28 @@ class Lead(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """Another process runs the call, and its result is waited for."""
+    """Another process runs the call, and this one waits for its result."""
 
     left: float
-    """Seconds for which that process is trusted to live."""
+    """Seconds until the lease of that process ends."""
 
 
 class _Alone(NamedTuple):
-    """There is a result, which cannot be had here."""
+    """There is a result that cannot be shared, so this call runs on its own."""
 
 
 _Answer = Hit[ToolMessage] | _Wait | _Alone | None
 
 
 class FleetResults:
-    """Results that are kept in a store.
+    """Results that are kept in a store; used from any thread and event loop.
 
     Args:
-        store: where.
-        name: of the cache, in all processes alike.
-        version: of what its tools do: results of another one are not taken.
-        ttl: seconds for which a result is kept, by the clock of the store.
-        size: how many are.
+        store: the document store.
+        name: name of the cache, the same in all processes.
+        version: version of what the tools do; results of other versions are ignored.
+        ttl: seconds for which a result is kept, by the store's clock.
+        size: maximum number of results.
     """
 
     def __init__(self, store: SharedDocuments, name: object, version: object, ttl: float, size: int) -> None:
@@ -75,16 +76,17 @@ class FleetResults:
     async def enter(
         self, document: Document, request: ToolCallRequest, loop: EventLoop
     ) -> Hit[ToolMessage] | Lead | None:
-        """The result that is kept or that somebody finds out meanwhile, else the task to; `None`: run without it.
+        """Return a result, kept or just found by another process, or the duty to find it; `None`: run without store.
 
         Raises:
-            CallRejectedError: if the store is away, and calls are to be refused then.
-            StorageError: if it cannot be used.
+            CallRejectedError: if the store cannot be reached and its policy is to refuse calls.
+            StorageError: if the store cannot be used at all.
         """
         me = token_hex(8)
         has_waited = False
         while True:
             wakeup = loop.wakeup()
+            # Registered before the question is asked: a result that lands in between wakes this call, too.
             with self._lock:
                 self._waiting[document.name, wakeup] = None
             try:
@@ -94,9 +96,11 @@ class FleetResults:
                 if not isinstance(answer, _Wait):
                     return answer
                 has_waited = True
+                # The leader may die without a notification; so wait no longer than its lease, then look again.
                 with waiting(), anyio.move_on_after(None if math.isinf(answer.left) else answer.left + _SOON):
                     await wakeup.wait()
             except BaseException:
+                # A cancelled task does not know whether its claim was made, and may lead without knowing it.
                 self._store.change(document, partial(_left, me))
                 raise
             finally:
@@ -116,26 +120,27 @@ class FleetResults:
         return None if isinstance(answer, _Alone) else answer
 
     def text_of(self, message: ToolMessage) -> str | None:
-        """What is stored of a message; `None` if others cannot have it."""
+        """Return the JSON of a message to store; `None` if JSON changes it, or it is too large for the store."""
         text = json_of(message)
         if text is None:
             return None
+        # Checked with the longest possible marks and time, which are known only when the result lands.
         document = Result(marks=[2**53] * 2, at=1e12, message=text, only_for=None).model_dump_json()
         return text if len(document.encode()) <= self._store.largest else None
 
     def land(self, lead: Lead, turn: Turn | str, *, keep: bool) -> None:
-        """Say what became of it; waits for nothing.
+        """Report the result of a lead; never waits.
 
         Args:
-            lead: the task.
-            turn: the text of a message, or what those who wait are told instead.
-            keep: for later calls too; else for those who wait.
+            lead: the duty to report on.
+            turn: the JSON of a message, or an instruction for the waiting calls.
+            keep: whether later calls may use it, too; otherwise only the calls that wait now.
         """
         lead.stop()
         self._store.change(lead.document, partial(self._landed, lead.id, turn, keep))
 
     def heard(self, document: Document | None) -> None:
-        """Have those look again who wait for a result."""
+        """Wake waiting calls, so that they look at their document again."""
         with self._lock:
             waiting = list(self._waiting)
         for name, wakeup in waiting:
@@ -143,12 +148,7 @@ class FleetResults:
                 wakeup.set()
 
     def document_of(self, tool: str, value: Hashable) -> Document | None:
-        """Where the result of a call is; `None` for one that other processes cannot know.
-
-        Args:
-            tool: its name.
-            value: what the result depends on.
-        """
+        """Return the document for a call's result; `None` if its key has no JSON form for other processes."""
         try:
             name = digest([tool, value])
         except ValueError:
@@ -156,11 +156,11 @@ class FleetResults:
         return Document(self._shelf, name, (_ALL, _mark_of(tool)))
 
     def forget(self, tool: str | None, value: Hashable = None) -> None:
-        """Have nobody take results any more, those of calls in flight included; waits for nothing.
+        """Make results invalid for all processes, those of running calls included; never waits.
 
         Args:
-            tool: its name; `None` for all.
-            value: what the result depends on; `None` for all results of the tool.
+            tool: name of the tool; `None` for all tools.
+            value: key of the result; `None` for all results of the tool.
         """
         if tool is None:
             self._store.mark(self._shelf, _ALL)
@@ -169,7 +169,8 @@ class FleetResults:
         elif (document := self.document_of(tool, value)) is not None:
             self._store.change(document, _forgotten)
 
-    # The rules. They run in a thread of the store.
+    # Rules. They run in a thread of the store, and again after each conflict with another process. So they must
+    # neither wait nor have side effects.
 
     def _claim(self, me: str, found: Found) -> tuple[Written | None, _Answer]:
         known = document_of(found)
@@ -179,14 +180,15 @@ class FleetResults:
                 return None, Hit(message, max(0.0, found.now - known.at))
             if known.only_for is not None:
                 return None, _Alone()
-        # Nobody trusts a leader for longer than its lease, whichever process that may be.
+        # A lease that is longer than any leader could have set was written by another client: do not trust it, or
+        # this call would wait for a leader that never existed.
         if isinstance(known, Finding) and found.left <= self._store.lease + _SLACK:
-            if known.leader == me:  # it was heard, and its answer lost
+            if known.leader == me:  # an earlier claim was made, but its answer got lost
                 return None, None
             if me in known.waiting:
                 return None, _Wait(found.left)
             joined = known.model_copy(update={"waiting": {**known.waiting, me: found.me}}).model_dump_json()
-            if len(joined) > self._store.largest:  # so many wait that who comes now is told by nobody
+            if len(joined) > self._store.largest:  # too many waiting calls to list this one; it checks by time only
                 return None, _Wait(found.left)
             return Written(text=joined, lives=found.left), _Wait(found.left)
         finding = Finding(marks=list(found.marks), leader=me, waiting={})
@@ -199,7 +201,8 @@ class FleetResults:
 
     def _landed(self, me: str, turn: Turn | str, keep: bool, found: Found) -> tuple[Written | None, None]:
         known = document_of(found)
-        # Whoever is not the leader any more was slow: a newer one may have said more, or all is to be forgotten.
+        # This leader lost its lease. A newer leader may have landed already, or the results were invalidated; either
+        # way this result must not be stored.
         if not isinstance(known, Finding) or known.leader != me:
             return None, None
         tell = frozenset(known.waiting.values())
@@ -207,6 +210,8 @@ class FleetResults:
             return Written(text=None, tell=tell), None
         result = Result(
             marks=known.marks,
+            # The marks at the beginning of the call, not those of now: if results were invalidated while it ran,
+            # readers see old marks and ignore the result.
             at=found.now,
             message=turn if isinstance(turn, str) else None,
             only_for=None if keep else list(known.waiting),
@@ -220,7 +225,7 @@ class FleetResults:
 
 
 def _left(me: str, found: Found) -> tuple[Written | None, None]:
-    """Clear up behind a call that wants nothing any more, and may lead without knowing."""
+    """Remove a cancelled call from the document, as leader or as waiting call."""
     known = document_of(found)
     if not isinstance(known, Finding):
         return None, None

@@ -1,4 +1,4 @@
-"""What a person is asked about a call, which answers there are, and what follows from each."""
+"""Question to a person about a call, its allowed answers, and the result of each."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -32,17 +32,17 @@ FIELDS: dict[AnswerType, str] = {
     "response": "allow_respond",
     "ignore": "allow_ignore",
 }
-"""Which field of a `HumanInterruptConfig` allows an answer."""
+"""Field of a `HumanInterruptConfig` that allows each answer."""
 
 Step = tuple[str, ToolCallRequest | ToolMessage]
-"""What was decided, in one word, and what follows: a request to run, or a message in its place."""
+"""Decision as one word for observers, and the request to run, or the message that answers instead."""
 
 
 class ApprovalRequest(HumanInterrupt):
-    """A `HumanInterrupt` that says what its answer will be good for."""
+    """`HumanInterrupt` with the digest to which its answer is bound."""
 
     digest: str
-    """Of the tool and the arguments."""
+    """Digest of the tool and its arguments."""
 
 
 class Changed(TypedDict):
@@ -80,13 +80,13 @@ _SHAPES: dict[AnswerType, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person is asked before a call runs, and what the answers that are allowed mean.
+    """Question to a person before a call runs.
 
     Args:
-        request: of the call, with nothing in its arguments that the tool will not get.
-        tool: that it would run.
-        others: what an edit may change it to, by name.
-        config: which answers are allowed.
+        request: request of the call, without values that the model wrote for injected arguments.
+        tool: tool that would run.
+        others: tools to which an edit may change the call, by name.
+        config: allowed answers.
     """
 
     request: ToolCallRequest
@@ -95,12 +95,12 @@ class Question:
     config: HumanInterruptConfig
 
     def ask(self, description: str) -> Step:
-        """Interrupt the run, or go on with what was answered.
+        """Interrupt the run with the question, or return the decision if the run was resumed with an answer.
 
         Raises:
-            GraphInterrupt: with the question, until it is answered.
-            pydantic.ValidationError: for an answer that is not allowed; the question stays open.
-            ValueError: for an argument of which there is no digest.
+            GraphInterrupt: with the question, while it has no answer.
+            pydantic.ValidationError: if the answer is not allowed; the question stays open.
+            ValueError: if an argument has no JSON form, so that it cannot be digested.
         """
         value = ApprovalRequest(
             action_request=deepcopy(self._shown),
@@ -111,10 +111,12 @@ class Question:
         form, token = _form(tuple(self._allowed)), _asking.set(self)
         try:
             while True:
-                # Building a JSON schema takes milliseconds, and a type is turned into one each time.
+                # The arguments may have changed while the person decided. An answer to the old question is dropped,
+                # and the next `interrupt()` takes the next answer or asks again.
+                # Building a JSON schema takes milliseconds, so it is used only when a question is really asked.
                 schema: Any = deepcopy(form.json_schema) if next_is_asked(get_config()) else form.type
                 step: Step | None = interrupt([value], response_schema=schema)
-                if step is not None:  # else it was left of a question about other arguments
+                if step is not None:  # `None`: the answer was for other arguments
                     return step
         finally:
             _asking.reset(token)
@@ -132,12 +134,12 @@ class Question:
         return [answer for answer, field in FIELDS.items() if self.config.get(field)]
 
     def understood(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
-        """What follows from an answer; `None` if its question was about other arguments.
+        """Return the decision that an answer makes, or `None` if its question was about other arguments.
 
-        Raises:
-            ValueError: if it is not allowed.
+        Raise `ValueError` if the answer is not allowed.
         """
         if not answer_is_for(self._digest, get_config()):
+            # First of all: an outdated answer must be dropped, even if it would not be allowed now.
             return None
         if isinstance(answer, (list, tuple)) and len(answer) == 1:
             (answer,) = answer
@@ -159,6 +161,7 @@ class Question:
 
     def _accepted(self, shown: Changed | None) -> ToolCallRequest:
         if shown is not None and {**self._shown, **shown} != self._shown:
+            # An "accept" may repeat the request. A copy that differs is an edit, which must not be ignored silently.
             raise ValueError('"accept" runs the call as it was shown; to change it, answer with "edit"')
         return self.request
 
@@ -177,7 +180,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What answers look like: the type that reads them, and the JSON schema that a client shows as a form."""
+    """Pydantic type that validates an answer, and the JSON schema that a client may show as a form."""
 
     type: type[BaseModel]
     json_schema: dict[str, Any]

@@ -1,4 +1,4 @@
-"""A result as a shared document, or who is finding it out: JSON, which anybody may have written."""
+"""JSON form of a result, or of its leader, in a shared store. Other clients may write, so reading validates."""
 
 from typing import Annotated, Literal
 
@@ -12,39 +12,39 @@ _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Finding(BaseModel):
-    """A process is finding out a result, and others wait for it."""
+    """A call of some process is finding out a result, and other calls wait for it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["finding"] = "finding"
     marks: _Marks
-    """The marks of the shelf when the leader began: if they are others by now, nobody is to have the result."""
+    """Invalidation marks when the leader began. If they differ now, nobody may use the result."""
     leader: str
-    """Which call, and no other, may say what it has found."""
+    """Id of the only call that may store the result."""
     waiting: dict[str, str]
-    """Calls that wait for it, and the processes that they are of."""
+    """Id of each waiting call, and the process to notify for it."""
 
 
 class Result(BaseModel):
-    """A result has been found out."""
+    """A found result."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["result"] = "result"
     marks: _Marks
     at: _Seconds
-    """When, by the clock of the store."""
+    """Time at which it was stored, by the store's clock."""
     message: str | None
-    """JSON of a message; `None` if others have to find out for themselves."""
+    """JSON of the message; `None` if it cannot be shared, so that waiting calls must run."""
     only_for: list[str] | None
-    """The calls that waited for it; `None` if it is for everybody."""
+    """Ids of the calls that waited for it; `None` if every call may use it."""
 
 
 _DOCUMENT: TypeAdapter[Finding | Result] = TypeAdapter(Annotated[Finding | Result, Field(discriminator="kind")])
 
 
 def document_of(found: Found) -> Finding | Result | None:
-    """What a document says; `None` for nothing, nothing that is still good, and what none of us has written."""
+    """Return the validated document; `None` if it is absent, invalid, or made obsolete by a mark."""
     if found.text is None:
         return None
     try:
@@ -55,19 +55,19 @@ def document_of(found: Found) -> Finding | Result | None:
 
 
 def message_of(text: str) -> ToolMessage | None:
-    """A message, from JSON; `None` for what is none."""
+    """Return the message of a JSON text, or `None` if the text is not valid."""
     try:
         return ToolMessage.model_validate_json(text)
-    except Exception:  # LangChain's validators raise what they run into
+    except Exception:  # LangChain's validators may raise any error for unexpected input
         return None
 
 
 def json_of(message: ToolMessage) -> str | None:
-    """JSON of a message without what is of its call alone; `None` if something else would come back."""
+    """Return the JSON of a message without its call's ids; `None` if reading it back gives a different message."""
     bare = message.model_copy(update={"tool_call_id": "", "id": None})
     try:
         text = bare.model_dump_json(warnings="error")
-    except (ValueError, RecursionError):  # of pydantic: what is no JSON
+    except (ValueError, RecursionError):  # pydantic's errors for values without a JSON form
         return None
     same = message_of(text)
     parts = [bare.content, bare.artifact, bare.additional_kwargs, bare.response_metadata]
@@ -75,7 +75,11 @@ def json_of(message: ToolMessage) -> str | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON keeps what a value is: no subclass that is equal to what would come back, no key but texts."""
+    """Return whether JSON keeps all types: exact built-in types only, and only text keys.
+
+    Comparing values is not enough: an instance of a subclass may equal the plain value that comes back.
+    """
+    # An explicit stack needs no recursion for deep data. The bound limits the time; larger results are not shared.
     values, left = [value], 1_000_000
     while values and left:
         one, left = values.pop(), left - 1

@@ -1,6 +1,7 @@
-"""What identical calls share: results that are kept for a while, and calls in flight. Knows neither tools nor messages.
+"""Results that identical calls of one process share, and single flight of running calls. Independent of tools.
 
-Decisions are plain functions under a lock that no `await` ever sees. Keys may be of any event loop and thread.
+All decisions are plain functions under a thread lock, and no `await` happens while the lock is held. Followers of one
+flight may wait in different event loops and threads.
 """
 
 import copy
@@ -18,14 +19,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Turn(Enum):
-    """What a follower is told, where that is no result."""
+    """Instruction to a follower that gets no result."""
 
     LEAD = "the leader ended for reasons of its own: run, for all who wait"
     ALONE = "the result cannot be shared: run for yourself"
 
 
 class Hit(Generic[T]):
-    """A result that is kept, and how many seconds ago it was found out."""
+    """A kept result, and its age in seconds."""
 
     __slots__ = ("age", "result")
 
@@ -35,7 +36,7 @@ class Hit(Generic[T]):
 
 
 class Flight(Generic[K, T]):
-    """A call that runs for all who ask the same; the others wait, first come, first served."""
+    """Call that runs for all identical calls. The followers wait, in FIFO order."""
 
     __slots__ = ("followers", "key")
 
@@ -45,7 +46,7 @@ class Flight(Generic[K, T]):
 
 
 class Follower(Generic[K, T]):
-    """A call that waits for what becomes of a flight."""
+    """Call that waits for the result of a flight."""
 
     __slots__ = ("flight", "turn", "wakeup")
 
@@ -59,32 +60,33 @@ class Follower(Generic[K, T]):
         self.wakeup.set()
 
     def take_turn(self) -> T | Exception | Turn:
-        """What to do now; kept nowhere else, because an error's traceback leads back here."""
+        """Return the result or instruction, once. It is removed here, because an error's traceback may refer back."""
         turn, self.turn = self.turn, Turn.ALONE
         return turn
 
 
 class SharedResults(Generic[K, T]):
-    """Results by key, and a flight for each key that somebody is finding out.
+    """Results by key, and one flight for each key that is being found out.
 
-    Invariant: a flight has a leader, which runs or has been told to, until it is landed.
+    Invariant: a registered flight always has exactly one leader, running or just instructed, until `land()`. If the
+    leader is gone and nobody was instructed, all followers would wait for ever.
 
     Args:
         ttl: seconds for which a result is kept.
-        size: how many are; the least recently used goes first.
+        size: maximum number of results; the least recently used is evicted.
     """
 
     def __init__(self, ttl: float, size: int) -> None:
         from cachetools import TTLCache  # an extra
 
         self._now = 0.0
-        # Time stands still between two calls, so that one may forget results where no event loop runs.
+        # The cache's time moves only in `_read_clock()`: `forget()` must work in threads without an event loop.
         self._kept: TTLCache[K, tuple[T, float]] = TTLCache(size, ttl, timer=lambda: self._now)
         self._flights: dict[K, Flight[K, T]] = {}
         self._lock = threading.Lock()
 
     def enter(self, key: K, loop: EventLoop) -> Hit[T] | Flight[K, T] | Follower[K, T]:
-        """The result that is kept, else a flight to lead, else a place among those who wait for one."""
+        """Return the kept result, else a new flight for the caller to lead, else a place in an existing flight."""
         with self._lock:
             self._read_clock(loop)
             kept = self._kept.get(key)
@@ -99,35 +101,35 @@ class SharedResults(Generic[K, T]):
             return follower
 
     async def turn(self, follower: Follower[K, T]) -> T | Exception | Turn:
-        """Wait for what becomes of the flight. Whoever is told to lead has to land it."""
+        """Wait for the result of a flight. A caller that gets `Turn.LEAD` must land the flight."""
         try:
             with waiting():
                 await follower.wakeup.wait()
         except BaseException:
+            # Cancelled, maybe just after it was made the leader: `leave()` then makes the next follower the leader.
             self.leave(follower)
             raise
         return follower.take_turn()
 
     def leave(self, follower: Follower[K, T]) -> None:
-        """Wait no longer; a lead that was given goes to the next."""
+        """Stop waiting; if this follower was already made the leader, make the next one the leader."""
         with self._lock:
+            # Absent from `followers` means that it was told something; only a lead has to be passed on.
             if follower.flight.followers.pop(follower, self) is self and follower.turn is Turn.LEAD:
                 self._pass_on(follower.flight)
 
     def land(self, flight: Flight[K, T], turn: T | Exception | Turn, loop: EventLoop, *, keep: bool) -> None:
-        """Tell the followers what became of a flight.
+        """Give the followers the result of a flight that the caller leads.
 
-        Args:
-            flight: led by the caller.
-            turn: for all of them; `Turn.LEAD` is for the first, and the others go on waiting.
-            loop: where the leader ran.
-            keep: keep the result, unless it has been invalidated before it was there.
+        `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
+        `keep` the result is kept for later calls, unless it was invalidated while the call ran.
         """
         with self._lock:
             if turn is Turn.LEAD:
                 self._pass_on(flight)
                 return
             if self._end(flight) and keep and not isinstance(turn, (Exception, Turn)):
+                # `_end()` is false after an invalidation. The followers still get the result: they asked before it.
                 self._read_clock(loop)
                 self._kept[flight.key] = turn, self._now
             followers, flight.followers = flight.followers, {}
@@ -135,7 +137,7 @@ class SharedResults(Generic[K, T]):
                 follower.told(turn)
 
     def forget(self, which: Callable[[K], bool]) -> None:
-        """Drop results; what is in flight is not kept, and nobody joins it any more. From any thread."""
+        """Drop results. Running flights are not kept afterwards, and get no new followers. Call from any thread."""
         with self._lock:
             for key in [key for key in self._kept if which(key)]:
                 del self._kept[key]
@@ -143,7 +145,7 @@ class SharedResults(Generic[K, T]):
                 del self._flights[key]
 
     def _read_clock(self, loop: EventLoop) -> None:
-        # Two loops may differ in the last digits; what has expired must not come back.
+        # The clocks of two event loops may differ slightly. Time must not go back, or expired results would return.
         self._now = max(self._now, _common_time(loop))
 
     def _pass_on(self, flight: Flight[K, T]) -> None:
@@ -155,7 +157,7 @@ class SharedResults(Generic[K, T]):
             first.told(Turn.LEAD)
 
     def _end(self, flight: Flight[K, T]) -> bool:
-        """Whether the flight was still the one of its key."""
+        """Remove a flight; return `False` if an invalidation or a newer flight already removed it."""
         if self._flights.get(flight.key) is not flight:
             return False
         del self._flights[flight.key]
@@ -163,11 +165,11 @@ class SharedResults(Generic[K, T]):
 
 
 def raised_again(error: Exception) -> Exception:
-    """An error for one more call to raise: what each adds to its notes and its traceback is its own."""
+    """Return a copy of an error for another call to raise, so that each call has its own notes and traceback."""
     try:
         again = _copied(error)
     except Exception:
-        return error  # nobody but its maker can make one
+        return error  # a type that cannot be copied: sharing it is better than losing it
     again.__cause__, again.__context__ = error.__cause__, error.__context__
     again.__suppress_context__ = error.__suppress_context__
     if hasattr(error, "__notes__"):
@@ -178,8 +180,8 @@ def raised_again(error: Exception) -> Exception:
 def _copied(error: Exception) -> Exception:
     try:
         again = copy.copy(error)
-    except Exception:  # its constructor takes something else than its `args`
+    except Exception:  # copying calls the constructor with `args`, which this constructor does not take
         again = type(error).__new__(type(error), *error.args)
         again.__dict__.update(error.__dict__)
-    again.args = error.args  # of which the constructor may have made something else
+    again.args = error.args  # the constructor may have changed them
     return again
