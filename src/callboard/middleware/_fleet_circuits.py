@@ -1,8 +1,8 @@
 """Circuits of a breaker that several processes share through a document store, and each process's copies of them.
 
 While a circuit is closed or open, calls are decided by the local copy, without waiting. The store notifies all
-processes of a change of state. Outcomes are sent to the store in the background. Only admission while half-open asks the store
-each time, because the number of trial calls is limited over all processes.
+processes of a change of state. Outcomes are sent to the store in the background. Only admission while half-open
+asks the store each time, because the number of trial calls is limited over all processes.
 """
 
 import threading
@@ -28,7 +28,7 @@ _Ends = list[tuple[Ticket, bool | None]]
 
 @dataclass(slots=True, eq=False)
 class _View:
-    """This process's copy of one circuit. The lock of `FleetCircuits` guards changes of its fields, except `tending`."""
+    """This process's copy of one circuit. The lock of `FleetCircuits` guards its fields, except `tending`."""
 
     document: Document
     circuit: Circuit

@@ -1,4 +1,4 @@
-"""`Retry`: run a call again when it failed, after a pause."""
+"""`Retry`: run a failed call again after a pause."""
 
 import inspect
 import math
@@ -27,43 +27,42 @@ from callboard.tools._errors import is_control_flow
 from callboard.tools._vocabulary import ToolCallRequest
 
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
-"""Which errors a middleware acts upon."""
+"""Errors that a middleware handles: an exception type, a tuple of types, or a predicate of the error."""
 
 _NEVER_RAN = (CallRejectedError, CircuitOpenError, ActorGoneError)
-"""Errors of calls whose body did not run; such a call may be made again, whatever the tool does."""
+"""Errors of calls whose body did not run. Such a call may be retried whatever the tool does."""
 _LONGEST_ASKED = 86_400.0
-"""Seconds that a server may ask to wait; more is a mistake, or meant to keep the caller for ever."""
+"""Maximum seconds to wait at a server's request; a longer wait is a mistake, or meant to block the caller."""
 _FINAL = (PoisonousCallError,)
-"""Errors of calls that are refused each time."""
+"""Errors of calls that would be refused again each time."""
 
 
 class Retry:
-    """Runs a call again when it failed, with exponential backoff and full jitter.
+    """Runs a failed call again, with exponential backoff and full jitter.
 
-    The pause before attempt n + 1 is a random share of `initial * factor ** (n - 1)` seconds, at most
-    `maximum`; see "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. What a server says in
-    `Retry-After` is a lower bound; of more than a day, the error stands. No place is held
-    meanwhile, and no attempt is made that the call's budget has no time for: then the last error stands.
+    The pause before attempt n + 1 is random, between 0 and `initial * factor ** (n - 1)` seconds, at most `maximum`;
+    see "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A server's `Retry-After` is a lower bound; if it
+    is more than a day, the error is raised. During a pause the call holds no permit of a limit. If the pause would not
+    fit in the call's budget, the last error is raised at once.
 
-    Only calls of tools whose policy says `idempotent=True` are run again, and calls whose body never ran. For any
-    other tool it does nothing, and says so once with an `IdleMiddlewareWarning`. A call that is refused because it
-    ended its actor too often is not made again.
-    Observers are told of every pause: `retry`, with the attempt that failed, the pause in seconds, and the
-    name of the error.
+    Only calls of tools whose policy says `idempotent=True` are retried, and calls whose body never ran. For any other
+    tool `Retry` does nothing, and warns once with an `IdleMiddlewareWarning`. A call that is refused because it ended
+    its actor too often is never retried. Observers receive the event `retry` for every pause, with the failed attempt,
+    the pause in seconds, and the name of the error.
 
     Args:
-        attempts: how many in all, at least 1.
-        initial: seconds, the longest first pause.
-        factor: by which the longest pause grows each time, at least 1.
-        maximum: seconds, the longest pause of all.
-        on: which errors: exception types, or a function that says so.
-        on_message: says of a message that it stands for a failure worth another attempt; by default none is.
-        any_tool: run the calls of every tool again, whatever its policy says.
-        rng: where the jitter comes from; seeded, it is the same each time.
+        attempts: maximum number of attempts, at least 1.
+        initial: upper bound of the first pause, in seconds.
+        factor: growth of that upper bound per attempt, at least 1.
+        maximum: upper bound of every pause, in seconds.
+        on: errors that are retried: exception types, or a predicate of the error.
+        on_message: predicate of a message that is retried like an error; by default no message is.
+        any_tool: whether to retry calls of every tool, whatever its policy says.
+        rng: source of the jitter; seed it for reproducible pauses.
 
     Raises:
-        ValueError: for a number out of range.
-        TypeError: for an option of the wrong kind.
+        ValueError: if a number is out of range.
+        TypeError: if an option has the wrong type.
     """
 
     def __init__(
@@ -97,10 +96,10 @@ class Retry:
         self._any_tool = any_tool
         self._rng = rng or random.Random()  # noqa: S311 (jitter is no secret)
         self._told: set[str] = set()
-        """Tools of which was said that nothing is done for them."""
+        """Names of tools for which the warning was given."""
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
-        """Warn if none of a node's tools may be run again."""
+        """Warn if no tool of a node may be retried."""
         spared = self._any_tool or self._attempts == 1 or _only_of_calls_that_never_ran(self._on)
         if (
             not spared
@@ -112,12 +111,13 @@ class Retry:
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
-        """Run the call until it succeeds, attempts or time run out, or its failure is final."""
+        """Run the call until it succeeds, its failure is final, or attempts or time run out."""
         for attempt in range(1, self._attempts):
             try:
                 output = await call_next(request)
             except Exception as error:
                 pause = self._pause(attempt, retry_after(error))
+                # A pause as long as the rest of the budget would replace the useful error by a timeout.
                 if not self._is_worth_another(error, request) or pause >= _left():
                     raise
                 note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
@@ -127,12 +127,13 @@ class Retry:
                     return output
                 note("retry", attempt=attempt, pause=pause, error="error message")
             with waiting():
+                # The pause does not count towards the call's timeout, only towards its budget.
                 await anyio.sleep(pause)
         return await call_next(request)
 
     def _pause(self, attempt: int, at_least: float) -> float:
         if at_least > _LONGEST_ASKED:
-            return math.inf  # longer than whatever is left, so that the error stands
+            return math.inf  # longer than any rest of a budget, so that the error is raised
         longest = min(self._maximum, self._initial * self._factor ** (attempt - 1))
         return max(at_least, self._rng.uniform(0.0, longest))
 
@@ -140,6 +141,7 @@ class Retry:
         if is_control_flow(error) or isinstance(error, _FINAL) or not matches(self._on, error):
             return False
         if isinstance(error, EngineError) and error.ended == "unavailable":
+            # The engine never took the call, so the body cannot have begun.
             return True
         return isinstance(error, _NEVER_RAN) or self._may_run_twice(request)
 
@@ -169,13 +171,13 @@ class Retry:
 
 
 def _only_of_calls_that_never_ran(on: When) -> bool:
-    """Whether nothing else is acted upon; of a function one cannot know, and it may."""
+    """Return whether `on` names only errors of calls that never ran; a predicate may match others."""
     kinds = on if isinstance(on, tuple) else (on,)
     return all(not isinstance(kind, type) or issubclass(kind, _NEVER_RAN) for kind in kinds)
 
 
 def check_when(name: str, on: object) -> None:
-    """Raise unless `on` says which errors a middleware acts upon."""
+    """Raise `TypeError` unless `on` is an exception type, a tuple of them, or a plain predicate."""
     kinds = on if isinstance(on, tuple) else (on,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return
@@ -184,19 +186,19 @@ def check_when(name: str, on: object) -> None:
 
 
 def check_on_message(name: str, on_message: object) -> None:
-    """Raise unless `on_message` may say which messages a middleware acts upon."""
+    """Raise `TypeError` unless `on_message` is `None` or a plain predicate."""
     if on_message is not None and (not callable(on_message) or inspect.iscoroutinefunction(on_message)):
         raise TypeError(f"{name} takes a plain function of a ToolMessage, got {on_message!r}")
 
 
 def matches(on: When, error: Exception) -> bool:
-    """Whether a middleware acts upon an error."""
+    """Return whether `on` matches an error."""
     if isinstance(on, (type, tuple)):
         return isinstance(error, on)
     return on(error)
 
 
 def _left() -> float:
-    """Seconds that the call has, also for pauses."""
+    """Return the seconds left in the call's budget, which also covers pauses."""
     with waiting():
         return remaining()

@@ -1,4 +1,4 @@
-"""`Supervise`: our supervision around the tool calls of LangChain's own agent."""
+"""`Supervise`: supervision of the tool calls of LangChain's own agent."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,30 +51,30 @@ except ImportError as error:
 class Supervise(AgentMiddleware[Any, Any, Any]):
     """Gives the tool calls of `langchain.agents.create_agent` timeouts, limits, budgets, middleware and spans.
 
-    `create_agent(model, tools, middleware=[Supervise(timeout=30.0)])`. The agent, its graph and the execution
-    of its tools stay LangChain's, and so stays its event loop: asyncio. Each call is a supervised one;
-    limits hold for all calls of this object together, in every run, thread and event loop. Middleware that
-    stands before it in the agent's list is outside, what stands after it is part of an attempt.
+    Use it as `create_agent(model, tools, middleware=[Supervise(timeout=30.0)])`. The agent, its graph and the
+    execution of its tools stay LangChain's, and its event loop stays asyncio. Limits hold for all calls of this object
+    together, in every run, thread and event loop. In the agent's list, middleware before `Supervise` runs outside of
+    supervision; middleware after it is a part of each attempt.
 
-    A call that has its message already, because a person rejected it or a hook said `jump_to="tools"`, does
-    not run: its message is its result.
+    A call that already has its message does not run, and the message is its result. This happens if a person rejected
+    the call, or a hook said `jump_to="tools"`.
 
     Args:
-        timeout: seconds for one attempt of every tool whose policy says nothing else.
-        limit: for all calls together.
-        policies: by tool name. A name that no tool of the agent has, here or in a middleware, ends the agent's first
-            call, before anything runs.
-        middleware: what is around each call, the first outermost, as in `ToolNode`. What it has in `tools`
-            are tools of the agent too.
-        grace: seconds of clean-up after a cancel.
+        timeout: seconds for one attempt of every tool whose policy does not set it.
+        limit: limit for all calls together.
+        policies: policies by tool name. A name that neither the agent nor its middleware has ends the agent's first
+            call with an error, before anything runs.
+        middleware: middleware around each call, the first outermost, as in `ToolNode`. Tools in a middleware's
+            `tools` become tools of the agent.
+        grace: seconds for clean-up after a cancellation.
         handle_tool_errors: as in `ToolNode`. By default a timeout, a rejection or a spent budget becomes a
             message, and every other error is raised.
-        missing: what a name in `policies` is that no tool of the agent has: an "error", or one to "ignore", such
-            as that of a tool which other middleware brings along for some model requests only.
+        missing: "error" to reject a name in `policies` that the agent does not have, "ignore" to accept it, such as a
+            tool that other middleware adds for some model requests only.
 
     Raises:
-        ValueError: for a number out of range; for a policy with `runs_in`, because LangChain's agent runs the bodies.
-        TypeError: for a middleware or an option of the wrong kind.
+        ValueError: if a number is out of range, or a policy has `runs_in`: LangChain's agent runs the bodies itself.
+        TypeError: if a middleware or an option has the wrong type.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         self._checked: set[frozenset[str]] = set()
 
     def statistics(self) -> Statistics:
-        """How many calls run and wait now, and how many threads outlived theirs."""
+        """Return the numbers of running and waiting calls, and of threads that outlived their calls."""
         return self._setup.supervision.statistics()
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Item]]
     ) -> Item:
-        """Supervise a call of an agent that runs async."""
+        """Supervise a call of an agent that runs in an event loop."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
             attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
@@ -125,7 +125,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             )
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Item]) -> Item:
-        """Supervise a call of an agent that runs sync; the rest of the agent's middleware runs in a worker thread."""
+        """Supervise a call of an agent that runs sync; middleware after this one runs in a worker thread."""
 
         async def body(attempt: Attempt, request: ToolCallRequest) -> Item:
             attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
@@ -142,7 +142,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return cast("Item", call.result)
 
     def _around(self, request: ToolCallRequest) -> Surroundings:
-        """The surroundings, with what observers want to know of the tool."""
+        """Return the context of the batch; the tool's description is added only if somebody observes."""
         around, tool = surroundings(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not around.observers.calls:
             return around
@@ -151,11 +151,12 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         return replace(around, describe=lambda _: description, shown=lambda call: shown(call, around.run))
 
     def _check_names(self, request: ToolCallRequest) -> None:
-        """Raise ValueError for what was said of tools that the agent has not; only a run knows which it has."""
-        # Other middleware may bring a tool of which the agent does not know.
+        """Raise `ValueError` for options about tools that the agent lacks; its tools are known only in a run."""
+        # Other middleware may put a tool into the request that is not in the agent's list.
         tools = [*request.runtime.tools, *([request.tool] if request.tool is not None else [])]
         names = frozenset(tool.name for tool in tools)
         if names in self._checked:
+            # Checked once per set of names: the check walks all middleware.
             return
         if self._missing == "error":
             self._setup.supervision.check_tools(names)
@@ -166,7 +167,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What a `Supervise` was built with, ready to use."""
+    """Objects that a `Supervise` prepares once for all its calls."""
 
     supervision: Supervision
     chain: Chain | None
@@ -174,25 +175,25 @@ class _Setup:
     plans: ToolFacts[Plan]
 
     def terms(self, request: ToolCallRequest) -> Terms:
-        """The policy of a request's tool, and the limits that it has to pass."""
+        """Return the policy of the request's tool, and the limits of the call."""
         return self.supervision.terms(request.tool_call, context=partial(context_of, request))
 
     def sync_tool(self, request: ToolCallRequest) -> BaseTool | None:
-        """The tool of a request, if it needs a thread."""
+        """Return the request's tool if it is sync and so needs a thread, else `None`."""
         tool = request.tool
         return tool if tool is not None and self.plans.of(tool).takes_thread else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How the agent executes a request: from its event loop, or from a thread."""
+    """Way in which the agent runs a request: from its event loop, or from a thread."""
 
     body: Callable[[Attempt, ToolCallRequest], Coroutine[Any, Any, Item]]
     takes_thread: Callable[[ToolCallRequest], bool]
 
 
 class _Execution:
-    """One call on its way through the middleware to what the agent does with it."""
+    """Supervised execution of one call: middleware, attempts, and the conversion of errors."""
 
     __slots__ = ("_request", "_setup", "_supervised", "_way")
 
@@ -214,6 +215,7 @@ class _Execution:
 
     async def _answer(self) -> Item:
         answer = _answer_in(self._request)
+        # Checked before the middleware: an approval or a cache must not handle a call that will not run.
         if answer is not None:
             note("answered")
             return answer
@@ -225,16 +227,17 @@ class _Execution:
     async def _attempt(self, request: ToolCallRequest) -> Item:
         supervision, way = self._setup.supervision, self._way
         threads = supervision.threads if way.takes_thread(request) else None
+        # Middleware may have replaced the request, and with it the tool; then the new tool's policy and limits hold.
         terms = None if request is self._request else self._setup.terms(request)
         try:
             output = await self._supervised.attempt(threads, way.body, request, terms=terms)
         except NoKeyError as error:
             return self._without_key(error, request)
-        self._supervised.handled = None  # of an attempt before this one
+        self._supervised.handled = None  # an error that a previous attempt handled is no longer the call's outcome
         return output
 
     def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
-        """What becomes of a key function that failed: if the arguments are wrong, the model is told that instead."""
+        """Answer a call whose key function failed: with invalid arguments if they are, else raise its error."""
         call, tool = request.tool_call, request.tool
         try:
             if tool is not None:
@@ -257,19 +260,21 @@ def _check_arguments(plan: Plan, request: ToolCallRequest) -> None:
 
 
 def _answer_in(request: ToolCallRequest) -> ToolMessage | None:
-    """The message that a call has already; an older one with its id answers another call."""
+    """Return the message that the call already has; an older message with the same id belongs to another call."""
     return answer_of(request.tool_call, messages_in(request.state, "messages"))
 
 
 def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
-    """A sync tool whose `ainvoke` takes the attempt's thread.
+    """Return a copy of a sync tool whose `ainvoke` uses the attempt's thread.
 
-    LangChain would take one of the event loop's, which nobody counts, and which outlives a timeout unseen.
+    LangChain would use a thread of the event loop's executor. Such a thread is not counted by the thread limit, and
+    after a timeout it would go on unnoticed.
     """
 
     async def ainvoke(*args: Any, **kwargs: Any) -> Any:
         return await attempt.run_in_thread(partial(tool.invoke, *args, **kwargs))
 
+    # A copy, because other calls use the tool at the same time. Pydantic models refuse a plain assignment.
     copy = tool.model_copy()
     object.__setattr__(copy, "ainvoke", ainvoke)
     return copy

@@ -1,11 +1,11 @@
-"""The texts in a message's content, and what is shown of them in their place."""
+"""Text blocks of a message's content, and their shortened replacement."""
 
 from collections.abc import Mapping
 from typing import Any, cast
 
 
 def texts_of(content: object) -> list[str]:
-    """The texts of a message, one for each block."""
+    """Return the texts of a message, one for each text block."""
     blocks = content if isinstance(content, list) else [content]
     return [text for block in blocks if (text := _text_of(block)) is not None]
 
@@ -19,7 +19,7 @@ def _text_of(block: object) -> str | None:
 
 
 def with_texts(content: object, texts: list[str]) -> Any:
-    """The content with other texts; blocks that have none left are gone, for no provider wants empty ones."""
+    """Return the content with other texts. Text blocks that became empty are removed: providers reject them."""
     if isinstance(content, str):
         return texts[0]
     left = iter(texts)
@@ -33,7 +33,7 @@ def with_texts(content: object, texts: list[str]) -> Any:
 
 
 def shown(texts: list[str], head: int, tail: int, line: str) -> list[str]:
-    """The texts without what is between head and tail of them all, and the line about it in its place."""
+    """Remove the characters between `head` and `tail` of the joined texts, and put the line in their place."""
     parts: list[str] = []
     start, said = 0, False
     for text in texts:
@@ -43,7 +43,7 @@ def shown(texts: list[str], head: int, tail: int, line: str) -> list[str]:
         if rest := text[max(0, tail - start) :]:
             part = f"{part}\n{rest}" if part.endswith(line) else part + rest
         parts.append(part)
-        start += len(text) + 1  # and the line break between two of them
+        start += len(text) + 1  # the positions count the line break that joins two texts
     return parts
 
 

@@ -1,4 +1,4 @@
-"""How much of a text fits a budget, and where to cut it. Knows neither messages nor tools."""
+"""Search for the part of a text that fits a budget, and for a good place to cut it."""
 
 import unicodedata
 from bisect import bisect_right
@@ -10,28 +10,28 @@ from callboard._calls._thread_pool import Threads
 CountTokens = Callable[[str], int]
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English, roughly; what `langchain_core.messages.utils.count_tokens_approximately` takes too."""
+"""Average for English text, as in `langchain_core.messages.utils.count_tokens_approximately`."""
 
 _MOST_CHARACTERS_PER_TOKEN = 8
-"""So much is looked at for each token of the budget, that a huge text costs no more than a large one."""
+"""Characters examined per token of the budget. The bound keeps counting cheap for huge texts."""
 
 _MOST_TOKENS_PER_CHARACTER = 4
-"""A token of a byte-level tokenizer is a byte at least, and a character at most four."""
+"""Upper bound: a token of a byte-level tokenizer has at least one byte, and UTF-8 at most four per character."""
 
 _NEAR = 5
-"""A line break in the last fifth of what fits is a better place to cut than its end."""
+"""A line break within the last fifth (1 / 5) of the part that fits is preferred as the place to cut."""
 
 _LONGEST_CHARACTER = 32
-"""Code points that are kept together; whoever piles up more accents gets them cut."""
+"""Maximum code points that are kept together; a longer pile of combining accents may be cut."""
 
 
 class Measure:
-    """A budget in characters, or in tokens that somebody counts.
+    """Budget in characters, or in tokens that a function counts.
 
     Args:
-        characters: at most so many.
-        tokens: and at most so many of these, where there is a counter.
-        count: may be slow, and runs in a thread; if it fails, four characters are a token.
+        characters: maximum number of characters.
+        tokens: maximum number of tokens; used only with a counter.
+        count: counter of tokens. It may be slow, so it runs in a thread. If it fails, a token is 4 characters.
     """
 
     def __init__(self, characters: int, tokens: int, count: CountTokens | None) -> None:
@@ -42,25 +42,23 @@ class Measure:
 
     @property
     def page(self) -> int:
-        """How many characters fit as a rule."""
+        """Number of characters that usually fit."""
         return self._characters if self._count is None else max(1, self._tokens * CHARACTERS_PER_TOKEN)
 
     async def fits(self, text: str) -> bool:
-        """Whether a text is within the budget."""
+        """Return whether a text is within the budget."""
         size = len(text)
         if size > self._characters:
             return False
         if self._count is None or size * _MOST_TOKENS_PER_CHARACTER <= self._tokens:
+            # Even the most expensive text of this size fits, so the counter need not run.
             return True
         return await self.most(size, lambda length: text[:length]) == size
 
     async def most(self, size: int, part: Callable[[int], str], share: int = 1) -> int:
-        """The largest number of characters that fits.
+        """Return the largest number of characters that fits.
 
-        Args:
-            size: at most so many.
-            part: the part of the text that has so many.
-            share: take this fraction of the budget, such as 2 for half of it.
+        `part(n)` is the part of the text with n characters, up to `size`. A `share` of 2 allows half of the budget.
         """
         size, count, tokens = min(size, self._characters // share), self._count, self._tokens // share
         if count is None:
@@ -69,6 +67,7 @@ class Measure:
         def search() -> int:
             if count(part(size)) <= tokens:
                 return size
+            # The whole may fit although a part does not: token counts are not quite monotonic. So test it first.
             return bisect_right(range(1, size), tokens, key=lambda length: count(part(length)))
 
         try:
@@ -79,7 +78,7 @@ class Measure:
 
 
 def measure_of(characters: int | None, tokens: int | None, count: CountTokens | None) -> Measure:
-    """The measure for a budget; the one that is not `None` counts."""
+    """Return the measure of a budget, given either in characters or in tokens."""
     if characters is not None:
         return Measure(characters, 0, None)
     assert tokens is not None
@@ -88,19 +87,19 @@ def measure_of(characters: int | None, tokens: int | None, count: CountTokens | 
 
 
 def end_before(text: str, at: int) -> int:
-    """A good place to end at or before `at`: after a line, or at least not within a character."""
+    """Return a good end at or before `at`: after a line break, or else not within a visible character."""
     line = text.rfind("\n", at - at // _NEAR, at)
     return line + 1 if line >= 0 else _between_characters(text, at, -1)
 
 
 def begin_after(text: str, at: int) -> int:
-    """A good place to begin at or after `at`."""
+    """Return a good beginning at or after `at`."""
     line = text.find("\n", at, at + (len(text) - at) // _NEAR)
     return line + 1 if line >= 0 else _between_characters(text, at, +1)
 
 
 def _between_characters(text: str, at: int, step: int) -> int:
-    """The nearest place that splits no pair and no accent from its letter, if one is near."""
+    """Return the nearest position that splits neither a surrogate pair nor a letter from its accent, or `at`."""
     place = at
     for _ in range(_LONGEST_CHARACTER):
         if not 0 < place < len(text) or not _belong_together(text[place - 1], text[place]):
@@ -110,7 +109,7 @@ def _between_characters(text: str, at: int, step: int) -> int:
 
 
 def _belong_together(before: str, after: str) -> bool:
-    """Most of what Unicode's annex 29 does not break between; the rest is rare, and nothing is lost by it."""
+    """Return whether two code points form one visible character: the frequent cases of Unicode's annex 29."""
     return (
         unicodedata.category(after).startswith("M")
         or "\u200d" in (before, after)  # joins emoji

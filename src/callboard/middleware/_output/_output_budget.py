@@ -1,4 +1,4 @@
-"""`OutputBudget`: show what fits of a result, and keep the rest where the model can read it."""
+"""`OutputBudget`: show the part of a result that fits, and store the whole for the model to read."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection
@@ -24,33 +24,32 @@ _DEFAULT = 20_000
 
 
 class OutputBudget:
-    """Shows what fits of each result; the whole of it goes to the store, and a tool reads ranges of it.
+    """Shortens long results; the whole text is stored, and a tool lets the model read ranges of it.
 
-    What is left out is said in one line, with the call that reads it. The tool, `read_output`, is added to the
-    node's tools; offer it to the model too. Its own answers are within the budget.
+    One line replaces the removed text and shows the tool call that reads it. The tool, `read_output`, is added to the
+    node's tools; bind it to the model as well. Its own answers stay within the budget.
 
-    The text is kept in `store`, else in the store of the graph, else, or if that fails, in this process. It is
-    kept for the thread of the conversation, and can be read from there only. The budget is for texts: images
-    and other blocks stay, and so does the artifact. The line about the rest is not counted.
+    The text is kept in `store`, else in the graph's store. Without a store, or if that fails, it is kept in this
+    process. It belongs to the conversation thread, and can be read only from there. The budget is for texts: images,
+    other blocks and the artifact stay as they are. The line about the removed text is not counted.
 
     Args:
-        characters: how many of a result are shown, at least 1; 20,000 where nothing else is said.
-        tokens: how many tokens instead.
-        count_tokens: takes a text and returns how many tokens it has; runs in a thread. By default four
-            characters are a token.
-        keep: show the "head" of a text, or half of the budget from "both" ends.
-        tools: the names of those that have this budget; `None` for all.
-        exclude: the names of those that have none.
-        store: where texts are kept; has to outlive the runs in which they are read.
-        namespace: where in the store.
-        memory: characters that are kept in this process at most; what was not read for longest goes first.
-        reader: the name of the tool.
-        missing: what a name in `tools` or `exclude` is that no tool of the node has: an "error", or one to "ignore".
+        characters: maximum characters shown of a result, at least 1; 20,000 if `tokens` is not given either.
+        tokens: maximum tokens shown instead, at least 1.
+        count_tokens: a function that counts the tokens of a text; it runs in a thread. Default: 4 characters per token.
+        keep: "head" to show the beginning of a text, "both" to show beginning and end with half of the budget each.
+        tools: names of the tools with this budget; `None` for all.
+        exclude: names of the tools without it.
+        store: LangGraph store for the texts; must outlive the runs in which they are read.
+        namespace: namespace in the store.
+        memory: maximum characters kept in this process; the least recently read text is evicted.
+        reader: name of the reading tool.
+        missing: "error" to reject names in `tools` or `exclude` that the node does not have, "ignore" to accept them.
 
     Raises:
-        ValueError: for a number out of range, two budgets in one, or a namespace that no store has.
-        TypeError: for an option of the wrong kind.
-        ImportError: without the extra `middleware`.
+        ValueError: if a number is out of range, both budgets are given, or the namespace is invalid for a store.
+        TypeError: if an option has the wrong type.
+        ImportError: if the extra `middleware` is not installed.
     """
 
     def __init__(
@@ -88,14 +87,14 @@ class OutputBudget:
         self._missing: Missing = missing
 
     def check_tools(self, tools: Collection[str]) -> None:
-        """Raise ValueError if a tool that was named is not among these."""
+        """Raise `ValueError` if the node lacks a tool that is named here."""
         check_tool_names("OutputBudget(tools=...)", self._only or (), tools, self._missing)
         check_tool_names("OutputBudget(exclude=...)", self._exclude, tools, self._missing)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
-        """Run the call and cut what it returns."""
+        """Run the call and shorten its result."""
         output = await call_next(request)
         if not self._applies_to(request):
             return output
@@ -104,12 +103,13 @@ class OutputBudget:
         return with_entries(output, lambda entry: cut.get(id(entry), entry))
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Cut the text of an error that became a message outside of all middleware."""
+        """Shorten an error message that was made outside of all middleware."""
         return await self._message(message, request.runtime) if self._applies_to(request) else message
 
     def _applies_to(self, request: ToolCallRequest) -> bool:
         name = request.tool_call["name"]
         if isinstance(request.tool, _Reader) or name in self._exclude:
+            # Never the answers of a reader, of this or another `OutputBudget`: each page would be stored again.
             return False
         return self._only is None or name in self._only
 
@@ -119,8 +119,9 @@ class OutputBudget:
         if await self._measure.fits(text):
             return message
         head, tail = await self._ends(text)
-        if head >= tail:  # for a counter that counts more in the whole than in its parts
+        if head >= tail:  # a counter may count more tokens in the whole than in both parts: nothing to remove
             return message
+        # Stored before the line is written: the line must not offer an id that cannot be read.
         output_id = await self._outputs.keep(text, runtime)
         note("output_cut", characters=len(text), left_out=tail - head, kept=output_id is not None)
         parts = shown(texts, head, tail, self._line(len(text), head, tail, output_id))
@@ -130,7 +131,7 @@ class OutputBudget:
         return message.model_copy(update=update)
 
     async def _ends(self, text: str) -> tuple[int, int]:
-        """Where the shown head ends and the shown tail begins."""
+        """Return the end of the shown head and the beginning of the shown tail."""
         size = len(text)
         share = 2 if self._keep == "both" else 1
         head = end_before(text, await self._measure.most(size, lambda length: text[:length], share))
@@ -157,6 +158,7 @@ class OutputBudget:
         if length is not None and length < 1:
             raise ToolException(f"A length of {length} reads nothing. Take 1 or more.")
         most = min(size - start, self._measure.page if length is None else length)
+        # At least one character, so that a model that follows the line always makes progress.
         end = start + max(1, await self._measure.most(most, lambda length: text[start : start + length]))
         if end == size:
             return f"{text[start:]}\n[The end: {end - start:,} characters from {start} on, of {size:,}.]"
@@ -180,7 +182,7 @@ class OutputBudget:
 
 
 class _Reader(StructuredTool):
-    """The tool that reads what was left out; what it returns is never cut, by no middleware of this kind."""
+    """Tool that reads stored texts. No `OutputBudget` shortens its answers."""
 
 
 def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awaitable[str]]) -> BaseTool:
@@ -201,7 +203,7 @@ def _reader_tool(name: str, read: Callable[[str, int, int | None, Runtime], Awai
 
 
 def _with_id(extra: dict[str, Any], output_id: str) -> dict[str, Any]:
-    """What programs find beside the text, `{"callboard": {"output_id": ...}}`, along with what was there."""
+    """Add the output's id for programs, `{"callboard": {"output_id": ...}}`, to the existing entries."""
     about = extra.get("callboard")
     return {**extra, "callboard": {**(about if isinstance(about, dict) else {}), "output_id": output_id}}
 

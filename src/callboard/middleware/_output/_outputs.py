@@ -1,4 +1,4 @@
-"""Where texts go that are too long to show: to a LangGraph store, or into memory."""
+"""Storage of the full texts of shortened results: in a LangGraph store, or in memory."""
 
 import json
 import re
@@ -18,21 +18,22 @@ from callboard.tools._vocabulary import ToolRuntime
 Runtime = ToolRuntime[Any, Any]
 
 _PATIENCE = 10.0
-"""Seconds that a store has to take a text."""
+"""Maximum seconds for storing one text."""
 
 _NOT_FOR_STORES = re.compile("[\\0\ud800-\udfff]")
+"""Characters that some stores reject: NUL and lone surrogates."""
 
 _ID_BYTES = 12
-"""Enough that nobody guesses one, and few enough for a model to write it down without a slip."""
+"""96 bits: nobody can guess an id, and a model still copies it without mistakes."""
 
 
 class Outputs:
-    """Texts by id. Those of one conversation thread cannot be found from another.
+    """Texts by id, separate for each conversation thread.
 
     Args:
-        store: goes before the store of the graph.
-        namespace: where in the store; the thread's name is added.
-        memory: characters kept in this process where no store takes them; the longest unread go first.
+        store: preferred to the graph's store.
+        namespace: namespace in the store; the thread's name is appended.
+        memory: maximum characters kept in this process when no store takes them.
     """
 
     def __init__(self, store: BaseStore | None, namespace: tuple[str, ...], memory: int) -> None:
@@ -42,10 +43,11 @@ class Outputs:
         self._namespace = namespace
         self._memory: LRUCache[tuple[str, str], str] = LRUCache(memory, getsizeof=len)
         self._lock = threading.Lock()
+        # Calls of several event loops and threads share the memory, and reading reorders it.
         self._door = StoreDoor()
 
     async def keep(self, text: str, runtime: Runtime) -> str | None:
-        """Put a text away and return its id, or `None` if nothing takes it."""
+        """Store a text and return its id, or `None` if neither a store nor the memory takes it."""
         output_id, thread = secrets.token_urlsafe(_ID_BYTES), _thread(runtime.config)
         store = self._store_for(runtime)
         if store is not None and await self._stored(store, thread, output_id, text):
@@ -53,11 +55,8 @@ class Outputs:
         return output_id if self._remember((thread, output_id), text) else None
 
     async def find(self, output_id: str, runtime: Runtime) -> str | None:
-        """The text, or `None` if there is none of this id in this thread.
-
-        Raises:
-            Exception: whatever the store raises.
-        """
+        """Return a text, or `None` if this thread has no text with this id. Raises any error of the store."""
+        # The thread comes from the configuration, not from the model: an id of another thread finds nothing.
         thread = _thread(runtime.config)
         with self._lock:
             text = self._memory.get((thread, output_id))
@@ -67,8 +66,9 @@ class Outputs:
         return None if value is None else _unpacked(value)
 
     async def _stored(self, store: BaseStore, thread: str, output_id: str, text: str) -> bool:
-        """Whether the store has taken a text, and left the call enough of its time to end well."""
+        """Return whether the store took the text; use at most half of the call's time for it."""
         try:
+            # A slow store must not turn a finished result into a timeout.
             with fail_after(min(_PATIENCE, remaining() / 2)):
                 await self._door.put(store, (*self._namespace, thread), output_id, _packed(text))
         except Exception as error:
@@ -83,13 +83,13 @@ class Outputs:
         try:
             with self._lock:
                 self._memory[key] = text
-        except ValueError:  # larger than the whole memory
+        except ValueError:  # larger than the whole memory limit
             return False
         return True
 
 
 def _thread(config: RunnableConfig) -> str:
-    """The label of a conversation thread; labels must not be empty, nor contain a period."""
+    """Return the namespace label of a conversation thread: never empty and without a period, which stores reject."""
     thread_id = config.get("configurable", {}).get("thread_id")
     if thread_id is None:
         return "no thread"
@@ -97,7 +97,7 @@ def _thread(config: RunnableConfig) -> str:
 
 
 def _packed(text: str) -> dict[str, str]:
-    """A text as a store can take it: PostgreSQL's JSON has no NUL, and UTF-8 no half of a surrogate pair."""
+    """Return a form that every store takes: PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates."""
     if _NOT_FOR_STORES.search(text):
         return {"json": json.dumps(text)}
     return {"text": text}
