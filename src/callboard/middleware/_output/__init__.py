@@ -1,1 +1,1 @@
-"""`OutputBudget`: long results cut, the rest kept where a tool can read it."""
+"""`OutputBudget`: shortening of long results, which a tool can read in full."""

@@ -1,1 +1,1 @@
-"""`Redact`: secrets and personal data, kept from everything outside."""
+"""`Redact`: tokens in place of secrets and personal data in arguments, results and errors."""

@@ -1,8 +1,8 @@
-"""Credentials: keys of services, tokens, passwords where they are assigned, sent or part of a URL.
+"""Detectors of credentials: keys of services, tokens, and passwords in assignments, headers and URLs.
 
-Every search takes time in proportion to its text: repetitions are bounded, or begin only where no other of
-their kind can have begun. Expressions begin with a literal where they can, and look behind afterwards, and they
-are for lower case where case does not matter: then most of a text is skipped.
+The text may be hostile, so every search takes linear time: repetitions are bounded, or can begin only where no other
+repetition of the same kind can. Expressions begin with a literal where possible, and check what precedes it with a
+lookbehind; so the regex engine skips most of a text quickly. Case-insensitive ones search a lower-case copy instead.
 """
 
 import base64
@@ -17,12 +17,12 @@ from callboard.middleware._redact._detectors import Detector, Span, spans_of
 
 
 def _keys(*forms: tuple[str, str]) -> str:
-    """A pattern for words that begin and go on as one of these pairs says."""
+    """Return a pattern for words that consist of one of these pairs of beginning and rest."""
     return "(?a)(?:" + "|".join(rf"{head}(?<![\w-]{head}){rest}(?![\w-])" for head, rest in forms) + ")"
 
 
 def _is_mixed(found: str) -> bool:
-    """Letters and digits: names of classes and files mostly have letters only."""
+    """Return whether there are both letters and digits. Names of classes and files usually have letters only."""
     return any(char.isdigit() for char in found) and any(char.isalpha() for char in found)
 
 
@@ -63,6 +63,7 @@ _SERVICES = (
     ),
 )
 
+# Three parts: two or more after the header for JWS, four for JWE, and a JWS without a signature.
 _JWT = r"(?a)eyJ(?<![\w-]eyJ)[\w-]{8,}(?:\.[\w-]*(?:\.[\w-]+){3}|(?:\.[\w-]+){2}|\.[\w-]+\.(?![\w-]))"
 
 
@@ -77,6 +78,7 @@ def _is_jwt(found: str) -> bool:
 
 _PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+# Possessive quantifiers (`++`): no backtracking over a long body, which would take quadratic time.
 _PEM_BODY = re.compile(
     r"(?:(?:\s|\\[nr])*+(?:[A-Za-z-]{1,20}+: [^\n\\]{0,80}+|[A-Za-z0-9+/=]{16,}+))++"
     r"(?:(?:\n|\\n)[A-Za-z0-9+/=]{1,15}+)?"
@@ -84,8 +86,9 @@ _PEM_BODY = re.compile(
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Blocks of RFC 7468; of one that was cut off, what there is of it."""
+    """Yield the spans of key blocks (RFC 7468), truncated ones included, because half a key is a secret as well."""
     done = 0
+    # Both lists are walked once, forwards: searching the end anew for each beginning would take quadratic time.
     ends = [end.end() for end in _PEM_END.finditer(text)]
     ends.reverse()
     for begin in _PEM_BEGIN.finditer(text):
@@ -107,7 +110,7 @@ _REFERENCE = re.compile(
 
 
 def _is_written_out(value: str) -> bool:
-    """Whether this is a value, and neither a plain word nor a variable that holds one."""
+    """Return whether a value is a literal secret, and neither a plain word nor a reference to a variable."""
     return _PLAIN_WORD.fullmatch(value) is None and _REFERENCE.fullmatch(value) is None
 
 
@@ -142,17 +145,18 @@ _AUTHORIZATION = (
 
 
 def _authorizations(text: str) -> Iterator[Span]:
-    """RFC 9110, section 11.6.2; also without the name of the header."""
+    """Yield credentials after an `Authorization` header (RFC 9110, section 11.6.2) or a bare scheme name."""
     lowered = _lowered(text)
     for pattern, check in _AUTHORIZATION:
         yield from (span for span in spans_of(pattern, lowered) if check(text[slice(*span)]))
 
 
 def _lowered(text: str) -> str:
-    """Returns a text in lower case, every character in its old place."""
+    """Return the text in lower case with every character at its old index."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered
+    # A few characters become longer in lower case, such as U+0130. They stay as they are, or all spans would shift.
     return "".join(char.lower() if len(char.lower()) == 1 else char for char in text)
 
 
@@ -189,7 +193,7 @@ def _assignments(text: str) -> Iterator[Span]:
         start, end = found.span(found.lastgroup or 0)
         if found.lastgroup == "bare":
             end -= text[end - 1] == "."
-            # After a colon a word may be prose or a type: `password: required`.
+            # After a colon a plain word may be prose or a type: `password: required`.
             if found["sign"] == ":" and _PLAIN_WORD.fullmatch(text, start, end):
                 continue
         if _is_password(text[start:end]):
@@ -197,10 +201,10 @@ def _assignments(text: str) -> Iterator[Span]:
 
 
 def _is_password(value: str) -> bool:
-    """Whether a key such as `password` may have this value, or it is a word about one."""
+    """Return whether a value looks like a password, not like a placeholder or a reference to one."""
     if len(value) < 4 or len(set(value)) == 1 or _ABOUT_VALUES.fullmatch(value) or _REFERENCE.fullmatch(value):
         return False
-    # `password=password` hands an argument on.
+    # `password=password` passes a variable on.
     return _HANDED_ON.fullmatch(value) is None
 
 
@@ -215,7 +219,7 @@ def _random_texts(text: str) -> Iterator[Span]:
 
 
 def _entropy(text: str) -> float:
-    """Shannon's entropy of a text, in bits for each character; a text that a machine has drawn has much."""
+    """Return Shannon's entropy in bits per character; high for random text."""
     shares = (count / len(text) for count in Counter(text).values())
     return -sum(share * math.log2(share) for share in shares)
 
@@ -230,4 +234,4 @@ CREDENTIALS = (
 )
 
 CREDENTIALS_ON_DEMAND = (Detector("high_entropy", _random_texts),)
-"""What looks random may be a hash, or a picture."""
+"""Detectors that must be chosen by name: random-looking text may as well be a hash or an image."""

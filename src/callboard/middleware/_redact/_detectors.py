@@ -1,7 +1,4 @@
-"""Where secrets stand in a text: detectors, and what becomes of findings that overlap.
-
-Plain functions on strings; knows neither tools nor calls.
-"""
+"""Detectors of secrets in a text, and the merging of overlapping findings."""
 
 import base64
 import json
@@ -13,9 +10,10 @@ from urllib.parse import quote, quote_plus
 
 Span = tuple[int, int]
 Finder = Callable[[str], Iterable[Span]]
-"""From a text to the (start, end) of what it finds."""
+"""Function that yields the (start, end) of everything it finds in a text."""
 
 KIND = r"[a-z][a-z0-9_]{0,31}"
+"""Form of a detector's name, which becomes a part of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +21,15 @@ class Detector:
     """Finds one kind of secret.
 
     Args:
-        name: the kind, as it stands in tokens: up to 32 lower-case letters, digits and underscores.
+        name: kind of the secret, used in tokens: up to 32 lower-case letters, digits and underscores, a letter first.
         find: a regular expression, or a function from a text to (start, end) spans. If the expression has a
             group named `secret`, only the group is the secret. Expressions should take linear time.
-        check: says of what was found whether it really is one; by default everything is.
-        keys: a regular expression; a string under a dict key in which it is found is a secret as a whole.
+        check: predicate of a found text; a match counts only if it is true.
+        keys: a regular expression for dict keys. A string under a matching key is a secret as a whole.
 
     Raises:
-        ValueError: for a name of another form, or an expression that is none.
-        TypeError: for a `find` that is neither an expression nor a function.
+        ValueError: if the name has another form, or an expression is not valid.
+        TypeError: if `find` is neither an expression nor a function.
     """
 
     name: str
@@ -48,17 +46,18 @@ class Detector:
             object.__setattr__(self, "keys", _compiled("keys", self.keys))
 
     def spans(self, text: str) -> Iterator[Span]:
-        """The (start, end) of every secret of this kind in a text."""
+        """Yield the (start, end) of every secret of this kind in a text."""
         found = spans_of(self.find, text) if isinstance(self.find, re.Pattern) else self._of_function(text)
         return found if self.check is None else (span for span in found if self.check(text[slice(*span)]))
 
     def is_key(self, name: str) -> bool:
-        """Whether a string under this dict key is a secret."""
+        """Return whether strings under this dict key are secrets."""
         return isinstance(self.keys, re.Pattern) and self.keys.search(name) is not None
 
     def _of_function(self, text: str) -> Iterator[Span]:
         assert callable(self.find)
         for start, end in self.find(text):
+            # Functions of users may return spans outside of the text; clip them, or slices would be wrong.
             first, last = max(0, start), min(end, len(text))
             if first < last:
                 yield first, last
@@ -78,26 +77,27 @@ def _compiled(argument: str, expression: object) -> re.Pattern[str]:
 
 
 def spans_of(pattern: re.Pattern[str], text: str) -> Iterator[Span]:
-    """Where an expression matches; where its group `secret` does, if it has one."""
+    """Yield the spans of all matches, or of their group `secret` if the expression has one."""
     group = "secret" if "secret" in pattern.groupindex else 0
     return (match.span(group) for match in pattern.finditer(text) if match[group])
 
 
 class Finding(NamedTuple):
-    """A secret in a text."""
+    """Secret found in a text."""
 
     start: int
     end: int
     kind: str
     weight: int
-    """The length of the longest span it was joined from, whose kind it has."""
+    """Length of the longest span that was merged into it; that span gives the kind."""
 
 
 def findings(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = ()) -> list[Finding]:
-    """What the detectors find in a text, in order and without overlaps.
+    """Return the secrets in a text, in order and without overlaps.
 
-    Spans that overlap become one, of the kind of the longest; of two as long, the first to begin, and then that
-    of the earlier detector. `tokens` stay whole: what is inside one is no secret, what reaches into it takes it in.
+    Overlapping spans become one, with the kind of the longest. Among equally long ones, the first to begin wins, then
+    the earlier detector. Existing `tokens` are not split: a finding inside a token is dropped, and one that overlaps a
+    token includes it as a whole.
     """
     found = [Finding(*span, one.name, span[1] - span[0]) for one in detectors for span in one.spans(text)]
     if not found:
@@ -108,7 +108,7 @@ def findings(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = 
 
 
 def _joined(found: list[Finding]) -> list[Finding]:
-    found.sort(key=lambda one: (one.start, -one.end))  # stable, so the order of detectors decides the rest
+    found.sort(key=lambda one: (one.start, -one.end))  # stable: for equal spans the order of detectors decides
     joined = found[:1]
     for one in found[1:]:
         last = joined[-1]
@@ -121,7 +121,7 @@ def _joined(found: list[Finding]) -> list[Finding]:
 
 
 def literals(values: Iterable[str]) -> Finder:
-    """Finds these values: as they are, percent-encoded, escaped as in JSON or `repr`, in base64 and in hex."""
+    """Return a finder of these values: plain, percent-encoded, escaped as in JSON or `repr`, in base64 and in hex."""
     forms = sorted({form for value in values for form in _forms(value)})
 
     def find(text: str) -> Iterator[Span]:
@@ -139,9 +139,10 @@ def _forms(value: str) -> Iterator[str]:
     yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (quote(raw, safe=""), quote(raw), quote_plus(raw), raw.hex(), raw.hex().upper())
     if len(raw) < 6:
-        return  # so little base64 turns up anywhere
+        return  # so few characters of base64 occur by chance
     for offset in range(3):
-        # Inside longer base64 a value has one of three forms; what it shares with its neighbours is left out.
+        # Within longer base64 a value has three possible forms, by its offset modulo 3. The characters at both ends
+        # also encode neighbouring bytes, so they are left out.
         whole = base64.b64encode(b"\0" * offset + raw).rstrip(b"=").decode()
         core = whole[(0, 2, 3)[offset] : len(whole) - (0 if (offset + len(raw)) % 3 == 0 else 1)]
         yield from (core, core.replace("+", "-").replace("/", "_"))

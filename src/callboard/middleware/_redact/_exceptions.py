@@ -1,4 +1,4 @@
-"""Exceptions without secrets: cleared in place where that is enough, so that their types stay."""
+"""Removal of secrets from exceptions, in place if possible, so that their types stay."""
 
 import inspect
 from collections.abc import Iterator
@@ -10,15 +10,16 @@ from callboard.middleware._redact._values import Named, Text, Walk
 from callboard.tools._interrupted import CallsInterrupted
 
 _DEEPEST = 32
-"""Causes of causes, and groups in groups, that are read; of what is behind them only the types are kept."""
+"""Maximum depth of causes and groups. Deeper errors are replaced, and only their type names are kept."""
 
 _IDENTITY = frozenset(("tool", "call_id", "tool_call_id"))
+"""Attributes that identify the call. They stay, because callers match on them."""
 
 
 class RedactedError(CallboardError):
     """Stands for an error whose own text could not be cleared of secrets.
 
-    `original` is the name of its type. The text, with tokens for secrets, is its `args[0]`.
+    `original` is the name of the error's type. `args[0]` is that name and the text, with tokens for secrets.
     """
 
     def __init__(self, original: str, text: str) -> None:
@@ -27,26 +28,27 @@ class RedactedError(CallboardError):
 
 
 class Clearing:
-    """Takes secrets out of exceptions, and out of what they hang on to.
+    """Replaces secrets in exceptions, and in their causes, contexts, members and attributes.
 
     Args:
-        text: from a text to one without secrets.
-        named: the same for a text with a name.
+        text: a function that returns a text without secrets.
+        named: the same for a text under a name.
     """
 
     def __init__(self, text: Text, named: Named) -> None:
         self._text = text
         self._named = named
-        # By identity, with the error itself: the identity of one that is gone is given to the next.
+        # Keyed by `id()`. The error itself is kept as well, because the id of a freed object may be reused.
         self._done: dict[int, tuple[BaseException, BaseException]] = {}
         self._depth = 0
 
     def of(self, error: BaseException) -> BaseException:
-        """The error, or what stands for it if `str` or `repr` of it show secrets all the same."""
+        """Return the cleared error, or a `RedactedError` if its `str` or `repr` still shows secrets."""
         if id(error) in self._done:
             return self._done[id(error)][1]
         if self._depth == _DEEPEST:
             return RedactedError(type(error).__qualname__, "")
+        # Registered before its parts are visited: causes and contexts may form a cycle.
         self._done[id(error)] = error, error
         self._depth += 1
         try:
@@ -57,17 +59,17 @@ class Clearing:
         return cleared
 
     def copy(self, error: BaseException) -> BaseException:
-        """The error, or what stands for it if it shows secrets; for one that is not on its way, but somebody's."""
+        """Return the error, or a stand-in if it shows secrets. The error is not changed: somebody else may own it."""
         return error if self._is_clear(error) else self._stand_in(error)
 
     def control_flow(self, error: Exception) -> None:
-        """Clear the questions or the command that control flow carries; it stays itself."""
+        """Clear the interrupts or the command that control flow carries, in place; its type must not change."""
         error.args = self._walk(error.args)
         if isinstance(error, CallsInterrupted):
             error.interrupts = error.args[0]
 
     def _walk(self, value: Any) -> Any:
-        # Made anew, because one that is kept would lead back here, and from here to the errors.
+        # A new walk each time: a stored one would form a reference cycle with this object and all errors.
         return Walk(self._text, self._named, self.of)(value)
 
     def _cleared(self, error: BaseException) -> BaseException:
@@ -84,7 +86,7 @@ class Clearing:
         return cleared
 
     def _in_place(self, error: BaseException) -> None:
-        """Clear what may be assigned to; whether anything shows all the same is asked afterwards."""
+        """Clear everything that can be assigned; `_is_clear()` checks afterwards whether that was enough."""
         for name in ("args", *_slots(type(error))):
             with suppress(Exception):  # unset, or read only
                 value = getattr(error, name)
@@ -98,6 +100,7 @@ class Clearing:
                 vars(error)[name] = self._walk(value)
 
     def _is_clear(self, error: BaseException) -> bool:
+        # Clearing a text again must change nothing. A `__str__` may use data that cannot be assigned.
         return all(self._text(text) == text for text in _texts(error))
 
     def _stand_in(self, error: BaseException) -> RedactedError:
@@ -120,7 +123,7 @@ class Clearing:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """What an exception shows of itself."""
+    """Yield the texts that logs and models may show of an exception."""
     for show in (str, repr):
         try:
             yield show(error)
@@ -129,7 +132,7 @@ def _texts(error: BaseException) -> Iterator[str]:
 
 
 def _slots(kind: type) -> Iterator[str]:
-    """Attributes that are not in `__dict__`: the `filename` of an OSError, `__slots__`."""
+    """Yield attributes that are not in `__dict__`: `__slots__`, and built-in ones such as `OSError.filename`."""
     for base in kind.__mro__:
         if base in (BaseException, object):
             continue

@@ -1,4 +1,4 @@
-"""Numbers of bank accounts, by the registry of IBANs (ISO 13616) that the library schwifty keeps."""
+"""Detector of bank account numbers: IBANs (ISO 13616), by the registry in the library schwifty."""
 
 import re
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ def _ibans(text: str) -> Iterator[Span]:
 
 @cache
 def _rest(country: str) -> re.Pattern[str] | None:
-    """What follows the country and the check digits; `None` if nothing does."""
-    # An extra; whoever asks for this detector has seen that it is there.
+    """Return the pattern that follows the country and check digits; `None` if the country has no IBANs."""
+    # From an extra; `detectors_of()` has checked that it is installed.
     from schwifty import IBAN
     from schwifty.exceptions import SchwiftyException
 
@@ -33,7 +33,7 @@ def _rest(country: str) -> re.Pattern[str] | None:
 
 
 def _is_valid(written: str) -> bool:
-    """Whether structure and check digits are right."""
+    """Return whether structure and check digits are valid."""
     from schwifty import IBAN
 
     return IBAN(_SEPARATOR.sub("", written), allow_invalid=True).is_valid

@@ -1,8 +1,8 @@
-"""Personal data: addresses, numbers of phones, cards and accounts.
+"""Detectors of personal data: e-mail and IP addresses, numbers of phones, cards and accounts.
 
-Every search takes time in proportion to its text: repetitions are bounded, or begin only where no other of
-their kind can have begun. Where an expression can begin with a letter or a sign it does, and looks behind
-afterwards: then most of a text is skipped.
+The text may be hostile, so every search takes linear time: repetitions are bounded, or can begin only where no other
+repetition of the same kind can. Expressions begin with a character of the match where possible, and check what
+precedes it with a lookbehind; so the regex engine skips most of a text quickly.
 """
 
 import ipaddress
@@ -19,11 +19,12 @@ _FILES = frozenset(("png", "jpg", "jpeg", "gif", "svg", "webp"))
 
 def _is_address(found: str) -> bool:
     local, _, domain = found.rpartition("@")
-    # `git@github.com:` is a remote, `icon@2x.png` a file.
+    # `git@github.com:` is a remote repository, and `icon@2x.png` a file.
     return local != "git" and domain.rpartition(".")[2].lower() not in _FILES
 
 
-# All but the first digit is looked ahead for, so that a number which is none does not hide one inside it.
+# Only the first digit is consumed; the rest is a lookahead. So a long number that is no card cannot hide a card that
+# begins inside it.
 _CARD_FORM = re.compile(
     r"\d(?<![^\W_]\d)(?<!\d\.\d)(?=(?P<rest>\d{13,18}"
     r"|\d{3}([ \u00a0.\u2010-\u2015-])\d{4}(?:\2\d{4}){2}(?:\2\d{1,3})?"
@@ -48,7 +49,7 @@ def _is_card(found: str) -> bool:
 
 
 def _luhn(digits: str) -> bool:
-    """The check digit of ISO/IEC 7812-1, annex B."""
+    """Return whether the check digit is right (ISO/IEC 7812-1, annex B)."""
     numbers = [int(digit) for digit in digits]
     return (sum(numbers[::-2]) + sum(_DOUBLED[number] for number in numbers[-2::-2])) % 10 == 0
 
@@ -85,7 +86,7 @@ PERSONAL_ON_DEMAND = (
     Detector("ip", _IP, check=_is_ip),
     Detector("us_ssn", _SSN),
 )
-"""Forms that too many harmless numbers have as well."""
+"""Detectors that must be chosen by name: too many harmless numbers look the same."""
 
 LIBRARIES = {PHONES.name: "phonenumbers", IBANS.name: "schwifty"}
-"""By detector, the library that it asks."""
+"""Library that each of these detectors needs."""

@@ -1,7 +1,7 @@
-"""Telephone numbers in international form, by the numbering plans that the library phonenumbers keeps.
+"""Detector of telephone numbers in international form, by the numbering plans in the library phonenumbers.
 
-A number counts if there is such a country and its numbers can be that long ("possible", as the library says). Which
-numbers are given out ("valid") changes every month, and those that people make up in examples never are.
+A number counts if its country exists and has numbers of that length ("possible" in the library's terms). Checking for
+assigned numbers ("valid") would miss made-up examples, and the assigned ranges change every month.
 """
 
 import re
@@ -13,9 +13,9 @@ _FORM = re.compile(r"\+(?<![\w+]\+)\d(?:[ \u00a0.()/\u2010-\u2015-]{0,3}\d){7,15
 _GROUP = re.compile(r"\d+")
 _NORTH_AMERICA = "1"
 _WITHIN = ("044", "045", "0", "1")
-"""Of Mexico's mobile telephones, of most other countries, and of Mexico's again, abroad: gateways still write it."""
+"""Prefixes after the country code that are valid only for domestic calls, but that gateways still write."""
 _LONGEST_CODE = 12
-"""Characters, with all that may stand between three digits."""
+"""Maximum characters of a country code: three digits and the separators between them."""
 
 
 def _phones(text: str) -> Iterator[Span]:
@@ -25,8 +25,8 @@ def _phones(text: str) -> Iterator[Span]:
 
 
 def _has_country(found: str) -> bool:
-    """Whether a number begins with the code of a country; none is the beginning of another."""
-    # An extra, as below; whoever asks for this detector has seen that it is there.
+    """Return whether a number begins with a country code; no code is a prefix of another."""
+    # From an extra; `detectors_of()` has checked that it is installed.
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
     digits = "".join(_GROUP.findall(found[:_LONGEST_CODE]))
@@ -34,13 +34,13 @@ def _has_country(found: str) -> bool:
 
 
 def _end(found: str) -> int:
-    """Where a number ends, which other digits may follow; 0 if it is none."""
+    """Return the end of the longest number at the beginning; other digits may follow it. 0 if there is none."""
     ends = [group.end() for group in _GROUP.finditer(found)]
     return next((end for end in reversed(ends) if _FORM.fullmatch(found, 0, end) and _is_number(found[:end])), 0)
 
 
 def _is_number(written: str) -> bool:
-    """Whether it is one, also with a prefix behind the country's code that is dialled within the country only."""
+    """Return whether a text is a number, as written or without a prefix for domestic calls."""
     return _is_possible(written) or any(map(_is_possible, _without_prefix("".join(_GROUP.findall(written)))))
 
 
@@ -60,7 +60,7 @@ def _is_possible(written: str) -> bool:
         number = parse(written)
     except NumberParseException:
         return False
-    # In North America no number begins with 0 or 1; of that, the library speaks of valid numbers only.
+    # In North America no number begins with 0 or 1; the library checks that only for "valid" numbers.
     return is_possible_number(number) and not (
         number.country_code == 1 and national_significant_number(number).startswith(("0", "1"))
     )

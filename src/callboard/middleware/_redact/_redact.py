@@ -1,4 +1,4 @@
-"""`Redact`: secrets and personal data become tokens, and values again for the tools that need them."""
+"""`Redact`: tokens in place of secrets and personal data, and values in place of tokens for chosen tools."""
 
 import logging
 import secrets as randomness
@@ -21,33 +21,33 @@ from callboard.tools._tool_names import Missing, check_argument_names, check_mis
 from callboard.tools._vocabulary import ToolCallRequest
 
 _NESTED = 8
-"""A value may contain tokens, and so may theirs."""
+"""Maximum rounds of opening: a value may contain tokens, whose values may contain tokens again."""
 
 _log = logging.getLogger("callboard")
 
 
 class Redact:
-    """Hides secrets and personal data in arguments, results and errors behind tokens.
+    """Replaces secrets and personal data in arguments, results and errors by tokens.
 
-    A token such as `<email:7f3a9c04b1d2>` is the kind and an HMAC-SHA256 (RFC 2104) of the value, cut to 48 bits:
-    the same value has the same token in one conversation (`thread_id`), and another one in any other. The tools
-    in `reveal` get values for tokens; every other tool gets tokens for values. Results are copies.
+    A token such as `<email:7f3a9c04b1d2>` has the kind and an HMAC-SHA256 (RFC 2104) of the value, cut to 48 bits. In
+    one conversation (`thread_id`) the same value always has the same token; in other conversations it has another.
+    Tools in `reveal` get values in place of tokens; all other tools get tokens in place of values. Results are copies.
 
     An error keeps its type if clearing its arguments, attributes and notes is enough; otherwise a `RedactedError`
-    with its name takes its place. Observers are told `redacted` and `revealed`, with kinds and a count.
+    with the type's name replaces it. Observers receive `redacted` and `revealed`, with kinds and a count.
 
     Args:
         detectors: names of built-in detectors, or `Detector` objects.
-        reveal: names of tools that get values, or a mapping from such names to those of their arguments that do.
-        secrets: values that are secret wherever they turn up, also escaped or encoded; at least 4 characters each.
-        vault: what keeps the values; by default a `MemoryVault` of its own.
-        key: bytes, at least 16, for tokens that stay the same after a restart; by default random.
-        missing: what a name in `reveal` is that no tool of the node has: an "error", or one to "ignore".
+        reveal: names of tools that get values, or a mapping from such names to the arguments with values.
+        secrets: values that are always secret, also escaped or encoded; at least 4 characters each.
+        vault: storage of the values; by default a new `MemoryVault`.
+        key: at least 16 bytes; with it tokens stay the same after a restart. By default random.
+        missing: "error" to reject a name in `reveal` that the node does not have, "ignore" to accept it.
 
     Raises:
-        ValueError: for an unknown detector, two of one name, a secret or a key that is too short.
-        TypeError: for an argument of the wrong kind.
-        ImportError: without the extra `redact`, if `phone` or `iban` is among the detectors, or no vault is given.
+        ValueError: if a detector is unknown, two have the same name, or a secret or the key is too short.
+        TypeError: if an argument has the wrong type.
+        ImportError: if the extra `redact` is not installed, and `phone` or `iban` is used, or no vault is given.
     """
 
     def __init__(
@@ -75,40 +75,40 @@ class Redact:
         self._missing: Missing = missing
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        """Raise ValueError if a tool that was named in `reveal` is not among these, or has no such argument."""
+        """Raise `ValueError` if `reveal` names a tool that the node lacks, or an argument that the tool lacks."""
         check_tool_names("Redact(reveal=...)", self._reveal, tools, self._missing)
         for name in self._reveal.keys() & tools:
             check_argument_names(f"Redact(reveal={{{name!r}: ...}})", self._reveal[name] or (), tools[name])
 
     @property
     def reveals(self) -> bool:
-        """Whether some tools get the values back."""
+        """Whether any tool gets values in place of tokens."""
         return bool(self._reveal)
 
     def redact(self, text: str, *, thread_id: str = "") -> str:
-        """A text with tokens for its secrets, for a log or a span; the values are not kept."""
+        """Return a text with tokens for its secrets, such as for a log or a span; the values are not stored."""
         return self._redaction(thread_id).text(text)
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
-        """A copy of a nested value with tokens for its secrets; the values are not kept."""
+        """Return a copy of a nested value with tokens for its secrets; the values are not stored."""
         return self._redaction(thread_id).of(value)
 
     async def hide(self, value: Any, *, thread_id: str = "") -> Any:
-        """A copy of a value, such as what a user wrote, with tokens that can be opened in this conversation."""
+        """Return a copy of a value, such as user input, with tokens; the values are stored for this conversation."""
         redaction = self._redaction(thread_id)
         hidden = await run_if_long(self._threads, value, partial(redaction.of, value))
         await self._vault.put(thread_id, _kept(redaction))
         return hidden
 
     async def restore(self, value: Any, *, thread_id: str = "") -> Any:
-        """A copy of a value with the tokens of this conversation opened, for the person whose data it is."""
+        """Return a copy of a value with this conversation's tokens replaced by values, for the owner of the data."""
         restored, _ = await self._opened(value, thread_id)
         return restored
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
-        """Run the call with tokens or values in its arguments, and with tokens in all that comes out of it."""
+        """Run the call with tokens or values in its arguments, and with tokens in its result or error."""
         thread_id = _thread_id(request)
         request, known = await self._prepared(request, thread_id)
         redaction = self._redaction(thread_id, known)
@@ -118,8 +118,10 @@ class Redact:
             output = await call_next(request)
         except Exception as error:
             failure = error
-        # Not in the handler above, or whatever is raised here has the error, secrets and all, for its context.
+        # Outside of the `except` block: an error that is raised inside it would get the original error, with all its
+        # secrets, as its context.
         try:
+            # Values are stored only after everything has been cleared, so that one call to the vault is enough.
             output = await run_if_long(self._threads, output, partial(redaction.of, output))
             _clear_handled(redaction)
             failure = failure and redaction.cleared(failure)
@@ -127,12 +129,13 @@ class Redact:
             if failure is not None:
                 raise failure
         finally:
-            del failure, redaction  # the traceback of one leads here, and the other has seen it
+            # The error's traceback refers to this frame, and the redaction holds values: break the reference cycles.
+            del failure, redaction
         assert output is not None
         return output
 
     async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
-        """The request for the tool, and the values by their tokens that the tool learns and may repeat."""
+        """Return the request for the tool, and the values that the tool learns and may repeat, by their tokens."""
         call = request.tool_call
         others, shown = self._divided(call)
         redaction = self._redaction(thread_id)
@@ -141,7 +144,7 @@ class Redact:
         opened, values = await self._opened(shown, thread_id)
         if values:
             note("revealed", kinds=_kinds(values), count=len(values))
-        # What the model wrote in the clear is no news to it, but must not be repeated either.
+        # Secrets that the model wrote itself for a revealed argument: it knows them, but results must not repeat them.
         known = self._redaction(thread_id)
         await run_if_long(self._threads, opened, partial(known.of, opened))
         if hidden is not others or opened is not shown:
@@ -149,13 +152,13 @@ class Redact:
         return request, {**known.values, **values}
 
     def _divided(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments that get tokens, and those that get values."""
+        """Return the arguments that get tokens, and those that get values."""
         args, revealed = call["args"], self._reveal.get(call["name"], ())
         shown = {name: value for name, value in args.items() if revealed is None or name in revealed}
         return ({name: args[name] for name in args.keys() - shown.keys()} if shown else args), shown
 
     async def _opened(self, value: Any, thread_id: str) -> tuple[Any, dict[str, str]]:
-        """A copy of a value with tokens opened, and the values by the tokens."""
+        """Return a copy of a value with its tokens opened, and the opened values by token."""
         opened: dict[str, str] = {}
         for _ in range(_NESTED):
             tokens = await run_if_long(self._threads, value, partial(_tokens_in, value))
@@ -167,7 +170,7 @@ class Redact:
         return value, opened
 
     async def _keep(self, thread_id: str, redaction: Redaction) -> None:
-        """Keep the values of tokens; that this fails must not cost a call its result."""
+        """Store the values of tokens. A failing vault must not cost the call its result; tokens stay closed then."""
         redaction.tell()
         values = _kept(redaction)
         try:
@@ -183,13 +186,14 @@ class Redact:
 
 
 def _clear_handled(redaction: Redaction) -> None:
-    """Clear the error that a message stands for, of which observers will be told."""
+    """Clear the error that an error message stands for, because observers receive it."""
     call = current_call()
     if call is not None and isinstance(call.handled, Exception):
         call.handled = redaction.cleared(call.handled)
 
 
 def _kept(redaction: Redaction) -> dict[str, str]:
+    # Longer values are hidden but not stored, which bounds the vault.
     return {token: value for token, value in redaction.values.items() if len(value) <= LONGEST}
 
 
@@ -218,7 +222,7 @@ def _kinds(tokens: Iterable[str]) -> list[str]:
 
 
 def _reveal_of(reveal: object) -> dict[str, frozenset[str] | None]:
-    """From tools to their arguments that get values; `None` for all."""
+    """Return the revealed arguments of each tool; `None` for all arguments."""
     example = "write reveal={'pay': ['card']}"
     if isinstance(reveal, Mapping):
         tool_names("Redact(reveal=...)", reveal)

@@ -1,4 +1,4 @@
-"""One redaction: tokens for the secrets in values and errors, and what each token stands for."""
+"""Redaction of one call: tokens for the secrets in values and errors, and the value of each token."""
 
 import hmac
 import re
@@ -19,26 +19,27 @@ from callboard.middleware._sanitize._text import strip_invisible
 from callboard.tools._errors import is_control_flow
 
 DEFAULT_DETECTORS = tuple(detector.name for detector in (*CREDENTIALS, *PERSONAL))
-"""The names of the detectors that are used where no others are named."""
+"""Names of the detectors that `Redact` uses by default."""
 
 TOKEN = re.compile(rf"<({KIND}):[0-9a-f]{{12}}>")
+"""A token: its kind, and 48 bits of an HMAC of the value."""
 
 _BUILT_IN = {one.name: one for one in (*CREDENTIALS, *PERSONAL, *CREDENTIALS_ON_DEMAND, *PERSONAL_ON_DEMAND)}
 _LITERAL = "secret"
 _SHORTEST = 4
-"""Characters; a shorter literal would turn up everywhere."""
+"""Minimum characters of a literal secret; a shorter one would be found everywhere."""
 _PASSES = 8
-"""A token may set free what stood too close to a secret to be one; hostile text can go on like that for long."""
+"""Maximum passes over a text. A new token may reveal another secret beside it; hostile text could repeat that."""
 
 
 class Redaction:
-    """Puts tokens in the place of secrets, and notes the values.
+    """Replaces secrets by tokens, and records the values.
 
     Args:
-        detectors: in order of precedence.
-        key: of the tokens.
-        thread_id: whose tokens they are.
-        known: values by their tokens that are secret wherever they turn up.
+        detectors: detectors in order of precedence.
+        key: secret key of the tokens.
+        thread_id: conversation in which the tokens are valid.
+        known: values by token that are secret wherever they occur.
     """
 
     def __init__(
@@ -49,15 +50,16 @@ class Redaction:
         self._detectors = (*detectors, *_known(known or {}))
         self._names = {detector.name for detector in self._detectors}
         self._keyed = [detector for detector in detectors if detector.keys is not None]
-        self._key = sha256(key).digest()  # first, or HMAC would take a key and the same one with a NUL behind for one
+        # Hashed first, because HMAC pads short keys with NUL: `key` and `key + b"\0"` would give the same tokens.
+        self._key = sha256(key).digest()
         self._thread_id = thread_id
 
     def of(self, value: Any) -> Any:
-        """Returns a value without its secrets; the same object if it has none."""
+        """Return a value without its secrets; the same object if it has none."""
         return Walk(self.text, self._named, Clearing(self.text, self._named).copy)(value)
 
     def cleared(self, error: Exception) -> Exception:
-        """An error without secrets; control flow is cleared in place, and stays what it is."""
+        """Return an error without secrets; control flow is cleared in place and keeps its type."""
         clearing = Clearing(self.text, self._named)
         if is_control_flow(error):
             clearing.control_flow(error)
@@ -67,7 +69,7 @@ class Redaction:
         return cleared
 
     def text(self, text: str) -> str:
-        """A text without secrets; it loses what is invisible in it where that hides one, or a part of one."""
+        """Return a text without secrets. Invisible characters are removed too, if they hide a part of a secret."""
         for _ in range(_PASSES):
             replaced = self._replaced(text)
             if replaced == text:
@@ -76,7 +78,7 @@ class Redaction:
         return text
 
     def tell(self) -> None:
-        """Note for observers what kinds of secrets were found, and how many."""
+        """Send observers the kinds and the number of the secrets found."""
         if self._kinds:
             note("redacted", kinds=sorted(self._kinds), count=self._kinds.total())
 
@@ -91,13 +93,16 @@ class Redaction:
         return match is not None and match[1] in self._names
 
     def _replaced(self, text: str) -> str:
+        # An attacker may split a secret with invisible characters, or glue one to other text. So both readings are
+        # searched, with and without those characters.
         found, visible = self._findings(text, self._detectors), strip_invisible(text)
         if visible == text:
             return self._with_tokens(text, found)
         written, seen = _secrets(text, found), _secrets(visible, self._findings(visible, self._detectors))
         if written == seen:
             return self._with_tokens(text, found)
-        # What is a secret only because something invisible sets it apart, is one without that too.
+        # Secrets that only the invisible characters separated from other text: search them literally in the visible
+        # text.
         apart = [Detector(kind, literals([secret])) for kind, secret in sorted(written - seen)]
         return self._with_tokens(visible, self._findings(visible, (*self._detectors, *apart)))
 
@@ -106,6 +111,7 @@ class Redaction:
         try:
             return findings(text, detectors, tokens)
         except Exception as error:
+            # Fail closed. The error is raised outside of the handler, because its own text may show the secret.
             kind = type(error).__qualname__
         raise RedactedError(kind, "a detector failed, so nothing of the call is handed on")
 
@@ -118,6 +124,7 @@ class Redaction:
         return "".join([*parts, text[done:]])
 
     def _token(self, kind: str, value: str) -> str:
+        # NUL separates the parts, so that no other thread, kind and value give the same bytes.
         about = f"{self._thread_id}\0{kind}\0{value}".encode("utf-8", "surrogatepass")
         token = f"<{kind}:{hmac.digest(self._key, about, 'sha256').hex()[:12]}>"
         self.values[token] = value
@@ -139,13 +146,13 @@ def _known(values: Mapping[str, str]) -> list[Detector]:
 
 
 def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
-    """Detectors by their names, or as they are, and one for literal secrets.
+    """Return the detectors that are given by name or as objects, and one for literal secrets.
 
     Raises:
-        ValueError: for an unknown name, two detectors with one name, or a secret that is too short.
-        TypeError: for anything else.
-        ImportError: if the library of a detector is not installed. None is left out in silence: what is asked for by
-            default, too, has to be found or be left out by name.
+        ValueError: if a name is unknown, two detectors have the same name, or a secret is too short.
+        TypeError: if an element has the wrong type.
+        ImportError: if the library of a detector is not installed. No detector is left out silently, default ones
+            included: the user would believe that the data is protected.
     """
     if isinstance(chosen, str):
         raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {chosen!r}")
@@ -158,7 +165,7 @@ def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tu
 
 
 def _check_libraries(detectors: Sequence[Detector]) -> None:
-    """Raise ImportError, with the remedies, if a library that one of these asks is not installed."""
+    """Raise `ImportError`, with the remedies, if a library of a built-in detector is not installed."""
     built_in = [one.name for one in detectors if one is _BUILT_IN.get(one.name)]
     missing = {name: library for name, library in LIBRARIES.items() if name in built_in and not is_installed(library)}
     kinds = ", ".join(map(repr, missing))
@@ -181,7 +188,7 @@ def _literal_detector(secrets: Sequence[str]) -> list[Detector]:
     if isinstance(secrets, str):
         raise TypeError("Redact(secrets=...) takes a list of strings, got one string")
     for position, secret in enumerate(secrets):
-        # Without the value: what this says may be logged.
+        # Errors name the position, not the value: they may be logged.
         if not isinstance(secret, str):
             raise TypeError(f"Redact(secrets=...)[{position}] is not a string but a {type(secret).__name__}")
         if len(secret) < _SHORTEST:

@@ -1,1 +1,1 @@
-"""`RepairArguments`: the usual slips of models, put right where there is one way only."""
+"""`RepairArguments`: correction of frequent mistakes in arguments, if only one correction is possible."""

@@ -1,1 +1,1 @@
-"""`Sanitize`: arguments checked before the tool runs, results cleaned before they are read."""
+"""`Sanitize`: validation of arguments before the tool runs, and cleaning of results before the model reads them."""
