@@ -1,4 +1,4 @@
-"""Every string of a nested value, put through a function. Knows no secrets."""
+"""Copying walk through a nested value, which passes every string through a function."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
@@ -11,31 +11,31 @@ from pydantic import BaseModel
 
 Text = Callable[[str], str]
 Named = Callable[[str, str], str]
-"""From a dict key or a field's name, and the string under it, to another string."""
+"""Function of a dict key or field name and the string under it; returns another string."""
 
 DEEPEST = 64
-"""Levels of nesting that are looked into."""
+"""Maximum levels of nesting that are walked."""
 
 TOO_DEEP = "[nested too deeply]"
 _CYCLE = "[...]"
 _SHORTEST_NUMBER = 10
-"""Digits; what has fewer is no number of a card or an account."""
+"""Digits. A shorter whole number cannot be the number of a card or an account."""
 
 _IDENTITY = frozenset(("id", "tool_call_id", "type", "name", "status"))
-"""Fields of messages that say whose they are."""
+"""Fields of messages that identify them; LangGraph matches on them, so they never change."""
 
 
 class Walk:
-    """Puts every string of a value through a function, in copies; what that leaves alone is the same object after.
+    """Passes every string of a value through a function, in copies; an unchanged part stays the same object.
 
-    It looks into dicts (keys too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's
-    `Command`, `Send` and `Interrupt`, and takes long whole numbers for strings. It leaves out the ids and names of
-    messages. Any other object stays as it is; what is nested deeper than 64 levels is cut off.
+    It walks dicts (keys, too), lists, tuples, sets, dataclasses, pydantic models, messages and LangGraph's `Command`,
+    `Send` and `Interrupt`. Long whole numbers are treated as strings. Ids and names of messages stay, and so does any
+    other object. Everything below 64 levels of nesting is replaced by a note.
 
     Args:
-        text: for strings.
-        named: for strings that have a name; by default `text`.
-        error: for exceptions; by default they stay as they are.
+        text: function for strings.
+        named: function for strings that have a name; by default `text`.
+        error: function for exceptions; by default they stay as they are.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Walk:
         self._error = error
 
     def __call__(self, value: Any) -> Any:
-        """The value, or a copy of it with other strings."""
+        """Return the value, or a copy of it with other strings."""
         walked = _Walked(self)
         result = walked.of(value)
-        # A cycle is cut in the copy, so without a reason there is no copy.
+        # The copy of a cyclic value has a note in place of the cycle; so return the copy only if a string changed.
         return result if walked.changed else value
 
     def text(self, value: str) -> str:
@@ -63,12 +63,12 @@ class Walk:
 
 
 class _Walked:
-    """A value that is being walked through, and what has been made of it so far."""
+    """State of one walk."""
 
     def __init__(self, walk: Walk) -> None:
         self.changed = False
         self._walk = walk
-        # By identity, with the value itself: the identity of one that is gone is given to the next.
+        # Keyed by `id()`. The value itself is kept as well, because the id of a freed object may be reused.
         self._done: dict[int, tuple[Any, Any]] = {}
         self._depth = 0
 
@@ -96,7 +96,7 @@ class _Walked:
         return value if new == digits else self._noted(value, new)
 
     def _rebuild(self, value: Any) -> Callable[[Any], Any] | None:
-        """How to look into a value; `None` for one that has no inside."""
+        """Return the method that copies a value of this type; `None` if the value has no parts."""
         if isinstance(value, dict):
             return self._dict
         if isinstance(value, (list, tuple, set, frozenset)):
@@ -117,6 +117,7 @@ class _Walked:
         if self._depth == DEEPEST:
             return self._noted(value, TOO_DEEP)
         self._done[id(value)] = value, _CYCLE
+        # Registered before its parts are visited: a cycle then finds the note instead of recursing for ever.
         self._depth += 1
         try:
             result = rebuild(value)
@@ -145,7 +146,7 @@ class _Walked:
         return kind(items)
 
     def _fields(self, items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """The fields that have another value now."""
+        """Return the changed fields with their new values."""
         pairs = ((name, old, self._named(name, old)) for name, old in items)
         return {name: new for name, old, new in pairs if new is not old}
 
@@ -154,6 +155,7 @@ class _Walked:
         return value.model_copy(update=changed) if changed else value
 
     def _message(self, value: BaseMessage) -> Any:
+        # Of tool calls only the arguments are walked: ids and names connect a call with its answer.
         calls = {name: vars(value).get(name) or () for name in ("tool_calls", "invalid_tool_calls")}
         apart = _IDENTITY | calls.keys()
         items = {**vars(value), **(value.__pydantic_extra__ or {})}.items()
@@ -175,6 +177,7 @@ class _Walked:
     def _dataclass(self, value: Any) -> Any:
         names = ["value"] if isinstance(value, Interrupt) else [field.name for field in fields(value)]
         changed = self._fields((name, getattr(value, name)) for name in names if hasattr(value, name))
+        # A copy and `object.__setattr__`, because the dataclass may be frozen or have other constructor arguments.
         if not changed:
             return value
         changed_copy = copy.copy(value)

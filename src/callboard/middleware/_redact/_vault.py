@@ -1,4 +1,4 @@
-"""Where the values of tokens are kept: in memory, or in a LangGraph store."""
+"""Storage for the values of tokens: in memory, or in a LangGraph store."""
 
 import hashlib
 import threading
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from cachetools import LRUCache
 
 LONGEST = 65_536
-"""Characters; a longer secret is hidden, and not kept."""
+"""Maximum characters of a stored value; a longer secret is hidden but cannot be restored."""
 
 
 class Vault(Protocol):
-    """Keeps what tokens stand for, each conversation by itself. Several tasks may use it at once."""
+    """Storage for the values of tokens, separate for each conversation. Several tasks may use it at once."""
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
-        """Keep values by their tokens; one that is known already has the same value."""
+        """Store values by token; a known token always has the same value."""
         ...
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """The values of those tokens that this conversation has."""
+        """Return the values of those tokens that this conversation has."""
         ...
 
 
 class MemoryVault:
-    """A vault in memory, of bounded size; what was not used for the longest time is forgotten first.
+    """Vault in memory, of bounded size; the least recently used entry is evicted.
 
     Args:
-        threads: the most conversations, at least 1.
-        values: the most values of each, at least 1.
+        threads: maximum number of conversations, at least 1.
+        values: maximum number of values per conversation, at least 1.
 
     Raises:
-        ValueError: for a number out of range.
-        ImportError: without the extra `redact` or `middleware`.
+        ValueError: if a number is out of range.
+        ImportError: if neither the extra `redact` nor `middleware` is installed.
     """
 
     def __init__(self, *, threads: int = 1_000, values: int = 10_000) -> None:
@@ -53,15 +53,16 @@ class MemoryVault:
 
         self._values = values
         self._kept: LRUCache[str, LRUCache[str, str]] = LRUCache(threads)
+        # Even reading reorders an LRU cache, and calls of several threads use the vault.
         self._lock = threading.Lock()
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
-        """Keep values by their tokens."""
+        """Store values by token."""
         with self._lock:
             self._of(thread_id).update(values)
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """The values of those tokens that are kept."""
+        """Return the values of those tokens that are stored."""
         with self._lock:
             kept = self._of(thread_id)
             return {token: kept[token] for token in tokens if token in kept}
@@ -75,13 +76,13 @@ class MemoryVault:
 
 
 class StoreVault:
-    """A vault in a LangGraph store, so that tokens can be opened after a restart.
+    """Vault in a LangGraph store, so that tokens can be opened after a restart.
 
-    The store holds the values in the clear and is never asked to index them; whoever may read it, knows them.
+    The store holds the values in plain text, without an index. Everybody who can read the store can read the values.
 
     Args:
-        store: any store; on trio it is used on asyncio, across the bridge.
-        namespace: where in the store; each conversation has a place below.
+        store: any LangGraph store; under trio it is used through an asyncio bridge.
+        namespace: namespace in the store; one more label is added for each conversation.
     """
 
     def __init__(self, store: BaseStore, *, namespace: tuple[str, ...] = ("callboard", "vault")) -> None:
@@ -89,18 +90,18 @@ class StoreVault:
         self._namespace = namespace
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
-        """Keep values by their tokens."""
+        """Store values by token."""
         place = self._place(thread_id)
         await self._batch([PutOp(place, token, {"value": value}, index=False) for token, value in values.items()])
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """The values of those tokens that are kept."""
+        """Return the values of those tokens that are stored."""
         place = self._place(thread_id)
         items = await self._batch([GetOp(place, token) for token in tokens])
         return {item.key: str(item.value["value"]) for item in items if isinstance(item, Item)}
 
     def _place(self, thread_id: str) -> tuple[str, ...]:
-        # An id may hold what a namespace must not, such as a full stop.
+        # A digest, because a thread id may contain characters that a namespace must not, such as a period.
         return (*self._namespace, hashlib.sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest())
 
     async def _batch(self, ops: list[PutOp] | list[GetOp]) -> list[object]:

@@ -1,4 +1,4 @@
-"""What validates the arguments of a tool, and where it finds fault with them."""
+"""Validation of a tool's arguments, and the places at which they are invalid."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -21,17 +21,16 @@ Args = dict[str, Any]
 MAX_DEPTH = 32
 MAX_NODES = 1_000
 MAX_CHARS = 200_000
-"""Arguments beyond these are not repaired: the event loop waits meanwhile."""
+"""Arguments beyond these limits are not repaired: every try copies and validates them again."""
 
 
 class Contract:
-    """What validates the arguments of one tool.
+    """Validation of the arguments of one tool.
 
     Args:
-        tool: one with a schema.
-        injected: arguments that the model has no say in; for a repair they do not exist.
-        validate: takes arguments and returns what the tool gets, or raises; `None` if nothing but the JSON
-            schema can judge.
+        tool: a tool with a schema.
+        injected: arguments that the model cannot set; a repair ignores them.
+        validate: raises if arguments are invalid; `None` to validate by the JSON schema alone.
     """
 
     def __init__(self, tool: BaseTool, injected: frozenset[str], validate: Callable[[Args], object] | None) -> None:
@@ -42,15 +41,15 @@ class Contract:
 
     @cached_property
     def shape(self) -> Shape:
-        """The shape that the arguments should have had, by the schema of the tool."""
+        """Shape of valid arguments, from the tool's schema."""
         return Shape(_json_schema(self._schema), self.injected)
 
     def faults(self, args: Args) -> tuple[Path, ...]:
-        """The places where arguments are wrong, those that are injected left out; none if they are valid."""
+        """Return the places of errors, without injected arguments; empty if the arguments are valid."""
         try:
             if self._validate is None:
                 return _distinct(self.shape.faults(args)) if is_small(args) else ()
-            # A copy, because validators of mode "before" like to take things out of what they get.
+            # A copy, because validators of mode "before" may change what they get.
             self._validate(_copied(args))
         except Exception as error:
             if is_control_flow(error) or isinstance(error, TooManyChoicesError):
@@ -61,20 +60,20 @@ class Contract:
     def _locations(self, error: Exception) -> list[tuple[Any, ...]]:
         if isinstance(error, ValidationError):
             if error.error_count() > MAX_NODES:
-                return [()]  # to list them takes longer than to find them
+                return [()]  # building so many error objects takes longer than the validation
             details: Any = error.errors(include_url=False, include_context=False, include_input=False)
         elif isinstance(error, ValidationErrorV1):
             details = error.errors()
         else:
-            return [()]  # of a validator that had not thought of such arguments
+            return [()]  # an unexpected error of a user's validator gives no place
         return [detail["loc"] for detail in details if not detail["loc"] or detail["loc"][0] not in self.injected]
 
 
 def contract_of(tool: BaseTool) -> Contract | None:
-    """What validates the arguments of a tool; `None` if nothing does, or the tool has its own way with them.
+    """Return the contract of a tool; `None` if nothing validates its arguments, or the tool parses them itself.
 
     Raises:
-        ImportError: if its schema is JSON, and jsonschema is not installed.
+        ImportError: if the tool has a JSON schema and jsonschema is not installed.
     """
     schema = tool.args_schema
     if type(tool)._parse_input is not BaseTool._parse_input:
@@ -85,7 +84,7 @@ def contract_of(tool: BaseTool) -> Contract | None:
     elif isinstance(schema, type) and issubclass(schema, BaseModelV1):
         validate = schema.parse_obj if schema.__fields__ else None
     if validate is None and not isinstance(schema, dict):
-        return None  # no schema, or a model without fields, which langchain-core does not ask
+        return None  # no schema, or a model without fields, which langchain-core does not validate
     if validate is None:
         whose = f"RepairArguments() for {tool.name!r}, whose schema is JSON,"
         require(whose, "jsonschema", extra="middleware", instead="give the tool a pydantic model")
@@ -98,9 +97,9 @@ def _distinct(paths: list[Path]) -> tuple[Path, ...]:
 
 
 def _located(location: tuple[Any, ...], args: Args) -> Path:
-    """The place in the arguments that an error is about.
+    """Return the place in the arguments to which an error location points.
 
-    A location also names members of unions, and what is missing; what the arguments lack is passed over.
+    A location may also name members of unions and missing arguments; keys that the arguments lack are skipped.
     """
     path: list[str | int] = []
     here: Any = args
@@ -120,8 +119,9 @@ def _copied(value: Any) -> Any:
 
 
 def is_small(value: object) -> bool:
-    """Whether a value is JSON, and small enough to be looked at again and again."""
+    """Return whether a value is JSON, and small enough to be validated many times."""
     nodes = chars = 0
+    # An explicit stack: the model may nest deeper than Python's recursion limit.
     stack: list[tuple[Any, int]] = [(value, 0)]
     while stack:
         item, depth = stack.pop()
@@ -143,7 +143,7 @@ def is_small(value: object) -> bool:
 
 
 class _AnySchema(GenerateJsonSchema):
-    """A schema for every model: what JSON cannot say may be anything, and nobody is warned of it."""
+    """Schema generator that works for every model: a type without a JSON form allows any value, without a warning."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (pydantic's declaration)
 
@@ -154,9 +154,9 @@ class _AnySchema(GenerateJsonSchema):
 def _json_schema(schema: Any) -> Schema:
     if isinstance(schema, dict):
         return cast("Schema", schema)
-    # Not the tool's tool_call_schema, which knows neither aliases nor what the model forbids.
+    # Not the tool's `tool_call_schema`: it lacks aliases and the information that extra arguments are forbidden.
     try:
         v1 = issubclass(schema, BaseModelV1)
         return cast("Schema", schema.schema() if v1 else schema.model_json_schema(schema_generator=_AnySchema))
     except Exception:
-        return {}  # which says nothing, so that nothing is repaired
+        return {}  # an empty schema allows everything, so nothing will be repaired

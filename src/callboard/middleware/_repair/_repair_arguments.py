@@ -1,4 +1,4 @@
-"""`RepairArguments`: mend what a model wrote carelessly, if only one thing can have been meant."""
+"""`RepairArguments`: correction of invalid arguments, if exactly one correction is possible."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -18,26 +18,25 @@ from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._vocabulary import ToolCallRequest
 
 _TOLD = 8
-"""Repairs that the model reads of; who makes more has understood by then."""
+"""Maximum number of repairs that the message to the model lists."""
 
 
 class RepairArguments:
     """Repairs the arguments of a call that are invalid, if exactly one repair makes them valid.
 
-    Valid arguments are passed on as they are. Invalid ones that could have meant two things, or nothing, are
-    passed on as they are, too: the model reads why they are invalid, and asks again. Repaired are JSON in a
-    string, numbers and constants as text, a single value for a list and a list of one for a value, case and
-    misspellings of choices and of names, arguments inside of another, and arguments that the schema forbids.
-    Nothing is filled in, and injected arguments are never touched. Large arguments are looked at in a worker
-    thread, with the validators of their schema.
+    Valid arguments are passed on unchanged. So are invalid ones with several possible repairs, or none: the model then
+    reads the error and tries again. Repaired are: JSON in a string; numbers and constants as text; a single value
+    instead of a list, and a list of one instead of a value; case and misspellings of choices and names; arguments
+    nested in another; and arguments that the schema forbids. Missing values are never filled in, and injected
+    arguments are never touched. Large arguments are handled in a worker thread, with the schema's validators.
 
-    The tool, and the middleware after this one, get the repaired arguments; the history keeps what the model wrote.
-    A repair is noted as "repaired", with `arguments` (dotted, in the schema's words) and `kinds`, and the same
-    is found in `additional_kwargs["callboard"]["repaired"]` of the call's message.
+    The tool and middleware after this one get the repaired arguments; the message history keeps the original ones.
+    Observers receive `repaired`, with `arguments` (dotted names of the schema) and `kinds`. The call's message has the
+    same in `additional_kwargs["callboard"]["repaired"]`.
 
     Args:
-        tell_model: say so at the end of the call's message, for a repair is a guess, and whoever reads it knows
-            whether it was right. Not if the tool returns directly to the user.
+        tell_model: whether to list the repairs at the end of the call's message, so that the model can notice a wrong
+            one. Never done for tools with `return_direct`, whose message goes to the user.
     """
 
     def __init__(self, *, tell_model: bool = True) -> None:
@@ -46,7 +45,7 @@ class RepairArguments:
         self._contracts = ToolFacts(contract_of)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        """Raise ImportError if one of these tools has a JSON schema, and jsonschema is not installed."""
+        """Raise `ImportError` if a tool has a JSON schema and jsonschema is not installed."""
         for tool in tools.values():
             if isinstance(tool.args_schema, dict):
                 self._contracts.of(tool)
@@ -54,7 +53,7 @@ class RepairArguments:
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
-        """Run the call, repaired if need be."""
+        """Run the call, with repaired arguments if necessary."""
         repaired = await run_if_long(self._threads, request.tool_call["args"], partial(self._repaired, request))
         if repaired is None:
             return await call_next(request)
@@ -69,7 +68,7 @@ class RepairArguments:
         contract = None if request.tool is None else self._contracts.of(request.tool)
         if contract is None or not isinstance(args, dict):
             return None
-        # What the model forged of them is stripped before the tool runs.
+        # Values that the model forged for injected arguments do not count here; they are removed before the tool runs.
         injected = {name: value for name, value in args.items() if name in contract.injected}
         own = {name: value for name, value in args.items() if name not in injected} if injected else args
         done = repair(contract, own)
@@ -82,7 +81,7 @@ def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:
 
 
 def _reported(output: Output, call_id: str | None, repairs: tuple[Repair, ...], *, tells: bool) -> Output:
-    """The output with a record of the repairs on the call's message; commands are left alone."""
+    """Return the output with a record of the repairs on the call's message; a `Command` stays unchanged."""
     if isinstance(output, list):
         return [cast("ToolMessage", _reported(item, call_id, repairs, tells=tells)) for item in output]
     if not isinstance(output, ToolMessage) or output.tool_call_id != call_id:
@@ -124,5 +123,6 @@ def _sentence(repairs: Iterable[Repair]) -> str:
 
 
 def _clause(one: Repair) -> str:
+    # The name that the model wrote is untrusted: cut and escaped, so that it cannot forge a line of the message.
     done = _DONE[one.kind].format(written=ascii(one.written[:60]))
     return done if one.kind in ("unknown", "wrapper") else f"{one.place} {done}"

@@ -1,7 +1,7 @@
-"""JSON Schema, read as far as it says what a value was to be.
+"""Intended types and names of values, as far as a JSON schema tells them.
 
-Types, choices, properties, items, references and combinations; ranges and lengths are no help in finding out what
-somebody meant. Whether a value is valid, they do say, and jsonschema with them.
+Used are types, choices, properties, items, references and combinations. Ranges and lengths do not help to guess what
+was meant; whether a value is valid is decided by jsonschema.
 """
 
 from collections.abc import Mapping
@@ -11,25 +11,26 @@ from typing import Any, cast
 from callboard.middleware._repair._validator import Path, Schema, Validator
 
 _MAX_REFS = 8
+"""Maximum depth of nested references and combinations; a schema of a server may refer to itself."""
 
 
 class Shape:
-    """A JSON schema, read as far as it says what a value was to be.
+    """Structure of the values that a JSON schema describes.
 
     Args:
-        document: the schema of an object.
-        hidden: properties of it that do not exist for the model.
+        document: schema of an object.
+        hidden: properties that do not exist for the model.
     """
 
     def __init__(self, document: Schema, hidden: frozenset[str] = frozenset()) -> None:
         self._document = document
-        # By identity; the schema is kept beside its alternatives, so that no other takes its place in memory.
+        # Keyed by `id()`. The schema itself is kept as well, because the id of a freed object may be reused.
         self._seen: dict[int, tuple[object, list[Schema]]] = {}
         found = self.alternatives(document)
         self.root: Schema = _without(found[0], hidden) if len(found) == 1 else document
 
     def alternatives(self, schema: object) -> list[Schema]:
-        """The schemas of which a value has to satisfy one, references and combinations resolved."""
+        """Return the schemas of which a value must satisfy one, with references and combinations resolved."""
         known = self._seen.get(id(schema))
         if known is None:
             known = self._seen[id(schema)] = (schema, self._resolved(schema, 0))
@@ -62,7 +63,7 @@ class Shape:
         return cast("Schema", here)
 
     def along(self, path: Path) -> list[list[Schema]]:
-        """The alternatives at every step of a path, those of the root first."""
+        """Return the alternatives at every step of a path, those of the root first."""
         steps = [self.alternatives(self.root)]
         for key in path:
             around = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]
@@ -71,7 +72,7 @@ class Shape:
         return steps
 
     def faults(self, value: object) -> list[Path]:
-        """Where a value breaks the schema."""
+        """Return the places where a value breaks the schema."""
         return self._validator.faults(value)
 
     @cached_property
@@ -95,7 +96,7 @@ def _merged(one: Schema, other: Schema) -> Schema:
 
 
 def _inner(schema: Schema, key: str | int) -> object:
-    """The schema of a property or an item; a bool where any is allowed, or none."""
+    """Return the schema of a property or an item; `True` if any value is allowed, `False` if none is."""
     if isinstance(key, str):
         open_ended = True if "patternProperties" in schema else schema.get("additionalProperties", True)
         return schema.get("properties", {}).get(key, open_ended)
@@ -117,7 +118,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def types_of(schema: Schema) -> set[str]:
-    """The JSON types that a schema asks for; none if it does not care."""
+    """Return the JSON types that a schema allows; empty if it allows any."""
     given = schema.get("type")
     if given is not None:
         return set(given) if isinstance(given, list) else {given}
@@ -125,7 +126,7 @@ def types_of(schema: Schema) -> set[str]:
 
 
 def choices_of(schema: Schema) -> list[Any] | None:
-    """The values of an enum, if it is one."""
+    """Return the allowed values of an enum or constant; `None` if the schema is neither."""
     if "const" in schema:
         return [schema["const"]]
     choices = schema.get("enum")
@@ -138,7 +139,8 @@ def has_type(value: object, schema: Schema) -> bool:
 
 
 def is_type(value: object, name: str) -> bool:
-    """Whether a value is of a JSON type; one that nobody knows is everybody's."""
+    """Return whether a value has a JSON type; an unknown type matches any value."""
+    # In Python a bool is an int, in JSON it is not.
     if isinstance(value, bool) and name in ("number", "integer"):
         return False
     if name == "integer" and isinstance(value, float):

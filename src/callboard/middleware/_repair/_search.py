@@ -1,4 +1,4 @@
-"""The search for the one repair that makes arguments valid."""
+"""Search for the only repair that makes arguments valid."""
 
 import json
 from collections import deque
@@ -22,25 +22,25 @@ from callboard.middleware._repair._validator import Path, Schema
 from callboard.tools._errors import is_control_flow
 
 MAX_TRIES = 48
-"""Validations of one call, and"""
+"""Maximum number of validations per call."""
 MAX_VISITS = 2_000
-"""places looked at: whoever needs more is not understood, and the event loop waits."""
+"""Maximum number of faulty places examined per call. Beyond the limits the arguments count as not repairable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was done at one place of the arguments."""
+    """Change at one place of the arguments."""
 
     kind: Kind
     place: str
-    """In the schema's words, dotted; `*` for an item, and for a name that only the model knows."""
+    """Dotted names of the schema; `*` for an item, and for a name that only the model used."""
     written: str = ""
-    """The name that the model had written, where that was wrong."""
+    """Name that the model wrote, if the name was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """Arguments, and what was done to them."""
+    """Repaired arguments and the changes."""
 
     args: Args
     repairs: tuple[Repair, ...]
@@ -48,7 +48,7 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class _Fix:
-    """One value for another, at one place."""
+    """Replacement of the value at one place."""
 
     path: Path
     value: Any
@@ -57,7 +57,7 @@ class _Fix:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What has been made of the arguments so far."""
+    """Candidate arguments, the repairs that led to them, and their remaining faults."""
 
     args: Args
     repairs: tuple[Repair, ...]
@@ -65,14 +65,9 @@ class _State:
 
 
 def repair(contract: Contract, args: Args) -> Repaired | None:
-    """The arguments as they must have been meant.
+    """Return the arguments as they must have been meant, without changing `args`.
 
-    Args:
-        contract: what they have to satisfy.
-        args: without those that are injected; stay as they are.
-
-    Returns:
-        `None` if they are valid, beyond repair, or might have meant two things.
+    The result is `None` if they are valid, cannot be repaired, or have several possible meanings.
     """
     try:
         faults = contract.faults(args)
@@ -82,14 +77,14 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
     except Exception as error:
         if is_control_flow(error):
             raise
-        return None  # a schema that is none, or has too many alternatives
+        return None  # an invalid schema, or one with too many alternatives
 
 
 class _Search:
-    """Tries every repair of what is wrong, breadth first, until one is found and no other can be.
+    """Breadth-first search over all repairs. It succeeds only if exactly one valid result exists.
 
-    What is wrong at places that have nothing to do with each other is repaired at once, so that the number of
-    validations depends on how deep slips are nested, not on how many there are.
+    Independent faults are repaired in one step. So the number of validations depends on how deep mistakes are nested,
+    not on their number.
     """
 
     def __init__(self, contract: Contract) -> None:
@@ -108,13 +103,14 @@ class _Search:
                     continue
                 seen.add(key)
                 if not is_small(args) or self._tries == MAX_TRIES or self._visits > MAX_VISITS:
-                    return None
+                    return None  # a limit is reached, so another valid result cannot be excluded
                 if faults := self._faults(args):
                     queue.append(_State(args, repairs, faults))
                 elif found is not None:
-                    return None
+                    return None  # a second valid result: the meaning is ambiguous, so nothing is repaired
                 else:
                     found = Repaired(args, tuple(dict.fromkeys(repairs)))
+        # At the limit, `_may_mean_another()` may have answered without validating.
         return found if self._tries < MAX_TRIES else None
 
     def _faults(self, args: Args) -> tuple[Path, ...]:
@@ -122,7 +118,7 @@ class _Search:
         return self._contract.faults(args)
 
     def _after(self, state: _State) -> Iterator[tuple[Args, tuple[Repair, ...]]]:
-        """What the next repair may lead to; nothing if there is a fault that none repairs."""
+        """Yield the arguments after each possible next repair; nothing if a fault has no repair."""
         if (inner := self._unwrapped(state.args)) is not None:
             (name,) = state.args
             yield inner, (*state.repairs, Repair("wrapper", "*", name))
@@ -131,6 +127,7 @@ class _Search:
         choices = [self._fixes(state, paths) for paths in self._groups(state)]
         if not all(choices):
             return
+        # Repairs without an alternative are applied together; otherwise branch over the repairs of one group.
         certain = [fixes[0] for fixes in choices if len(fixes) == 1]
         for fixes in [certain] if certain else [[fix] for fix in choices[0]]:
             args: Any = state.args
@@ -141,7 +138,7 @@ class _Search:
             yield args, tuple(repairs)
 
     def _groups(self, state: _State) -> list[list[Path]]:
-        """The faults, those together of which one repair may mend several; inner ones wait for outer ones."""
+        """Group faults that one repair may mend together; faults inside of another faulty place wait."""
         groups: dict[Path, list[Path]] = {}
         for fault in state.faults:
             path = self._known(fault)
@@ -151,14 +148,14 @@ class _Search:
         return [group for key, group in groups.items() if not any(key[:length] in groups for length in range(len(key)))]
 
     def _known(self, path: Path) -> Path:
-        """The place, or the object around it if that forbids it."""
+        """Return the path, cut before the first key that the schema does not allow."""
         steps = self._shape.along(path)
         return path[: next((at for at, step in enumerate(steps) if not step), len(steps)) - 1]
 
     def _whole(self, path: Path) -> Path:
-        """The outermost place around it for which there are several alternatives, or itself.
+        """Return the outermost place around a path with several alternatives, or the path itself.
 
-        What breaks one of them may be quite right in another, so that it need not be what is to be repaired.
+        A value that breaks one alternative may be valid in another, so the whole place is repaired at once.
         """
         for at, step in enumerate(self._shape.along(path)):
             if sum(one.get("type") != "null" for one in step) > 1:
@@ -182,7 +179,7 @@ class _Search:
                 yield from self._of_names(args, path, value, one)
 
     def _unwrapped(self, args: Args) -> Args | None:
-        """All the arguments, if they are inside of a single one."""
+        """Return the inner arguments if all are wrapped in a single one, such as `{"input": {...}}`."""
         if len(args) != 1:
             return None
         ((name, inner),) = args.items()
@@ -190,11 +187,12 @@ class _Search:
             return None
         inner = read(inner) if isinstance(inner, str) else inner
         if not isinstance(inner, dict) or inner.keys() & self._contract.injected:
+            # Unwrapping must not let the model set an injected argument.
             return None
         return inner
 
     def _of_names(self, args: Args, path: Path, value: Args, schema: Schema) -> Iterator[_Fix]:
-        """An object with its properties by their names, and without those that it forbids."""
+        """Yield an object with corrected property names, and without properties that the schema forbids."""
         names = renamed(value, schema)
         if names is None:
             return
@@ -210,15 +208,15 @@ class _Search:
             yield _Fix(path, right, tuple(repairs))
 
     def _may_mean_another(self, args: Args, path: Path, value: Args, name: str, schema: Schema) -> bool:
-        """Whether an argument that does not exist may stand for one that does.
+        """Return whether an unknown argument may stand for a known one; if so, it must not be dropped.
 
-        Because it has nearly the name of one, or would do as one that is not given: `filter`, say, as `where`.
+        That is: its name is similar, or its value is valid for one that is absent, such as `filter` for `where`.
         """
         if the_one(name, schema["properties"]) is not None:
             return True
         for target in absent(value, schema):
             if self._tries == MAX_TRIES:
-                return True
+                return True  # cannot be tested any more, so do not drop it
             trial = {**value, target: value[name]}
             del trial[name]
             faults = self._faults(_replaced(args, path, trial))
@@ -235,7 +233,7 @@ class _Search:
 
 
 def _replaced(value: Any, path: Path, new: Any) -> Any:
-    """A value with another one in one place; it stays as it is."""
+    """Return a copy of a value with another value at one place; shared parts are not changed."""
     if not path:
         return new
     copied = value.copy()

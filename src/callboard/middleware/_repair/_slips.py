@@ -1,4 +1,4 @@
-"""The usual slips of models, one value at a time: what somebody who wrote this may have meant."""
+"""Frequent mistakes of models in a single value or name, and their possible corrections."""
 
 import json
 import math
@@ -16,9 +16,10 @@ Kind = Literal[
 ]
 
 MAX_TEXT = 65_536
-"""Characters of a text that is read as JSON."""
+"""Maximum characters of a text that is parsed as JSON."""
 
 _MAX_WORD = 100
+# Short words differ by one letter without being misspellings, such as "get" and "set".
 _LEAST_WORD = 5
 
 _WRAPPERS = frozenset(
@@ -28,21 +29,17 @@ _WRAPPERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Slip:
-    """What a value may have been meant to be."""
+    """Possible correction of a value."""
 
     kind: Kind
     value: Any
 
 
 def slips(value: Any, alternatives: Iterable[Schema]) -> list[Slip]:
-    """What may have been meant by a value that none of the alternatives takes.
+    """Return possible corrections of a value that satisfies none of the alternatives.
 
-    Numbers with separators or leading zeros, words for booleans and fractions for text are not understood: who
-    knows. Text that looks like JSON and is none is not understood either.
-
-    Args:
-        value: JSON.
-        alternatives: of which it was to satisfy one; references and combinations resolved.
+    Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
+    text. Neither is text that looks like JSON but is invalid. The alternatives have their references resolved.
     """
     due = set[str]().union(*map(types_of, alternatives))
     if isinstance(value, str):
@@ -76,7 +73,7 @@ def _of_scalar(text: str, due: set[str]) -> Iterator[Slip]:
         yield Slip("null", None)
     elif isinstance(value, bool) and "boolean" in due:
         yield Slip("boolean", value)
-    elif isinstance(value, str) and text.strip()[:1] == '"':  # JSON of JSON
+    elif isinstance(value, str) and text.strip()[:1] == '"':  # a JSON string within a string
         yield Slip("json", value)
     elif any(is_type(value, name) for name in due & {"number", "integer"}):
         yield Slip("number", value)
@@ -87,18 +84,15 @@ def _of_list(text: str) -> Iterator[Slip]:
     if len(parts) == 1:
         yield Slip("list", [text])
     elif all(any(map(str.isalpha, part)) for part in parts):
-        # Both make sense, until only one of them turns out to be valid. Of numbers, even the parts are doubtful.
+        # Both corrections are offered; validation may rule one out. Numbers are not split: a comma may be decimal.
         yield Slip("list", [text])
         yield Slip("split", parts)
 
 
 def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str] | None:
-    """The arguments that go by a wrong name, and what they are called.
+    """Return the correct names of misspelt arguments, or `None` if two of them would get the same name.
 
-    Only what makes an object invalid is looked at: names that it lacks and, if it forbids others, any name.
-
-    Returns:
-        `None` if it cannot be told.
+    Only invalid objects are corrected: required names that are absent or, if the schema forbids others, any name.
     """
     targets = absent(value, schema)
     if not is_closed(schema):
@@ -116,21 +110,21 @@ def absent(value: Mapping[str, Any], schema: Schema) -> list[str]:
 
 
 def is_closed(schema: Schema) -> bool:
-    """Whether an object may have no other properties than those it lists."""
+    """Return whether an object may have no properties except those listed."""
     return schema.get("additionalProperties") is False and "patternProperties" not in schema
 
 
 def is_wrapper(name: str, tool: str) -> bool:
-    """Whether a name is one under which models put all the arguments of a tool at once."""
+    """Return whether models use a name to wrap all arguments of a tool."""
     return len(name) <= _MAX_WORD and fold(name) in {*_WRAPPERS, fold(tool)}
 
 
 def the_one(word: str, choices: Iterable[str]) -> str | None:
-    """The only choice that a word can stand for, or `None`.
+    """Return the only choice that a word can stand for, or `None`.
 
-    First come those that differ in case and separators only. Failing them, those of at least five letters with
-    one letter wrong, missing, too many, or swapped with its neighbour. The first letter is never in doubt,
-    "unlock" being no slip of "lock", nor is a word with a digit in it.
+    A choice that differs only in case and separators wins. Otherwise words of at least five letters may have one
+    letter wrong, missing, added or swapped with its neighbour. The first letter must be right, because "unlock" is not
+    a misspelt "lock". Words with digits must match: a wrong digit is another name.
     """
     if len(word) > _MAX_WORD:
         return None
@@ -142,7 +136,7 @@ def the_one(word: str, choices: Iterable[str]) -> str | None:
 
 
 def fold(word: str) -> str:
-    """A word without its case, and without the separators beside a letter."""
+    """Return a word in lower case, without separators next to a letter."""
     return re.sub(r"(?<=[^\W\d_])[\s_-]+(?=\w)|(?<=\w)[\s_-]+(?=[^\W\d_])", "", word.strip()).casefold()
 
 
@@ -158,22 +152,22 @@ def _one_slip(one: str, other: str) -> bool:
 
 
 def _common(one: str, other: str) -> int:
-    """How many letters two words begin with together."""
+    """Return the number of letters with which both words begin."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 class _Unreadable:
-    """The type of the value that stands for text which cannot be read as JSON."""
+    """Type of the value that stands for unreadable text; `None` would be a valid JSON value."""
 
 
 UNREADABLE = _Unreadable()
 
 
 def read(text: str) -> Any:
-    """The JSON value in a text, or `UNREADABLE`.
+    """Return the JSON value in a text, or `UNREADABLE`.
 
-    Also read are a Markdown fence around it, commas at the end of a list or an object, and Python's quotes and
-    constants. What may mean two things (a key twice, Infinity) is not read, nor what is long or deep.
+    Also accepted are a Markdown fence, trailing commas, and Python's quotes and constants. Ambiguous JSON (duplicate
+    keys, Infinity) is not accepted, nor is long or deeply nested JSON.
     """
     if len(text) > MAX_TEXT:
         return UNREADABLE
@@ -188,7 +182,7 @@ def read(text: str) -> Any:
 
 
 def unfenced(text: str) -> str:
-    """The inside of a Markdown code fence, without the white space around it."""
+    """Return the content of a Markdown code fence, without surrounding white space."""
     text = text.strip()
     if not (text.startswith("```") and text.endswith("```")):
         return text
@@ -231,10 +225,9 @@ _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
 def _as_json(text: str) -> str:
-    """Python's literals, or JSON with commas at the ends, as JSON; nothing is evaluated.
+    """Convert Python literals, or JSON with trailing commas, to JSON, without evaluating anything.
 
-    Raises:
-        ValueError: for a text that is neither.
+    Raise `ValueError` for any other text.
     """
     pieces: list[str] = []
     at = 0

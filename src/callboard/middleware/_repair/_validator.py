@@ -1,7 +1,7 @@
-"""Where a value breaks a JSON schema, by the library jsonschema.
+"""Places where a value breaks a JSON schema, by the library jsonschema.
 
-A schema comes from a server. Nothing is fetched that it refers to, and none of its regular expressions is run, for
-there are some that take for ever.
+A schema may come from an untrusted server. Nothing that it refers to is fetched, and its regular expressions are never
+run: some take exponential time.
 """
 
 from collections import defaultdict
@@ -13,23 +13,23 @@ Path = tuple[str | int, ...]
 Schema = Mapping[str, Any]
 
 MAX_CHOICES = 2000
-"""Lists of alternatives that one validation goes through; nested ones double with each level."""
+"""Maximum number of `anyOf` and `oneOf` lists that one validation visits; nesting doubles them at each level."""
 _IGNORED = ("pattern", "patternProperties", "unevaluatedProperties")
 _OF_KIND = frozenset(("type", "enum", "const"))
 
 
 class TooManyChoicesError(Exception):
-    """It would take too long to find out where a value is wrong."""
+    """Raised if a schema has too many alternatives to locate an error in reasonable time."""
 
 
 _choices: ContextVar["Iterator[int]"] = ContextVar("callboard_schema_choices")
 
 
 class Validator:
-    """Judges values by a schema, of the draft that it names, or of 2020-12."""
+    """Validator for the draft that a schema names, or for 2020-12."""
 
     def __init__(self, schema: Schema) -> None:
-        # An extra; who has made the contract of a tool has seen that it is there.
+        # From an extra; `contract_of()` has checked that it is installed.
         from jsonschema import Draft202012Validator, validators
         from referencing import Registry
 
@@ -43,14 +43,11 @@ class Validator:
         }
         extend: Any = validators.extend
         kind = extend(draft, keywords)
+        # An empty registry: references to other documents fail instead of being fetched.
         self._validator = kind(_of_one_draft(schema), registry=Registry())
 
     def faults(self, value: object) -> list[Path]:
-        """The places where a value is wrong.
-
-        Raises:
-            TooManyChoicesError: if it takes too long to tell.
-        """
+        """Return the places where a value is wrong; raise `TooManyChoicesError` if that takes too long."""
         token = _choices.set(iter(range(MAX_CHOICES)))
         try:
             return [place for error in self._validator.iter_errors(value) for place in _places(error)]
@@ -60,14 +57,14 @@ class Validator:
 
 def _places(error: Any) -> Iterator[Path]:
     if not error.context:
-        # What may not be there at all is the fault of what is around it.
+        # A `False` schema has no keyword. The value must not exist, so the fault is in the object around it.
         path = tuple(error.absolute_path)
         yield path if error.validator else path[:-1]
         return
     alternatives = defaultdict[object, list[Any]](list)
     for one in error.context:
         alternatives[one.schema_path[0]].append(one)
-    # Who wrote an object did not mean the null that it might have been.
+    # Ignore alternatives of another type: a broken object is not a failed attempt to write `null`.
     suited = [errors for errors in alternatives.values() if not any(map(_is_of_another_kind, errors))]
     for errors in suited or alternatives.values():
         for one in errors:
@@ -79,11 +76,11 @@ def _is_of_another_kind(error: Any) -> bool:
 
 
 def _anything(*_: object) -> None:
-    """Stands for a keyword of JSON Schema that is not looked at, and so finds no fault."""
+    """Keyword that is ignored and so reports no error."""
 
 
 def _unless_patterns(keyword: Any) -> Any:
-    """`additionalProperties`, where it can be told without a regular expression which they are."""
+    """Return `additionalProperties`, ignored beside `patternProperties`, whose expressions are not run."""
 
     def judge(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" not in schema:
@@ -93,7 +90,7 @@ def _unless_patterns(keyword: Any) -> Any:
 
 
 def _or_tuple(keyword: Any) -> Any:
-    """`items`, also as a list, as drafts before 2020-12 have it; few schemas name their draft."""
+    """Return `items` that also accepts a list, as drafts before 2020-12 do: few schemas name their draft."""
 
     def judge(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if not isinstance(value, list):
@@ -106,9 +103,9 @@ def _or_tuple(keyword: Any) -> Any:
 
 
 def _among_fitting(keyword: Any, root: Schema) -> Any:
-    """`anyOf` and `oneOf`, of which those alternatives are left out whose constants say that something else was meant.
+    """Return `anyOf` or `oneOf` without alternatives whose constants contradict the value.
 
-    To go into each of two alternatives at every level of a value takes time that doubles with each level.
+    Following two alternatives at every level of a value would take exponential time.
     """
 
     def judge(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -121,7 +118,7 @@ def _among_fitting(keyword: Any, root: Schema) -> Any:
 
 
 def _may_fit(schema: Any, instance: Any) -> bool:
-    """Whether nothing that a value has is another than the constant that is meant for it."""
+    """Return whether the value agrees with all constants of a schema's properties."""
     if not isinstance(instance, Mapping) or not isinstance(schema, Mapping):
         return True
     properties = schema.get("properties")
@@ -134,7 +131,7 @@ def _may_fit(schema: Any, instance: Any) -> bool:
 
 
 def _target(schema: Any, root: Schema) -> Any:
-    """What a reference within the schema stands for; references to references are not followed."""
+    """Return the schema to which a local reference points; a chain of references is not followed."""
     reference = schema.get("$ref") if isinstance(schema, Mapping) else None
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema
@@ -145,7 +142,7 @@ def _target(schema: Any, root: Schema) -> Any:
 
 
 def _of_one_draft(schema: Any) -> Any:
-    """A schema without the drafts that parts of it name: jsonschema would take its own keywords for these."""
+    """Return a schema without nested `$schema`: jsonschema would switch to its own keywords for those parts."""
     if isinstance(schema, Mapping):
         return {
             key: _of_one_draft(value)
