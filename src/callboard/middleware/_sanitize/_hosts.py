@@ -1,6 +1,7 @@
-"""Which URLs a tool may be sent to: schemes, hosts, addresses; against server-side request forgery.
+"""Check of URLs that a model writes: schemes, hosts and addresses, against server-side request forgery.
 
-One strict reading, and an URL that leaves it written anew, so that no library can read it in another way.
+URLs are read strictly, and the tool gets a newly written URL. So no HTTP library can read it differently from this
+check.
 """
 
 import inspect
@@ -19,47 +20,49 @@ from callboard._web._resolver import Resolver, system_resolver
 from callboard.middleware._sanitize._text import RefusedError
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+# Only forms that all clients read alike: no user, no empty or zero port, no percent sign or backslash in the host.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Characters that `quote()` leaves alone. The percent sign is among them, so that existing escapes stay as they are.
 _SAFE = string.punctuation.translate(str.maketrans("", "", '"<>\\^`{|}'))
 
 
 class Target(NamedTuple):
-    """The parts of a URL that decide whether it may be fetched."""
+    """Parts of a URL that decide whether it may be fetched."""
 
     url: str
-    """Written anew, in ASCII: the scheme and the host in lower case, the host without a dot at its end."""
+    """Newly written in ASCII: scheme and host in lower case, the host without a trailing dot."""
     host: str
     port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Url:
-    """What an URL argument may be; the tool gets the URL that was checked, written anew.
+    """Rule for a URL argument; the tool gets the checked URL, newly written.
 
-    Addresses that are not public are refused (loopback, private, link-local with its metadata services, multicast,
-    reserved; also inside IPv6), and so are names that only a local network knows, as those without a top-level
-    domain of the Internet, unless `hosts` lists them.
-    Nobody can see from an URL where a redirect leads: a tool that follows redirects has to ask `check` each time.
+    Addresses that are not public are refused: loopback, private, link-local with its metadata services, multicast and
+    reserved ones, also embedded in IPv6. So are names that only a local network knows, such as those without a
+    top-level domain of the Internet. `hosts` can allow them explicitly. A check cannot see where a redirect leads: a
+    tool that follows redirects must call `check` for each of them.
 
     Args:
-        hosts: names and addresses: "example.com" is that host, "*.example.com" any below it, "*" any public one.
-            `None` is "*". Unicode names are compared in their ASCII form (IDNA 2008 with UTS 46).
-        schemes: in lower case.
-        ports: which ones; `None` for any.
-        resolve: look the name up, and refuse it if any of its addresses is not public: `True` for the system's
-            resolver, or a function `(host, port)` that returns addresses. The tool will look it up again, and a
-            hostile name server may then answer something else; only the network can prevent that.
-        private: let through what is not public.
-        max_chars: characters, the longest URL.
+        hosts: allowed names and addresses. "example.com" is that host, "*.example.com" any below it, "*" any public
+            one; `None` is "*". Unicode names are compared in their ASCII form (IDNA 2008 with UTS 46).
+        schemes: allowed schemes, in lower case.
+        ports: allowed ports; `None` for any.
+        resolve: look the name up, and refuse it if any of its addresses is not public. `True` uses the system's
+            resolver; an async function `(host, port)` returns addresses. The tool will look the name up again, and a
+            hostile name server may answer differently then; only the network can prevent that.
+        private: also allow hosts that are not public.
+        max_chars: maximum length in characters.
 
     Raises:
-        ValueError: if a host is no host, or a number is out of range.
-        ImportError: without idna, which anyio brings, and the extra `middleware` in a version that we know.
+        ValueError: if a host is not valid, or a number is out of range.
+        ImportError: if idna, which anyio brings, is not installed in a version that the extra `middleware` allows.
     """
 
     hosts: Collection[str] | None = None
@@ -84,16 +87,16 @@ class Url:
             object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
 
     def check(self, value: object) -> str | None:
-        """The URL, written anew; `None` stays what it is.
+        """Return the URL, newly written; return `None` for `None`.
 
         Raises:
-            RefusedError: a ValueError that says why it is not let through.
+            RefusedError: a `ValueError` with the reason, if the URL is not allowed.
         """
         target = self._target(value)
         return None if target is None else target.url
 
     async def acheck(self, value: object) -> str | None:
-        """`check`, and with `resolve` also where the name leads."""
+        """Check as `check` does and, with `resolve`, also the addresses of the host."""
         target = self._target(value)
         if target is None:
             return None
@@ -132,16 +135,18 @@ class Url:
             addresses = ()
         if not addresses:
             raise RefusedError("resolve", "its host has no address")
+        # All addresses must be public, because the tool may connect to any of them.
         if not all(is_public_address(ipaddress.ip_address(address.partition("%")[0])) for address in addresses):
             raise RefusedError("address", "its host has an address that is not public")
 
 
 def read_url(value: str, schemes: Collection[str]) -> Target:
-    """Read a URL as every client would read it, or refuse it.
+    """Read a URL in the way in which every client reads it.
 
     Raises:
-        RefusedError: if it is no absolute URL, or one that others might read in another way.
+        RefusedError: if it is no absolute URL, or one that some client reads differently.
     """
+    # Checked before parsing: some clients drop tabs and line breaks, which would join parts into another host.
     if _CONTROL.search(value):
         raise RefusedError("whitespace", "it holds a control character, such as a tab or a line break")
     match = _URL.fullmatch(value)
@@ -159,6 +164,7 @@ def read_url(value: str, schemes: Collection[str]) -> Target:
 
 
 def _read_authority(authority: str) -> tuple[str, int | None]:
+    # `http://allowed.com@evil.com/`: clients differ in what they take for the host.
     if "@" in authority:
         raise RefusedError("userinfo", "it names a user before its host")
     if "%" in authority or "\\" in authority:
@@ -173,10 +179,10 @@ def _read_authority(authority: str) -> tuple[str, int | None]:
 
 
 def read_host(written: str) -> str:
-    """A host in its one form: a name in ASCII and lower case, or an address as `ipaddress` writes it.
+    """Return a host in its normal form: a name in lower-case ASCII, or an address as `ipaddress` writes it.
 
     Raises:
-        RefusedError: if it is neither, or an address in a form that only some libraries know.
+        RefusedError: if it is neither, or an address in a form that only some libraries understand.
     """
     if written.startswith("["):
         return str(_read_v6(written[1:-1]))
@@ -184,7 +190,7 @@ def read_host(written: str) -> str:
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise RefusedError("host", "its host is no name that a host can have")
-    # What ends in a number is an address, to browsers and to the C library: 127.1, 0x7f.1, 2130706433.
+    # Browsers and the C library read a name that ends in a number as an address: 127.1, 0x7f.1, 2130706433.
     if not _NUMBER.fullmatch(labels[-1]):
         return host
     try:
@@ -199,7 +205,7 @@ def _ascii(written: str) -> str:
     import idna  # an extra; `Url` has seen that it is there
 
     try:
-        # Longer ones cost much time, and are none.
+        # A longer name is invalid anyway, and encoding it would take much time.
         return idna.encode(written[:254], uts46=True).decode().lower()
     except UnicodeError:
         raise RefusedError("host", "its host is no name that a host can have") from None
@@ -213,7 +219,8 @@ def _read_v6(written: str) -> ipaddress.IPv6Address:
 
 
 def is_listed(host: str, patterns: Collection[str]) -> bool:
-    """Whether a host is among those listed, by its name or by a domain above it."""
+    """Return whether a host is listed, by its name or by a pattern for a domain above it."""
+    # Compared by whole labels: "*.example.com" must not match "evil-example.com".
     labels = host.split(".")
     return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))
 

@@ -1,4 +1,4 @@
-"""Which paths a tool may be given: those below a root, by every reading and on the disk."""
+"""Check of paths that a model writes: they must be below a root, in every reading and on the disk."""
 
 import errno
 import os
@@ -10,31 +10,33 @@ from callboard._calls._thread_pool import THREADS, Threads
 from callboard.middleware._sanitize._text import RefusedError, normalized, strip_invisible
 
 _DRIVE = re.compile(r"[A-Za-z]:")
+# Characters that look like slashes, or that some library may turn into one.
 _LIKE_A_SLASH = re.compile("[\u2044\u2215\u2216\u29f5\u29f8\u2571\u2572]")
 _SEPARATOR = re.compile("[\\\\\u2215\u2216\u29f5\u29f8\u2571\u2572\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _UTF16_ESCAPE = re.compile(r"%u[0-9A-Fa-f]{4}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Rounds of decoding: nested escapes such as `%252e` must not hide a second structure.
 _ROUNDS = 8
 _OUTSIDE = "it leads out of the folders that are allowed"
 
 
 class PathIn:
-    """What a path argument may be: a path below one of the roots; the tool gets the real path, without links.
+    """Rule for a path argument: a path below one of the roots. The tool gets the real path, without symbolic links.
 
-    Refused is what leads out, by `..`, as an absolute path or by symbolic links, and what some library might take
-    for something else: percent escapes and Unicode characters that stand for separators or dots, backslashes,
-    drives, `~`, control and invisible characters, names that end in a dot or a space. A relative path is one below
-    the first root. The path need not exist.
+    Refused are paths that lead out of the roots, by `..`, as an absolute path, or by symbolic links. Refused, too, is
+    what some library may read differently: percent escapes and Unicode characters for separators or dots,
+    backslashes, drives, `~`, control and invisible characters, and names that end in a dot or a space. A relative
+    path is below the first root. The path need not exist.
 
-    The disk is looked at before the tool runs. Whoever can create links below a root can do so in between; where
-    others can, open files with `O_NOFOLLOW`, or give the tool a file system of its own.
+    The check looks at the disk before the tool runs. Somebody who can create links below a root can do so in between.
+    If others can, open files with `O_NOFOLLOW`, or give the tool a file system of its own.
 
     Args:
-        roots: folders; what they are links to counts as well.
-        max_chars: characters, the longest path.
+        roots: allowed folders; their targets are allowed as well if they are links.
+        max_chars: maximum length in characters.
 
     Raises:
-        ValueError: without roots, or for a number out of range.
+        ValueError: if there is no root, or a number is out of range.
     """
 
     def __init__(self, *roots: str | os.PathLike[str], max_chars: int = 4096) -> None:
@@ -42,7 +44,8 @@ class PathIn:
             raise ValueError(f"PathIn takes one folder or more, such as PathIn('/srv/data'); got {roots!r}")
         if max_chars < 1:
             raise ValueError(f"PathIn(max_chars=...) must be 1 or more, got {max_chars!r}")
-        self._roots = tuple(os.path.abspath(root) for root in roots)  # noqa: PTH100 (keeps links, for the one reading)
+        # Not resolved here: a root may be a link, and both its name and its target are compared later.
+        self._roots = tuple(os.path.abspath(root) for root in roots)  # noqa: PTH100 (`pathlib` resolves no `..`)
         self._max_chars = max_chars
         self._threads = Threads("PathIn", THREADS)
 
@@ -50,16 +53,16 @@ class PathIn:
         return f"PathIn({', '.join(map(repr, self._roots))})"
 
     def check(self, value: object) -> str | None:
-        """The real path, absolute; `None` stays what it is. Looks at the disk, and so belongs in a thread.
+        """Return the real, absolute path; return `None` for `None`. It reads the disk, so call it in a thread.
 
         Raises:
-            RefusedError: a ValueError that says why it is not let through.
+            RefusedError: a `ValueError` with the reason, if the path is not allowed.
         """
         path = self._read(value)
         return None if path is None else self._real(path)
 
     async def acheck(self, value: object) -> str | None:
-        """`check`, in a worker thread."""
+        """Check as `check` does, with the disk access in a worker thread."""
         path = self._read(value)
         return None if path is None else await self._threads.run(partial(self._real, path))
 
@@ -75,9 +78,10 @@ class PathIn:
 
     def _real(self, path: str) -> str:
         roots = [real_path(root) for root in self._roots]
-        # Before the disk is asked about it: what is outside is none of the model's business, existence included.
+        # Compared before the disk is read: otherwise errors would tell the model which outside paths exist.
         if not any(is_below(path, root) for root in (*self._roots, *roots)):
             raise RefusedError("outside", _OUTSIDE)
+        # Compared again with all links resolved: a link below a root may lead out.
         real = real_path(path)
         if not any(is_below(real, root) for root in roots):
             raise RefusedError("outside", _OUTSIDE)
@@ -85,11 +89,7 @@ class PathIn:
 
 
 def check_spelling(path: str) -> None:
-    """Refuse a path that could be read as another one.
-
-    Raises:
-        RefusedError: with the rule it breaks.
-    """
+    """Raise `RefusedError` for a path that could be read as another one."""
     if _CONTROL.search(path) or strip_invisible(path) != path:
         raise RefusedError("invisible", "it holds control or invisible characters")
     if "\\" in path or _LIKE_A_SLASH.search(path):
@@ -103,11 +103,12 @@ def check_spelling(path: str) -> None:
 def _check_names(path: str) -> None:
     for name in path.split("/"):
         if name not in (".", "..") and name.endswith((".", " ")):
+            # Windows drops them, so `secret.txt.` would open `secret.txt`.
             raise RefusedError("name", "a name in it ends in a dot or a space")
 
 
 def _check_readings(path: str) -> None:
-    """Refuse a path that decoding, once or more, or normalisation would give another structure."""
+    """Raise `RefusedError` if repeated decoding or normalisation would change the path's structure."""
     if _UTF16_ESCAPE.search(path):
         raise RefusedError("encoding", "it holds percent escapes of another kind than those of URLs")
     reading, structure = path, _structure(path)
@@ -130,24 +131,18 @@ def _decoded(path: str) -> str:
 
 
 def _structure(path: str) -> list[str]:
-    """What shapes a path: its separators, names of dots only, and what may stand at its beginning."""
-    # A fraction that normalisation takes apart (U+2044) is none.
+    """Return what decides where a path leads: separators, names that consist of dots, and special beginnings."""
+    # U+2044 is absent from `_SEPARATOR`: NFKC makes it from fractions such as U+00BD, which are harmless.
     parts = _SEPARATOR.sub("\\\\", path).replace("\\", "/\\/").split("/")
     shape = [name if name == "\\" or not name.strip(". ") else "name" for name in parts]
     return [*shape, path[:1] * path.startswith("~"), *_DRIVE.findall(path[:2])]
 
 
 def real_path(path: str) -> str:
-    """Where a path really leads, whether the last parts of it exist or not.
+    """Return the real path, even if its last parts do not exist.
 
-    `os.path.realpath` guesses where it cannot look (a loop, a path too long, a folder without permission); here
-    that is an error.
-
-    Args:
-        path: absolute and without `..`.
-
-    Raises:
-        RefusedError: if nobody can tell.
+    `os.path.realpath` guesses if it cannot look: for a loop, a path that is too long, a folder without permission.
+    Here each of these raises `RefusedError`. The path must be absolute and without `..`.
     """
     missing: list[str] = []
     while True:
@@ -158,6 +153,7 @@ def real_path(path: str) -> str:
         except (OSError, ValueError) as error:
             reason = "its links go round in a circle" if _is_loop(error) else "it cannot be followed on the disk"
             raise RefusedError("link", reason) from None
+        # A dangling link: opening it for writing would create its target, wherever that is.
         if os.path.lexists(path):
             raise RefusedError("link", "it is a link to something that does not exist")
         path, name = os.path.split(path)
@@ -169,6 +165,7 @@ def _is_loop(error: Exception) -> bool:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether a path is a root or below it, by their names."""
+    """Return whether a path is a root or below it, by names alone."""
     path, root = os.path.normcase(path), os.path.normcase(root)
+    # With the separator, because `/srv/data2` is not below `/srv/data`.
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)

@@ -1,4 +1,4 @@
-"""`Sanitize`: no argument reaches a tool unchecked, and no result a model."""
+"""`Sanitize`: validation of arguments before a tool runs, and cleaning of its results."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -36,33 +36,32 @@ from callboard.tools._tool_names import (
 from callboard.tools._vocabulary import ToolCallRequest
 
 _TOLD = 10
-"""Refused arguments that one message tells of."""
+"""Maximum number of refused arguments that one message lists."""
 _DEEPEST = 100
 
 
 class Sanitize:
-    """Checks and cleans what the model writes, before the tool runs, and what the tool brings in, before it is read.
+    """Checks and cleans arguments before the tool runs, and results before the model reads them.
 
-    An argument that is refused ends the call with an error message that says which one and why; the tool does not
-    run. Injected arguments are not the model's, and stay as they are. Lists and mappings are walked through, keys
-    included. Put it outside of the middleware that stores, repeats or asks about a call.
+    A refused argument ends the call with an error message that names it and the reason; the tool does not run.
+    Injected arguments do not come from the model, and stay as they are. Lists and mappings are walked, keys included.
+    Put it outside of middleware that stores, repeats or asks about a call.
 
     Args:
-        arguments: rules by the name of the argument, for all tools: a `Url`, a `PathIn`, a `Text`, or a function
-            that takes the value and returns it, or another to use instead; it raises ValueError with the reason
-            to refuse it. `files[].path` is the `path` of every item of `files`; `headers.*` is everything in
-            `headers`. Functions run in the event loop, after the texts in their value have been cleaned.
-        tools: the same by the name of the tool; they go before `arguments`.
-        text: for every text that has no `Text`, `Url` or `PathIn` of its own, and for keys.
-        max_depth: how deep lists and mappings may be nested, 1 to 100.
-        max_size: characters of all texts and keys of a call, and one for each value.
-        results: what is done to results; `None` to leave them as they are.
-        missing: what a name of a tool, or of an argument that no tool of the node has, is: an "error", or one to
-            "ignore".
+        arguments: rules for all tools, by the name of the argument. A rule is a `Url`, a `PathIn`, a `Text`, or a
+            function. The function returns the value or a replacement, or raises `ValueError` with the reason for a
+            refusal. `files[].path` is the `path` of every item of `files`; `headers.*` is everything in `headers`.
+            Functions run in the event loop, after the texts in their value have been cleaned.
+        tools: rules for single tools, by the name of the tool; they precede `arguments`.
+        text: rule for keys, and for every text without a `Text`, `Url` or `PathIn` rule.
+        max_depth: maximum nesting of lists and mappings, 1 to 100.
+        max_size: maximum size of a call's arguments: characters of all texts and keys, plus one for each value.
+        results: rules for results; `None` to leave them unchanged.
+        missing: "error" to reject names of tools and arguments that the node does not have, "ignore" to accept them.
 
     Raises:
-        ValueError: for a number out of range.
-        TypeError: for a rule that is none.
+        ValueError: if a number is out of range.
+        TypeError: if a rule has the wrong type.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Sanitize:
         self._threads = Threads("Sanitize", THREADS)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        """Raise ValueError for rules that would never apply, and leave an argument without one."""
+        """Raise `ValueError` for rules that can never apply: after a typo, an argument would stay unchecked."""
         check_tool_names("Sanitize(tools=...)", self._for_tool, tools, self._missing)
         for name in self._for_tool.keys() & tools:
             _check_rules(tools[name], self._for_tool[name])
@@ -107,11 +106,12 @@ class Sanitize:
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
     ) -> Output:
-        """Check the arguments, run the call with clean ones, clean the result."""
+        """Check the arguments, run the call with cleaned ones, and clean the result."""
         walk = self._walk(request)
         written = request.tool_call["args"]
         arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
         for due in walk.due:
+            # The innermost checks come first. A check of a list must not see items that are already refused.
             if not walk.is_refused(due.place):
                 await _settle(due, walk)
         if walk.refused:
@@ -124,9 +124,9 @@ class Sanitize:
         return output if self._results is None else await self._cleaned(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        """Clean the text of an error that a tool raised, which became a message outside of all middleware."""
+        """Clean the text of a tool's error that became a message outside of all middleware."""
         if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
-            return message  # the words are ours
+            return message  # written by callboard itself, such as for a timeout
         return cast("ToolMessage", await self._cleaned(message, request, self._results))
 
     def _walk(self, request: ToolCallRequest) -> Walk:
@@ -148,7 +148,7 @@ class Sanitize:
         return clean
 
     def _about(self, name: str, tool: BaseTool | None) -> "_Facts":
-        """What does not change from call to call; a tool's annotations take time to read."""
+        """Return the prepared facts of a tool; reading its annotations takes time, so they are cached."""
         if tool is None:
             return _Facts(self._rules_of(name, {}), frozenset())
         return self._facts.of(tool)
@@ -165,14 +165,14 @@ class Sanitize:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What there is to know of a tool."""
+    """Facts about a tool that are the same for all its calls."""
 
     rules: Rules
     injected: frozenset[str]
 
 
 def _by_tool(tools: object) -> Mapping[str, Any]:
-    """The rules by tool, if that is what they are."""
+    """Return the rules by tool; raise `TypeError` if they are no mapping."""
     if not isinstance(tools, Mapping):
         raise TypeError(
             f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
@@ -217,18 +217,19 @@ def _check_rules_for_all(rules: Mapping[str, Rule], tools: Iterable[BaseTool]) -
 
 
 def _heads(rules: Iterable[str]) -> list[str]:
-    """The names of the arguments that rules are for."""
+    """Return the names of the arguments to which rules belong."""
     return [head for name in rules if (head := parts_of(name)[0]) != "*"]
 
 
 async def _settle(due: Due, walk: Walk) -> None:
-    """Make a check, and put what comes of it where the value was."""
+    """Run one check, and replace the value by its result."""
     before = due.into[due.key]
     try:
         after = due.rule(before) if not isinstance(due.rule, (Url, PathIn)) else await due.rule.acheck(before)
     except Exception as error:
         if is_control_flow(error):
             raise
+        # Any error refuses the value: a check that fails on a hostile value has not approved it.
         walk.refuse(due.place, _reason(error, due.rule))
         return
     if after is not before and not (isinstance(before, str) and before == after):
@@ -237,11 +238,11 @@ async def _settle(due: Due, walk: Walk) -> None:
 
 
 def _reason(error: Exception, rule: object) -> RefusedError:
-    """Why a check refused a value; one that stumbled over it has not let it through."""
+    """Return the refusal for an error of a check, without the value and cleaned for the model."""
     if isinstance(error, RefusedError):
         return error
     name = getattr(rule, "__name__", type(rule).__name__)
-    if isinstance(error, ValidationError):  # whose text has the value in it
+    if isinstance(error, ValidationError):  # its own text would repeat the value
         reason = "; ".join(detail["msg"] for detail in error.errors())
     else:
         reason = str(error) if isinstance(error, ValueError) else f"the check ended with {type(error).__name__}"
@@ -253,6 +254,7 @@ def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
     for one in refused[:_TOLD]:
         [argument] = _declared([dotted(one.place[:1])], request.tool)
         note("refused", argument=argument, rule=one.error.rule)
+    # The name of an unknown tool was invented by the model, so it is escaped.
     name = call["name"] if request.tool is not None else shown(call["name"])
     lines = [f"- {_described(one)}: {one.error.reason}" for one in refused[:_TOLD]]
     if len(refused) > _TOLD:
@@ -262,7 +264,7 @@ def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
 
 
 def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
-    """Names of arguments for observers; one that the tool has not is a word of the model's, and becomes `*`."""
+    """Return argument names for observers; a name that the tool lacks was written by the model and becomes `*`."""
     schema: Any = None if tool is None else tool.args_schema
     known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)
     return sorted({name if name in known or not name else "*" for name in arguments})

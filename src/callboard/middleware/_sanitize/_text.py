@@ -1,6 +1,6 @@
-"""What a text shows, and what it hides: escape sequences, controls, invisible characters, length.
+"""Hidden parts of texts: escape sequences, controls, invisible characters; and limits of length.
 
-Plain functions on strings; knows neither tools nor calls.
+The text may be hostile, so every function takes linear time.
 """
 
 import re
@@ -12,19 +12,20 @@ from typing import Literal
 Form = Literal["NFC", "NFKC"]
 Treatment = Literal["remove", "refuse", "keep"]
 
-# A string sequence ends at its terminator; one that another control cuts off was none, and what it held is shown.
-# No class of a pattern contains what the next one begins with, so that every search is linear.
+# A string sequence ends at its terminator. If another control cuts it off, it is no sequence, and its text is shown.
+# No class contains a character with which the next one begins; so there is no backtracking, and searches are linear.
 _SEQUENCE = re.compile(
     r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x08\x0e-\x1f\x7f-\x9f]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, SOS, PM, APC
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI
     r"|\x1b[ -/]*[0-~]"  # the others of ECMA-48 and ECMA-35
 )
 _INTRODUCER = re.compile(r"[\x1b\x90\x98\x9b\x9d-\x9f]")
-"""What every sequence begins with."""
+"""First character of every sequence."""
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _LINE_BREAK = re.compile(r"[\x0b\x0c\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-# Default_Ignorable_Code_Point of Unicode, bidirectional controls included, and the interlinear annotations.
+# Default_Ignorable_Code_Point of Unicode, with bidirectional controls and interlinear annotations. Joiners and
+# presentation selectors are missing here, because some scripts and emoji need them.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -33,20 +34,20 @@ _JOINERS = "\u200c\u200d"
 _PRESENTATION = "\ufe0e\ufe0f"
 _SOMETIMES = re.compile(f"[{_JOINERS}{_PRESENTATION}]")
 _PIECE = 20_000
-"""Characters that are searched at a time."""
+"""Characters per search. A search holds the GIL, so a long one would stall the event loop from a thread."""
 _VIRAMA = 9
-"""Its canonical combining class."""
+"""Canonical combining class of a virama."""
 _MARKS = 30
-"""Combining marks in a row that a text may have: the Stream-Safe Text Format (UAX 15, section 13). Putting more of
-them in order takes time that grows with their square."""
+"""Maximum combining marks in a row: the Stream-Safe Text Format (UAX 15, section 13). Sorting more of them takes
+quadratic time."""
 
 
 class RefusedError(ValueError):
-    """An argument is not let through.
+    """Raised for an argument that is not allowed.
 
     Args:
-        rule: why, in one word, such as "host".
-        reason: why, in half a sentence for the model, without a word of what was written.
+        rule: the broken rule as one word, such as "host".
+        reason: the reason as half a sentence for the model. It must not repeat what was written.
     """
 
     def __init__(self, rule: str, reason: str) -> None:
@@ -56,17 +57,18 @@ class RefusedError(ValueError):
 
 
 def strip_invisible(text: str) -> str:
-    """A text without what its reader would not see.
+    """Return a text without everything that its reader would not see.
 
-    Removed are escape sequences with all they carry (ECMA-48: colours, titles, links, cursor movements), control
-    characters but for tab, line feed and carriage return, and what Unicode ignores by default: zero-width and
-    bidirectional characters, tags, variation selectors. Joiners stay where a script or an emoji needs them (RFC
-    5892, appendix A), and so does a selector of text or emoji behind a symbol. Other line breaks become line feeds,
-    lone surrogates U+FFFD. Doing it again changes nothing.
+    Removed are escape sequences with their content (ECMA-48: colours, titles, links, cursor movements) and control
+    characters except tab, line feed and carriage return. Also removed are the characters that Unicode ignores by
+    default: zero-width and bidirectional ones, tags, variation selectors. Joiners stay where a script or an emoji
+    needs them (RFC 5892, appendix A), and so does a presentation selector behind a symbol. Other line breaks become
+    line feeds, lone surrogates U+FFFD. The function is idempotent, and takes linear time.
 
     Args:
-        text: of any length; the time taken grows in proportion.
+        text: text of any length.
     """
+    # Sequences first: without their control characters they would look like ordinary text.
     text = _replaced(_CONTROL, "", _replaced(_LINE_BREAK, "\n", _without_sequences(text)))
     if text.isascii():
         return text
@@ -78,6 +80,7 @@ def _without_sequences(text: str) -> str:
     if len(text) <= _PIECE:
         return _SEQUENCE.sub("", text)
     shown: list[str] = []
+    # Introducers are searched in pieces, but each sequence is matched in the whole text: it may cross a border.
     done = 0
     for found in _introducers(text):
         if found >= done and (sequence := _SEQUENCE.match(text, found)) is not None:
@@ -92,7 +95,7 @@ def _introducers(text: str) -> Iterator[int]:
 
 
 def _replaced(character: re.Pattern[str], new: str, text: str) -> str:
-    """A text with every such character replaced, piece by piece: within a search no other thread runs."""
+    """Replace characters in pieces, because other threads cannot run during a search."""
     if len(text) <= _PIECE:
         return character.sub(new, text)
     return "".join(character.sub(new, text[start : start + _PIECE]) for start in range(0, len(text), _PIECE))
@@ -103,7 +106,7 @@ def _kept(match: re.Match[str]) -> str:
     before, after = text[at - 1 : at], text[at + 1 : at + 2]
     if char in _PRESENTATION and _takes_presentation(before, after):
         return char
-    # What is joined to has to stay: another joiner, or a selector, may not.
+    # The next character must stay, or removing it later would leave this joiner without a partner.
     stays = before and after and after not in _JOINERS + _PRESENTATION
     if char in _JOINERS and stays and _joins(char, text[max(0, at - 2) : at], after):
         return char
@@ -122,7 +125,7 @@ def _joins(char: str, before: str, after: str) -> bool:
 
 
 def _is_symbol(char: str) -> bool:
-    """Whether it may be an emoji; Python does not know which ones are."""
+    """Return whether a character may be an emoji; Python's Unicode data does not tell exactly."""
     return char > "\x7f" and (unicodedata.category(char)[0] == "S" or char in "\u203c\u2049\u3030")
 
 
@@ -131,17 +134,14 @@ def _is_arabic(char: str) -> bool:
 
 
 def shortened(text: str, max_chars: int, more: int = 0) -> str:
-    """At most so many characters of a text, with a plain word about the rest, which counts too.
+    """Return at most `max_chars` characters of a text, with a note about the rest included in them.
 
-    Args:
-        text: of any length.
-        max_chars: of the result, its last sentence included.
-        more: characters that were left out already.
+    `more` is the number of characters that the caller has already left out.
     """
     if len(text) <= max_chars and not more:
         return text
     whole = len(text) + more
-    # The sentence gets no longer by a smaller number in it.
+    # Computed with the largest number: a smaller number never makes the note longer.
     kept = max(0, min(len(text), max_chars - len(_left_out(whole))))
     return (text[:kept] + _left_out(whole - kept))[:max_chars]
 
@@ -151,24 +151,24 @@ def _left_out(count: int) -> str:
 
 
 def shown(text: str, max_chars: int = 40) -> str:
-    """A text of unknown origin in a form that is safe to print: quoted, escaped to ASCII, short."""
+    """Return an untrusted text in a form that is safe to print: quoted, escaped to ASCII, short."""
     quoted = ascii(text[:max_chars])
     return quoted if len(text) <= max_chars else f"{quoted}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """What a text argument may be, and what is done to it.
+    """Rule for a text argument.
 
     Args:
-        max_chars: characters, the longest that is let through; `None` for any length.
-        form: the Unicode normalisation form. NFC changes how characters are stored, never what they say; NFKC
-            also folds what merely looks alike (`ﬁ`, `①`, `²`, full width), for names and numbers. `None` for none.
-        invisible: what becomes of escape sequences, controls and invisible characters (see `strip_invisible`):
+        max_chars: maximum length in characters; `None` for any length.
+        form: Unicode normalisation form. NFC changes how characters are stored, never what they mean; NFKC
+            also replaces lookalikes (`ﬁ`, `①`, `²`, full width), for names and numbers. `None` for no change.
+        invisible: treatment of escape sequences, controls and invisible characters (see `strip_invisible`):
             "remove" them, "refuse" the call, or "keep" them.
 
     Raises:
-        ValueError: for a number or a word out of range.
+        ValueError: if an option is out of range.
     """
 
     max_chars: int | None = 100_000
@@ -184,10 +184,10 @@ class Text:
             raise ValueError(f"Text(invisible=...) is 'remove', 'refuse' or 'keep', got {self.invisible!r}")
 
     def check(self, value: object) -> object:
-        """The text as the tool gets it; `None` stays what it is.
+        """Return the text for the tool; return `None` for `None`.
 
         Raises:
-            RefusedError: if it is no text, too long, or holds what is refused.
+            RefusedError: if the value is no text, is too long, or contains refused characters.
         """
         if value is None:
             return None
@@ -196,7 +196,8 @@ class Text:
         return self.checked(value)
 
     def checked(self, text: str) -> str:
-        """`check` for what is known to be a text."""
+        """Check a value that is known to be a text."""
+        # Before the cleaning, which would take time for a huge text; and again below, as NFKC may make it longer.
         self._check_length(text)
         clean = text if self.invisible == "keep" else strip_invisible(text)
         if self.invisible == "refuse" and clean != text:
@@ -204,7 +205,8 @@ class Text:
         if self.form is None or clean.isascii():
             return clean
         normal = normalized(self.form, clean)
-        # Marks in another order may leave a joiner where none belongs, and those beside it may become one character.
+        # Normalisation may move a mark away from a joiner, and stripping may join characters that then combine. So
+        # repeat both until nothing changes: otherwise a second check of the same text would give another result.
         while self.invisible != "keep" and (clean := strip_invisible(normal)) != normal:
             normal = normalized(self.form, clean)
         self._check_length(normal)
@@ -216,11 +218,7 @@ class Text:
 
 
 def normalized(form: Form, text: str) -> str:
-    """A text in a Unicode normalisation form.
-
-    Raises:
-        RefusedError: for more combining marks in a row than any language has.
-    """
+    """Return a text in a Unicode normalisation form; raise `RefusedError` for too many combining marks in a row."""
     run = 0
     for combining in map(unicodedata.combining, text):
         run = run + 1 if combining else 0

@@ -1,7 +1,4 @@
-"""One walk through the arguments of a call: measured, cleaned, and with a list of the checks that are due.
-
-Plain functions; whoever calls them makes the checks.
-"""
+"""One walk through a call's arguments: it measures and cleans them, and lists the checks that the caller must run."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,10 +10,10 @@ from callboard.middleware._sanitize._paths import PathIn
 from callboard.middleware._sanitize._text import RefusedError, Text, shown
 
 Rule = Text | Url | PathIn | Callable[[Any], object]
-"""What an argument has to pass. A function takes the value and returns it, or another; ValueError refuses."""
+"""Rule for an argument. A function returns the value or a replacement, or raises `ValueError` to refuse it."""
 
 Place = tuple[str | int, ...]
-"""Where a value is: keys and indices from the outside in."""
+"""Keys and indices of a value, from the outside in."""
 
 _NAME = re.compile(r"[^.\[\]]+(?:\[\])*(?:\.[^.\[\]]+(?:\[\])*)*")
 _PART = re.compile(r"[^.\[\]]+|\[\]")
@@ -24,12 +21,12 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 class Rules:
-    """Rules by the places they are for.
+    """Rules by the places to which they apply.
 
     Args:
-        by_name: the rule of `url` is for this argument, that of `files[].path` for the `path` of every item of
-            `files`, that of `headers.*` for everything in `headers`.
-        spelled: the name of an argument by each of the names that it may be written under.
+        by_name: rules by name: `url` is that argument, `files[].path` the `path` of every item of `files`, and
+            `headers.*` everything in `headers`.
+        spelled: the name of an argument for each name under which it may be written, such as an alias.
     """
 
     def __init__(self, by_name: Mapping[str, Rule], spelled: Mapping[str, str]) -> None:
@@ -37,6 +34,7 @@ class Rules:
         self._exact: dict[tuple[str, ...], Rule] = {}
         self._wild: list[tuple[tuple[str, ...], Rule]] = []
         for name, rule in by_name.items():
+            # A JSON schema may have an argument whose own name looks like a path, such as `headers.*`.
             self._exact[self._one_spelling((name,))] = rule
             parts = self._one_spelling(parts_of(name))
             if "*" in parts:
@@ -45,7 +43,7 @@ class Rules:
                 self._exact[parts] = rule
 
     def at(self, place: Place) -> Rule | None:
-        """The rule of a place; one that names it goes before one with a `*`."""
+        """Return the rule of a place; a rule that names the place precedes one with a `*`."""
         parts = self._one_spelling(tuple("[]" if isinstance(part, int) else part for part in place))
         rule = self._exact.get(parts)
         if rule is not None or not self._wild:
@@ -57,7 +55,7 @@ class Rules:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """The parts of a rule's name; a name of another form is one part."""
+    """Return the parts of a rule's name; a name in another form is a single part."""
     return tuple(_PART.findall(name)) if _NAME.fullmatch(name) else (name,)
 
 
@@ -67,7 +65,7 @@ def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A check of one value, and where to put what comes of it."""
+    """Check of one value that must still run, and the container and key for its result."""
 
     place: Place
     rule: Url | PathIn | Callable[[Any], object]
@@ -77,7 +75,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An argument that is not let through."""
+    """Argument that is refused."""
 
     place: Place
     error: RefusedError
@@ -85,14 +83,14 @@ class Refused:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """A walk through the arguments of one call; `arguments` is the one way in.
+    """Walk through the arguments of one call; call `arguments` once.
 
     Args:
-        rules: what is due where.
-        text: for every text that has no rule of its own, keys included.
-        max_depth: how deep lists and mappings may be nested.
-        max_size: characters of all texts and keys, and one for each value.
-        skip: names of arguments that are not the model's.
+        rules: rules by place.
+        text: rule for keys, and for every text without a rule of its own.
+        max_depth: maximum nesting of lists and mappings.
+        max_size: maximum characters of all texts and keys, plus one for each value.
+        skip: names of injected arguments.
     """
 
     rules: Rules
@@ -101,30 +99,31 @@ class Walk:
     max_size: int
     skip: frozenset[str] = frozenset()
     due: list[Due] = field(default_factory=list[Due])
-    """What is due for the values that were walked, the innermost first."""
+    """Checks that the caller must run, the innermost first."""
     refused: list[Refused] = field(default_factory=list[Refused])
     cleaned: set[str] = field(default_factory=set[str])
-    """The arguments in which something was changed."""
+    """Names of the arguments in which something was changed."""
     _around_refused: set[Place] = field(default_factory=set[Place])
     _size: int = 0
 
     def arguments(self, written: object) -> dict[str, Any]:
-        """A cleaned copy; texts with a check due are in it as they were, and nothing that was refused counts."""
+        """Return a cleaned copy. Texts with a pending check are still unchanged; if anything was refused, ignore it."""
         if not isinstance(written, Mapping):
             self.refuse((), RefusedError("type", "they have to be an object with a name for each"))
             return {}
         try:
             return self._mapping(written, ())
         except _TooMuchError:
+            # The walk was cut off, so the containers of these checks are incomplete.
             self.due.clear()
             return {}
 
     def is_refused(self, place: Place) -> bool:
-        """Whether a value, or a part of it, is refused."""
+        """Return whether a value, or a part of it, is refused."""
         return place in self._around_refused
 
     def refuse(self, place: Place, error: RefusedError) -> None:
-        """Let a value not through, nor anything that it is a part of."""
+        """Refuse a value, and with it every value that contains it."""
         self.refused.append(Refused(place, error))
         self._around_refused.update(place[:end] for end in range(len(place) + 1))
 
@@ -135,6 +134,7 @@ class Walk:
                 new[key] = item
                 continue
             clean = self._key(key, place)
+            # Otherwise the second value would replace the first one after only the first was checked, or vice versa.
             if clean in new:
                 self.refuse(place, RefusedError("keys", "two of its keys are the same but for invisible characters"))
             self._visit(new, clean, item, (*place, clean if isinstance(clean, str) else str(clean)))
@@ -154,19 +154,21 @@ class Walk:
         return new
 
     def _visit(self, into: Any, key: object, value: object, place: Place) -> None:
+        # Called before the children are visited, but appended after them: inner checks come first.
         rule = self.rules.at(place)
         into[key] = self._copy(value, rule, place)
         if rule is not None and not isinstance(rule, Text):
             self.due.append(Due(place, rule, into, key))
 
     def _copy(self, value: object, rule: Rule | None, place: Place) -> object:
+        # Every value counts, or a huge list of empty texts would be free.
         self._count(1 + (len(value) if isinstance(value, str) else 0), place)
         text = rule if isinstance(rule, Text) else self.text
         if isinstance(value, str):
-            # Addresses and paths are judged as they were written.
+            # URLs and paths are not cleaned first: their checks must see what was written, and refuse what is hidden.
             return value if isinstance(rule, (Url, PathIn)) else self._cleaned(value, text, place)
         if isinstance(rule, Text):
-            return self._cleaned(value, rule, place)  # which is none
+            return self._cleaned(value, rule, place)  # not a text, so `Text` refuses it
         if len(place) > self.max_depth and isinstance(value, (dict, list, tuple)):
             self._give_up(place, RefusedError("depth", f"it is nested more than {self.max_depth} deep"))
         if isinstance(value, dict):
@@ -195,11 +197,11 @@ class Walk:
 
 
 class _TooMuchError(Exception):
-    """The arguments are too many, or too deep, to go on."""
+    """Raised inside the walk to stop it: the arguments are too large or too deeply nested."""
 
 
 def dotted(place: Place, max_chars: int = 120) -> str:
-    """A place in words, such as `files[2].path`; keys that are no plain words are quoted and short."""
+    """Return a readable place such as `files[2].path`; unusual keys are quoted and cut."""
     text = ""
     for part in place:
         if isinstance(part, int):
