@@ -163,7 +163,7 @@ def _checked(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
 
 
 def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
-    """Return the rule of each tool by name; `None` for a tool whose calls need no approval."""
+    """Return the rule of each tool by name; `None` if its calls need no approval."""
     if tools is None:
         return {}
     if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(one, str) for one in tools):

@@ -84,7 +84,7 @@ class Cache:
             running calls, tools are identified by name, and only the server's clock counts. Results that JSON would
             change, and raised errors, are not shared with other processes.
         name: name of the cache in the store. Caches with the same name share results; by default all.
-        version: version of what the tools do. Results of other versions in the store are ignored.
+        version: version of the tools' behaviour. Results of other versions in the store are ignored.
 
     Raises:
         ValueError: if a number is out of range.

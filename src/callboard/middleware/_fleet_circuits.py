@@ -33,15 +33,15 @@ class _View:
     document: Document
     circuit: Circuit
     is_known: bool = False
-    """Whether the store has reported the circuit's state."""
+    """`True` once the store has reported the circuit's state."""
     is_alone: bool = False
-    """Whether the store cannot be reached, so that this process decides by its copy alone."""
+    """`True` while the store cannot be reached; this process then decides by its copy alone."""
     inside: int = 0
     """Number of calls that are admitted or waiting for admission; the view is not dropped before it is 0."""
     ends: _Ends = field(default_factory=list[tuple[Ticket, bool | None]])
     """Outcomes that have not been sent to the store."""
     is_saying: bool = False
-    """Whether a change with outcomes is under way; at most one is, so that a slow store gets larger batches."""
+    """`True` while outcomes are being sent. At most one batch is sent at a time, so a slow store gets larger ones."""
     news: State | None = None
     """New state that observers have not been told yet."""
     tending: dict[str, Callable[[], object]] = field(default_factory=dict[str, Callable[[], object]])

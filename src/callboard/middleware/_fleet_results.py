@@ -59,7 +59,7 @@ class FleetResults:
     Args:
         store: the document store.
         name: name of the cache, the same in all processes.
-        version: version of what the tools do; results of other versions are ignored.
+        version: version of the tools' behaviour; results of other versions are ignored.
         ttl: seconds for which a result is kept, by the store's clock.
         size: maximum number of results.
     """

@@ -191,7 +191,7 @@ _asking: ContextVar[Question] = ContextVar("callboard_asking")
 
 @cache
 def _form(allowed: tuple[AnswerType, ...]) -> Form:
-    """One form for all questions with these answers; which question an answer is for, a context variable tells."""
+    """Return the form for these answers. It is cached, so its validator finds the question in a context variable."""
     shapes = tuple(_SHAPES[answer][0] for answer in allowed)
     shape: Any = shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007
 
@@ -205,7 +205,7 @@ def _form(allowed: tuple[AnswerType, ...]) -> Form:
 
 
 def _declined(call: ToolCall, reason: str | None) -> str:
-    """What a model reads of a refusal: LangChain's words, which models have read before."""
+    """Return the refusal for the model, in LangChain's wording, which models know from training."""
     if reason:
         return f"User rejected the tool call for `{call['name']}` with reason: {reason}"
     return (
@@ -215,10 +215,10 @@ def _declined(call: ToolCall, reason: str | None) -> str:
 
 
 def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
-    """Tell the person, and not the model, that arguments do not fit."""
+    """Raise `ValueError` for the person who edited the call if the arguments are invalid."""
     schema = tool.tool_call_schema
     if not inspect.isclass(schema) or not issubclass(schema, BaseModel):
-        return  # a JSON schema, which nobody checks
+        return  # a JSON schema, which is not checked here
     try:
         schema.model_validate(args)
     except Exception as error:

@@ -82,7 +82,7 @@ class Redact:
 
     @property
     def reveals(self) -> bool:
-        """Whether any tool gets values in place of tokens."""
+        """`True` if any tool gets values in place of tokens."""
         return bool(self._reveal)
 
     def redact(self, text: str, *, thread_id: str = "") -> str:

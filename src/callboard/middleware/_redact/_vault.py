@@ -28,7 +28,7 @@ class Vault(Protocol):
         ...
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """Return the values of those tokens that this conversation has."""
+        """Return the values of the given tokens that this conversation has."""
         ...
 
 
@@ -62,7 +62,7 @@ class MemoryVault:
             self._of(thread_id).update(values)
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """Return the values of those tokens that are stored."""
+        """Return the values of the given tokens that are stored."""
         with self._lock:
             kept = self._of(thread_id)
             return {token: kept[token] for token in tokens if token in kept}
@@ -95,7 +95,7 @@ class StoreVault:
         await self._batch([PutOp(place, token, {"value": value}, index=False) for token, value in values.items()])
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
-        """Return the values of those tokens that are stored."""
+        """Return the values of the given tokens that are stored."""
         place = self._place(thread_id)
         items = await self._batch([GetOp(place, token) for token in tokens])
         return {item.key: str(item.value["value"]) for item in items if isinstance(item, Item)}

@@ -1,7 +1,7 @@
 """Intended types and names of values, as far as a JSON schema tells them.
 
-Used are types, choices, properties, items, references and combinations. Ranges and lengths do not help to guess what
-was meant; whether a value is valid is decided by jsonschema.
+Used are types, choices, properties, items, references and combinations. Ranges and lengths do not help to guess the
+intention; whether a value is valid is decided by jsonschema.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class Shape:
         return cast("Schema", here)
 
     def along(self, path: Path) -> list[list[Schema]]:
-        """Return the alternatives at every step of a path, those of the root first."""
+        """Return the alternatives at every step of a path, beginning with the root."""
         steps = [self.alternatives(self.root)]
         for key in path:
             around = [schema for schema in steps[-1] if has_type({} if isinstance(key, str) else [], schema)]

@@ -47,7 +47,7 @@ class RefusedError(ValueError):
 
     Args:
         rule: the broken rule as one word, such as "host".
-        reason: the reason as half a sentence for the model. It must not repeat what was written.
+        reason: the reason as half a sentence for the model. It must not repeat the argument.
     """
 
     def __init__(self, rule: str, reason: str) -> None:
@@ -162,7 +162,7 @@ class Text:
 
     Args:
         max_chars: maximum length in characters; `None` for any length.
-        form: Unicode normalisation form. NFC changes how characters are stored, never what they mean; NFKC
+        form: Unicode normalisation form. NFC changes how characters are stored, never their meaning; NFKC
             also replaces lookalikes (`ﬁ`, `①`, `²`, full width), for names and numbers. `None` for no change.
         invisible: treatment of escape sequences, controls and invisible characters (see `strip_invisible`):
             "remove" them, "refuse" the call, or "keep" them.

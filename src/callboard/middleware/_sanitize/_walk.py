@@ -1,4 +1,4 @@
-"""One walk through a call's arguments: it measures and cleans them, and lists the checks that the caller must run."""
+"""Walk through a call's arguments: it measures and cleans them, and lists the checks that the caller must run."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
