@@ -3,7 +3,7 @@
     async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
         node = ToolNode([server])
 
-Its session belongs to a task of its own, is shared by all who call it, and is opened anew when it was lost.
+The session belongs to a task of its own. All callers share it, and it is opened again if the connection is lost.
 """
 
 from typing import TYPE_CHECKING

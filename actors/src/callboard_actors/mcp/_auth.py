@@ -1,4 +1,4 @@
-"""Whoever authenticates requests: what becomes of a request that is not, and that one does not wait for another."""
+"""Authentication of requests without serialising them."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -10,15 +10,16 @@ _REFUSED = (401, 403)
 
 
 def auth_of_requests(auth: httpx2.Auth | None) -> httpx2.Auth | None:
-    """What a client is given for its requests."""
+    """Return the authentication to use for a client's requests."""
     return _SideBySide(auth) if isinstance(auth, OAuthClientProvider) else auth
 
 
 class _SideBySide(httpx2.Auth):
-    """An OAuth client of the SDK, which by itself has one request at a time.
+    """OAuth client of the SDK, for several requests at a time.
 
-    It is locked until an answer begins, and where that is JSON it begins when the call has ended. While it has a token
-    that it takes for valid, requests show it and pass by; what is refused, and what has none, goes to the client.
+    The SDK's client holds a lock until a response begins. A JSON response begins only when the call has ended, so
+    calls would run one after the other. With a valid token, requests therefore bypass the SDK's client; it handles
+    requests without a token, and refused ones.
     """
 
     def __init__(self, oauth: OAuthClientProvider) -> None:
@@ -30,6 +31,7 @@ class _SideBySide(httpx2.Auth):
             request.headers["authorization"] = f"Bearer {tokens.access_token}"
             response = yield request
             if response.status_code not in _REFUSED:
+                # The token worked, so the SDK's client and its lock are not needed.
                 return
         flow: Any = self._oauth.async_auth_flow(request)
         try:
@@ -39,4 +41,5 @@ class _SideBySide(httpx2.Auth):
         except StopAsyncIteration:
             return
         finally:
+            # Releases the lock of the SDK's client, even if this request is cancelled.
             await flow.aclose()

@@ -1,4 +1,4 @@
-"""`Connection`: a session with an MCP server as an actor, whose task it belongs to."""
+"""`Connection`: actor that owns the session with an MCP server."""
 
 import logging
 import warnings
@@ -31,7 +31,7 @@ from callboard_actors.mcp._requests import ToolRequests
 from callboard_actors.mcp._signs import log_message, meta_of_call, told_progress
 
 for _late in ("jsonschema", "referencing.exceptions"):
-    import_module(_late)  # the SDK loads them within the first call that has an output schema, and holds the event loop
+    import_module(_late)  # otherwise the SDK imports them within the first call, which blocks the event loop
 
 _T = TypeVar("_T")
 
@@ -39,49 +39,50 @@ _log = logging.getLogger("callboard")
 _sessions = count(1)
 
 _SETTLES = 0.2
-"""Seconds between two listings of tools that a server has changed; one may say so again and again."""
+"""Seconds between two listings after changes; a server may report changes very often."""
 _LISTENS_AGAIN = 1.0
-"""Seconds before a lost subscription is asked for again; twice as long each time."""
+"""Seconds before a lost subscription is renewed; doubled after each failure."""
 _LISTENS_AT_MOST = 60.0
+"""Maximum of that time in seconds."""
 
 
 class Owner(Protocol):
-    """Who has connections to a server; told in the task of that without a key what there is to know of the server."""
+    """Owner of a server's connections. Only the connection without a key reports to it, from its own task."""
 
     def listed(self, tools: Sequence[Tool], unfit: Mapping[str, str], /) -> None:
-        """Take note of all its tools, and why some were left out: it was connected, or they have changed."""
+        """Receive all tools, and the reasons why some were left out; called after each listing."""
         ...
 
     def failed(self, reason: str, /) -> None:
-        """Take note of why it cannot be talked to."""
+        """Receive the reason why the server cannot be used."""
         ...
 
 
 @dataclass(slots=True)
 class Sending:
-    """How far a call is; its caller knows by it, when the connection is lost, whether the server can have seen it."""
+    """Progress of sending a call. After a lost connection it tells whether the server may have seen the call."""
 
     has_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server has answered."""
+    """Result of a call, and the session in which it was made."""
 
     result: CallToolResult
     session: int
-    """In which session; 0 if the server keeps nothing from one call to the next."""
+    """Number of the session; 0 if the server keeps no state between calls."""
 
 
 class Connection(Actor):
-    """A connection to an MCP server, which lives as long as its session does.
+    """Connection to an MCP server, which lives as long as its session.
 
-    The SDK's client is entered and left in the task of the actor, whoever calls. If the session is lost, the actor
-    dies of it, and its supervisor starts another one.
+    The SDK's client is entered and left in the actor's task, whichever task calls, because its cancel scopes belong to
+    one task. If the session is lost, the actor fails, and its supervisor starts it again.
 
     Args:
-        plan: where the server is, and on which terms it is talked to.
-        owner: told of its tools, and why it cannot be had.
+        plan: address of the server and options of the connection.
+        owner: receives the list of tools, or the reason of a failure.
     """
 
     def __init__(self, plan: Plan, owner: Owner) -> None:
@@ -91,14 +92,15 @@ class Connection(Actor):
         self._is_started = False
         self._outputs = OutputSchemas()
         self._left_out: Mapping[str, str] = {}
-        """Why tools were left out when they were last listed."""
+        """Tools that the last listing left out, and the reasons; each reason is logged once."""
 
     async def start(self) -> None:
-        """Connect, and list the tools.
+        """Connect and list the tools.
 
         Raises:
-            ActorStartError: the server cannot be talked to; says why.
+            ActorStartError: with the reason, if the server cannot be used.
         """
+        # Entered before the client: `_end_when_late()` must run while the client connects.
         self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
         self._watchers.start_soon(self._end_when_late)
         parallel = self._plan.parallel
@@ -106,6 +108,7 @@ class Connection(Actor):
         self._changed = anyio.Event()
         self._questions = Questions(self._plan.name, self._watchers, **self._plan.questions)
         try:
+            # Entering the client may block for ever; `_end_when_late()` then fails the actor.
             self._client = await self.enter(await self._new_client())
             self._outputs.judge_for(self._client.session)
             self._link.unfit.most = self._plan.max_tools
@@ -133,9 +136,10 @@ class Connection(Actor):
 
     def _not_started(self, error: Exception) -> ActorStartError:
         cause: BaseException = error
-        while isinstance(cause, BaseExceptionGroup):  # the SDK's task groups
+        while isinstance(cause, BaseExceptionGroup):  # the SDK's task groups wrap the error, maybe several times
             cause = cause.exceptions[0]
         if isinstance(cause, OSError) and not self._plan.is_http:
+            # Another attempt cannot help if the program is missing or not executable.
             never = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
             return self._failed(f"its command cannot be started: {cause}", never=never)
         self._link.lose(f"{cause}" or repr(cause))
@@ -147,7 +151,7 @@ class Connection(Actor):
         return ActorStartError(self._plan.name, reason, never=never)
 
     async def stop(self) -> None:
-        """Close the session, and end the server if it is ours."""
+        """Close the session, and end the server's process if there is one."""
         self._watchers.cancel_scope.cancel()
 
     @handler(group="calls")
@@ -155,10 +159,11 @@ class Connection(Actor):
         """Call a tool of the server.
 
         Raises:
-            EngineError: the request failed alone, over HTTP; says whether the server can have seen it.
-            McpToolError: the server refuses it, or answers with what is no result.
+            EngineError: if only this HTTP request failed; `ended` tells whether the server may have seen it.
+            McpToolError: if the server refuses the call, or its answer is invalid.
         """
         async with self._places:
+            # Set before the first await: from here the server may see the request, so it must not be sent again.
             sending.has_begun = True
             on_progress = partial(told_progress, copy_context())
             send = ToolRequests(
@@ -172,11 +177,11 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def use(self, what: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
-        """Do something with the client that leaves no traces at the server, under the name `what`.
+        """Run a read-only operation with the client, under the name `what`.
 
         Raises:
-            EngineError: the request failed alone, over HTTP.
-            McpToolError: the server refuses it, or answers with what is no result.
+            EngineError: if only this HTTP request failed.
+            McpToolError: if the server refuses it, or its answer is invalid.
         """
         async with self._places:
             try:
@@ -188,16 +193,17 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def list_tools(self) -> list[Tool]:
-        """List the tools of the server anew."""
+        """List the tools of the server again."""
         return await self._list()
 
     async def _judged(self, error: MCPError, tool: str, sending: Sending) -> Exception:
-        """What a failed request means for its caller; if it means that the session is lost, the actor ends here."""
+        """Return the error for the caller of a failed request; if the session is lost, never return."""
         if self._plan.is_http:
             if error.code == INVALID_REQUEST and error.message == "Session terminated":
+                # The server checks the session before it handles a request, so this one can be sent again.
                 sending.has_begun = False
                 self._link.lose("it has ended the session")
-                await anyio.sleep_forever()
+                await anyio.sleep_forever()  # until the actor fails, which ends this call
             reason = f"the MCP server {self._plan.name!r} had no answer: {error.message}"
             if error.code == NO_ANSWER or is_end(error, self._link):
                 return EngineError(tool, None, reason, ended="unknown")
@@ -205,7 +211,7 @@ class Connection(Actor):
                 return EngineError(tool, None, reason, ended="unavailable")
         elif is_end(error, self._link):
             self._link.lose("the connection was closed")
-            await anyio.sleep_forever()  # all who wait learn the same, when the actor dies of it
+            await anyio.sleep_forever()  # until the actor fails, so that all waiting calls get the same error
         return McpToolError(f"The server refused the call of {tool!r}: {error.message}")
 
     async def _list(self) -> list[Tool]:
@@ -219,16 +225,16 @@ class Connection(Actor):
         self._outputs.learn(tools)
         if repeated := repeated_names(tools):
             _log.warning("the MCP server %r has several tools of one name: the last of %r", self._plan.name, repeated)
-        if self.key is None:  # what a user may see is not what all may
+        if self.key is None:  # a connection with a key may list tools that only its user may see
             self._owner.listed(tools, self._left_out)
         return tools
 
     async def _ask_for_logs(self) -> None:
-        """Of servers of 2026 each request asks; those before are asked once."""
+        """Set the log level once for servers before 2026; for later ones it is a part of each request."""
         if self._plan.log_level is None or self._is_modern or self._client.server_capabilities.logging is None:
             return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is deprecated by the version that this is not
+            warnings.simplefilter("ignore")  # deprecated since 2026, and used only for older servers
             try:
                 await self._client.set_logging_level(self._plan.log_level)  # pyright: ignore[reportDeprecated]
             except MCPError as error:
@@ -236,6 +242,7 @@ class Connection(Actor):
 
     async def _end_when_late(self) -> None:
         await anyio.sleep(self._plan.start_timeout)
+        # A failed watcher ends the task group, and with it a client that is still connecting.
         if not self._is_started:
             self._link.lose(f"it did not answer within {self._plan.start_timeout:g} s")
             raise self._failed(self._link.reason)
@@ -251,6 +258,7 @@ class Connection(Actor):
     async def _list_when_changed(self) -> None:
         while True:
             await self._changed.wait()
+            # A new event before the listing: changes during it cause another one.
             self._changed = anyio.Event()
             try:
                 await self._list()
@@ -259,7 +267,7 @@ class Connection(Actor):
             await anyio.sleep(_SETTLES)
 
     async def _listen(self) -> None:
-        """Have a server of 2026 tell when its tools change; those before do without being asked."""
+        """Subscribe to changes of the tools of a server of 2026; older ones report them unasked."""
         tools = self._client.server_capabilities.tools
         if not self._is_modern or tools is None or not tools.list_changed:
             return
@@ -276,4 +284,4 @@ class Connection(Actor):
                 _log.info("the MCP server %r does not tell when its tools change: %s", self._plan.name, error)
             await anyio.sleep(wait)
             wait = min(2 * wait, _LISTENS_AT_MOST)
-            self._changed.set()  # what it would have told meanwhile
+            self._changed.set()  # changes during the interruption were not reported

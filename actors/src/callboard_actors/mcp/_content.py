@@ -1,4 +1,4 @@
-"""What a server's tool gives, as a model and a program read it: content blocks of LangChain, and an artifact."""
+"""Conversion of a server's results to content blocks of LangChain for models, and artifacts for programs."""
 
 import json
 from collections.abc import Sequence
@@ -21,26 +21,26 @@ from mcp_types import (
 from typing_extensions import TypedDict
 
 Block: TypeAlias = TextContentBlock | ImageContentBlock | FileContentBlock
-"""A part of what a model reads; langchain-core takes these three in a tool's message, and no sounds by their name."""
+"""Content block for a model. langchain-core accepts these three in a tool's message, but no audio blocks."""
 
 
 class McpArtifact(TypedDict):
-    """What of a result is for programs; the artifact of a tool's message."""
+    """Part of a result that is meant for programs; the artifact of a tool's message."""
 
     structured_content: NotRequired[Any]
-    """What the tool's output schema describes."""
+    """Structured result, as the tool's output schema describes it."""
     meta: NotRequired[dict[str, Any]]
-    """The `_meta` of the result."""
+    """Field `_meta` of the result."""
 
 
 class McpToolError(ToolException):
-    """A server's tool ran, and says that it failed (`isError`).
+    """Raised if a tool of a server reports a failure (`isError`), or the server's answer is unusable.
 
-    The tools of a server make a message with `status="error"` of it, which the model reads and can act on; called
-    directly, it is raised.
+    Tools of a server turn it into a message with `status="error"`, which the model can act on. A direct call raises
+    it.
 
     Args:
-        said: what the server says of the failure, or what is to be said of the server.
+        said: content blocks of the server about the failure, or a text.
     """
 
     def __init__(self, said: Sequence[Block] | str) -> None:
@@ -49,11 +49,7 @@ class McpToolError(ToolException):
 
 
 def content_and_artifact(result: CallToolResult) -> tuple[list[Block], McpArtifact | None]:
-    """What a model reads of a result, and what is there for programs, if anything.
-
-    Raises:
-        McpToolError: the tool says that it failed.
-    """
+    """Return the content for the model, and the artifact for programs, if any; raise `McpToolError` for a failure."""
     content = [as_block(part) for part in result.content]
     if result.is_error:
         raise McpToolError(content)
@@ -67,18 +63,14 @@ def content_and_artifact(result: CallToolResult) -> tuple[list[Block], McpArtifa
 
 
 def content_of_error(error: ToolException) -> list[str | dict[str, Any]]:
-    """What a model reads of a failed tool: for `handle_tool_error` of a LangChain tool.
-
-    Raises:
-        ToolException: the error, if it is not a server's: whoever raised it has others to tell.
-    """
+    """Return the content for the model; for `handle_tool_error` of a LangChain tool. Re-raise errors of others."""
     if not isinstance(error, McpToolError):
         raise error
     return [*map(dict, error.content or [as_text(str(error))])]
 
 
 def as_block(part: ContentBlock) -> Block:
-    """A part of a server's content as LangChain's. A sound is a file, because no tool's message may have sounds."""
+    """Convert a content block of a server. Audio becomes a file, because tool messages allow no audio blocks."""
     match part:
         case TextContent():
             return as_text(part.text)
@@ -93,7 +85,7 @@ def as_block(part: ContentBlock) -> Block:
 
 
 def resource_block(resource: TextResourceContents | BlobResourceContents) -> Block:
-    """The contents of a resource: its text, or an image or a file in base64."""
+    """Convert the contents of a resource: to a text, or to an image or a file in base64."""
     if isinstance(resource, TextResourceContents):
         return as_text(resource.text)
     if _is_image(resource.mime_type):
@@ -105,9 +97,9 @@ def resource_block(resource: TextResourceContents | BlobResourceContents) -> Blo
 
 
 def metadata_of(tool: Tool) -> dict[str, Any] | None:
-    """What a server says of a tool beside its schema: hints by the protocol's names, and `_meta`.
+    """Return a server's hints about a tool by the protocol's names, and its `_meta`.
 
-    A tool that only reads, or that the server calls idempotent, is marked as safe to repeat.
+    A tool that is read-only or idempotent by these hints is marked as safe to repeat.
     """
     hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
     if hints.get("readOnlyHint") or hints.get("idempotentHint"):
@@ -116,7 +108,7 @@ def metadata_of(tool: Tool) -> dict[str, Any] | None:
 
 
 def as_text(text: str) -> TextContentBlock:
-    """Words for a model."""
+    """Return a text block."""
     return TextContentBlock(type="text", text=text)
 
 
@@ -134,7 +126,7 @@ def _is_image(mime_type: str | None) -> bool:
 
 
 def _summary(content: Sequence[Block]) -> str:
-    """An error in words; what is no text may be megabytes of base64."""
+    """Return the error as text. Blocks other than texts are only counted: they may be megabytes of base64."""
     if texts := [block["text"] for block in content if block["type"] == "text"]:
         return "\n".join(texts)
     if content:

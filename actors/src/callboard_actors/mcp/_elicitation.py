@@ -1,4 +1,4 @@
-"""What a server asks of a person, as a question of a call; plain data, stored with the conversation."""
+"""Question of a server to a person (elicitation), as plain data that a checkpoint can store."""
 
 import hashlib
 import json
@@ -20,38 +20,35 @@ _PARAMS: TypeAdapter[ElicitRequestParams] = TypeAdapter(ElicitRequestParams)
 
 
 class McpQuestion(TypedDict):
-    """What a person is asked: the value of an interrupt. The answer is an `McpAnswer`."""
+    """Value of the interrupt with which a person is asked. The answer is an `McpAnswer`."""
 
     type: Literal["mcp_elicitation"]
     server: str
-    """The name of the server that asks, which whoever answers should know."""
+    """Name of the server, which the person should know before answering."""
     tool: str
-    """Which of its tools was called."""
+    """Name of the tool that was called."""
     request: dict[str, Any]
-    """By the protocol's names: `mode`, `message`, and `requestedSchema` of a form or `url`."""
+    """Request in the protocol's terms: `mode`, `message`, and `requestedSchema` of a form or `url`."""
     continuation: dict[str, Any]
-    """What the call needs to go on; opaque, and nothing for people."""
+    """Opaque data with which the call continues; not meant for people."""
 
 
 class McpAnswer(TypedDict):
-    """What a person answers."""
+    """Answer of the person."""
 
     action: Literal["accept", "decline", "cancel"]
     content: NotRequired[dict[str, Any] | None]
-    """What was filled in, where a form was accepted."""
+    """Values of the form, if a form was accepted."""
 
 
 AnswerShape: TypeAlias = Any
-"""What `interrupt(response_schema=...)` takes: a type that says which answers there are."""
+"""Type for `interrupt(response_schema=...)`, which describes valid answers."""
 
 
 def question_of(params: ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
-    """A server's question, as a person is asked it.
-
-    Raises:
-        McpToolError: it is by a form by which nobody can be asked, or sends them to what is no page.
-    """
+    """Return a server's request as a question; raise `McpToolError` for an invalid form or a URL of no web page."""
     if isinstance(params, ElicitRequestFormParams):
+        # The form was written by the server, so it is checked before a client shows it.
         check_form(params.requested_schema, server)
     elif urlsplit(params.url).scheme not in ("http", "https"):
         raise McpToolError(f"The MCP server {server!r} sends a person to {params.url!r:.200}, which is no web page.")
@@ -60,12 +57,12 @@ def question_of(params: ElicitRequestParams, server: str, tool: str, continuatio
 
 
 def name_of_call(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
-    """What tells a call apart from others that the body of one tool makes."""
+    """Return a digest that distinguishes the calls that one tool body makes."""
     return hashlib.sha256(json.dumps([server, tool, arguments], sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def is_question_of(call: str, value: object) -> bool:
-    """Whether a value is what the server has asked for this call."""
+    """Return whether a value is the server's question for this call."""
     if not isinstance(value, dict):
         return False
     question = cast("dict[str, Any]", value)
@@ -73,14 +70,14 @@ def is_question_of(call: str, value: object) -> bool:
 
 
 def request_in(value: object) -> ElicitRequest | None:
-    """What a server asks in a question of a call, in its own words; `None` for any other question."""
+    """Return the server's request in a question, or `None` for a question of another kind."""
     if not isinstance(value, dict) or value.get("type") != ASKED_BY_SERVER:
         return None
     return ElicitRequest(params=_PARAMS.validate_python(cast("McpQuestion", value)["request"]))
 
 
 def answer_shape(question: McpQuestion) -> AnswerShape:
-    """Which answers there are: an accepted form has what the server's schema demands."""
+    """Return the type of valid answers; the content of an accepted form must satisfy the server's schema."""
     params = _PARAMS.validate_python(question["request"])
     if not isinstance(params, ElicitRequestFormParams):
         return McpAnswer
@@ -94,7 +91,7 @@ def answer_shape(question: McpQuestion) -> AnswerShape:
 
 
 def result_of(answer: McpAnswer) -> ElicitResult:
-    """An answer as the server is told it; what was filled in and not accepted stays here."""
+    """Return the answer for the server. Values are sent only if the person accepted."""
     accepted = answer["action"] == "accept"
     return ElicitResult(action=answer["action"], content=answer.get("content") if accepted else None)
 

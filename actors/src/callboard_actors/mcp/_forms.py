@@ -1,6 +1,7 @@
-"""Schemas that servers write: which a person can be asked by, and what fits them.
+"""Checks of forms that servers write, and of the values that people fill in.
 
-They are a stranger's. Nothing is fetched that they refer to, and no pattern of theirs is searched for by going back.
+Schemas are untrusted. Nothing that they refer to is fetched, and their patterns run only in a regex engine without
+backtracking.
 """
 
 from collections.abc import Iterator
@@ -17,15 +18,11 @@ from referencing import Registry
 from callboard_actors.mcp._content import McpToolError
 
 _ELSEWHERE = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema", "patternProperties"})
-"""Words that lead out of a schema, or to other rules than those here; the protocol's forms are flat and have none."""
+"""Keywords that refer to other schemas, or change the rules. The protocol's forms are flat and need none."""
 
 
 def check_form(schema: dict[str, Any], server: str) -> None:
-    """Refuse a form by which nobody can be asked.
-
-    Raises:
-        McpToolError: the schema is none, or refers to another place.
-    """
+    """Raise `McpToolError` for a form that refers to other schemas, or is not a valid schema."""
     flat = {key: value for key, value in schema.items() if key != "$schema"}
     if word := _first_of(_ELSEWHERE, flat):
         raise McpToolError(f"The MCP server {server!r} asks by a form with {word!r}, which no form may have.")
@@ -38,7 +35,7 @@ def check_form(schema: dict[str, Any], server: str) -> None:
 
 
 def misfit(schema: dict[str, Any], content: object) -> str | None:
-    """What is wrong with what was filled in; `None` if nothing is."""
+    """Return the first error of filled-in values, or `None`."""
     found = best_match(_Form(schema, registry=Registry()).iter_errors(content))
     return None if found is None else found.message
 
@@ -53,7 +50,7 @@ def _first_of(words: frozenset[str], value: object) -> str | None:
 
 
 def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> Iterator[ValidationError]:
-    """By an engine that needs as long as the text is; what it does not know is for the server to judge."""
+    """Yield an error if a text does not match, in linear time; patterns that the engine rejects are ignored."""
     if not isinstance(text, str):
         return
     try:

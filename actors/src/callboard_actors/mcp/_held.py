@@ -1,4 +1,4 @@
-"""Calls of servers of 2025, which ask while a call is under way: the call stays open for as long as a person takes."""
+"""Open calls to servers of 2025, which ask questions during a call; the call stays open until a person answers."""
 
 import logging
 import math
@@ -14,12 +14,12 @@ from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult
 _log = logging.getLogger("callboard")
 
 asks: ContextVar["HeldCall | None"] = ContextVar("callboard_mcp_call", default=None)
-"""The call that a request of the server belongs to. Over HTTP it comes with the variables of its call; over stdio it
+"""Call to which a server's request belongs. Over HTTP the request arrives with the context of its call; over stdio it
 does not."""
 
 
 class Asked:
-    """A question of a server that waits for its answer."""
+    """Question of a server, and later its answer."""
 
     def __init__(self, params: ElicitRequestParams) -> None:
         self.params = params
@@ -27,7 +27,7 @@ class Asked:
         self._answer: ElicitResult | None = None
 
     def answer(self, answer: ElicitResult) -> None:
-        """Give the server its answer."""
+        """Deliver the answer to the waiting request of the server."""
         self._answer = answer
         self._answered.set()
 
@@ -39,15 +39,15 @@ class Asked:
 
 
 class HeldCall:
-    """A call that goes on in a task of the server's actor, whoever waits for it.
+    """Call that runs in a task of the connection's actor, independent of the tasks that wait for it.
 
     Args:
-        tool: which one.
-        name: what tells it apart from others of one body.
-        conversation: whose call it is; nobody else is shown its questions.
+        tool: name of the tool.
+        name: digest that distinguishes the call from others of the same body.
+        conversation: conversation of the call; its questions are shown only there.
         send: makes the call.
-        may_ask: whether a person can be asked for it.
-        model: of the agent whose call it is, if that is known.
+        may_ask: whether a person can be asked.
+        model: model of the calling agent, if known.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class HeldCall:
         self._error: Exception | None = None
 
     async def run(self) -> None:
-        """Make the call, to its end. Does not raise."""
+        """Run the call to its end; errors are kept for `result()`."""
+        # Set in this task: the SDK copies the context into requests of the server that arrive for this call.
         asks.set(self)
         try:
             with self._scope:
@@ -84,16 +85,17 @@ class HeldCall:
         except Exception as error:
             self._error = error
         finally:
+            # Even if the actor is cancelled, or waiting callers would never wake up.
             self._ended.set()
             self._news.set()
 
     @property
     def question(self) -> Asked | None:
-        """What is open; one is answered after the other."""
+        """Oldest open question, or `None`; questions are answered one after the other."""
         return self._asked[0] if self._asked else None
 
     async def until_news(self) -> Asked | None:
-        """Wait until it asks or ends; what it asks."""
+        """Wait until the server asks, or the call ends; return the question, if any."""
         while self.question is None and not self._ended.is_set():
             await self._news.wait()
             if not self._ended.is_set():
@@ -101,50 +103,47 @@ class HeldCall:
         return self.question
 
     def result(self) -> CallToolResult | None:
-        """What it has given; `None` if it was ended before.
-
-        Raises:
-            Exception: what it has raised.
-        """
+        """Return the result, or raise the error of the call; `None` if the call was cancelled before its end."""
         if self._error is not None:
             raise self._error
         return self._result
 
     async def ask(self, params: ElicitRequestParams) -> ElicitResult:
-        """Have a person asked, and wait for the answer."""
+        """Add a question, and wait for its answer."""
         asked = Asked(params)
         self._asked.append(asked)
         self._news.set()
         try:
             return await asked.until_answered()
         finally:
-            if asked in self._asked:  # the server has given up
+            if asked in self._asked:  # cancelled, because the server has withdrawn the question
                 self._asked.remove(asked)
 
     def answer(self, answer: ElicitResult) -> None:
-        """Answer what is open; it may be that the server has given up, and nothing is."""
+        """Answer the open question; there may be none left, if the server has withdrawn it."""
         if self._asked:
             self._asked.popleft().answer(answer)
         else:
             _log.info("The server has not waited for the answer to what its tool %r asked.", self.tool)
 
     def hold(self, seconds: float) -> None:
-        """Have it end if nobody comes back for so long."""
+        """Cancel the call unless somebody returns with an answer within `seconds`."""
         self._resumed = anyio.Event()
         self._scope.deadline = anyio.current_time() + seconds
 
     def go_on(self) -> None:
-        """Have it take the time it takes."""
+        """Remove the time limit of the call, because its caller has returned."""
         self._scope.deadline = math.inf
         self._resumed.set()
 
     async def until_fetched(self) -> None:
-        """Wait until somebody comes back for what it has given, but no longer than it is held."""
+        """Wait until a caller returns for the result, at most until the time limit."""
         with anyio.CancelScope(deadline=self._scope.deadline):
             await self._resumed.wait()
 
     async def end(self) -> None:
-        """End it; the server is told, and it is waited for."""
+        """Cancel the call and wait for its end, so that the server is notified."""
         self._scope.cancel()
+        # Shielded: the caller is usually being cancelled, and the SDK needs time to send its notification.
         with anyio.CancelScope(shield=True):
             await self._ended.wait()

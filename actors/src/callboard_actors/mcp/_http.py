@@ -1,7 +1,7 @@
-"""An MCP server over streamable HTTP: what may come of it, and what becomes of one request that fails.
+"""MCP over streamable HTTP, in which a failed request ends only its own call.
 
-To the SDK a request that fails is the end of the connection, and of all that goes on over it. Here it is the end of
-that request, with an answer that says whether the server can have seen it.
+The SDK treats a failed request as the end of the connection, and of all calls on it. This transport turns a failure
+into an error response to that request. The response tells whether the server may have seen the request.
 """
 
 import json
@@ -16,31 +16,27 @@ from callboard_actors.mcp._auth import auth_of_requests
 from callboard_actors.mcp._replies import stray
 
 NOT_SENT = -32950
-"""The server cannot have seen the request. Not one of the protocol's codes, and never sent."""
+"""Code for a request that the server cannot have seen. It is none of the protocol's codes, and is never sent."""
 NO_ANSWER = -32951
-"""The server may have seen the request, and its answer is lost."""
+"""Code for a request that the server may have seen, while its answer is lost."""
 
 _CONNECT = 30.0
-"""Seconds to reach a server."""
+"""Seconds to connect to a server."""
 _BEFORE = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-"""What happens before anything was sent."""
+"""Errors that occur before anything was sent."""
 
 
 @asynccontextmanager
 async def http_transport(
     url: str, *, headers: Mapping[str, str], auth: httpx2.Auth | None, max_message: int
 ) -> AsyncGenerator[Any]:
-    """Talk to a server; how long a request may take is for whoever makes it.
+    """Open a transport to a server; callers set the timeouts of their requests.
 
-    Args:
-        url: of its endpoint.
-        headers: of each request.
-        auth: of each request, such as an OAuth provider of the SDK.
-        max_message: bytes that one message of the server may have.
+    `max_message` is the maximum size of one message of the server, in bytes.
     """
     client = _Client(
         transport=_Forgiving(httpx2.AsyncHTTPTransport(limits=_MANY), max_message),
-        headers={"accept-encoding": "identity", **headers},  # what is packed has no size that can be seen coming
+        headers={"accept-encoding": "identity", **headers},  # a compressed answer may expand beyond all limits
         timeout=httpx2.Timeout(None, connect=_CONNECT),
         auth=auth_of_requests(auth),
     )
@@ -49,30 +45,30 @@ async def http_transport(
 
 
 _MANY = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-"""Each call that waits for its answer has a connection; how many there may be is said by limits of calls."""
+"""No limit of connections: each waiting call needs one, and limits of calls bound their number."""
 
 
 class _NotAuthorizedError(Exception):
-    """Whoever authenticates requests could not; says why."""
+    """Raised if the authentication of a request failed."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"it was not authorized: {_words(error)}")
 
 
 class _Client(httpx2.AsyncClient):
-    """Requests that nobody has authenticated as answers that say so, like all that fail.
+    """HTTP client that returns error responses for requests whose authentication failed.
 
-    The first one raises: the SDK would take an answer for that of a server of another era, and the person who has not
-    allowed it would be asked once more.
+    The first request raises instead. The SDK would read an error response as that of an older server, try again, and
+    so ask the person for authorization a second time.
     """
 
     _is_known = False
-    """Whether the server has answered before."""
+    """`True` once the server has answered."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
             response = await super().send(request, **options)
-        except Exception as error:  # of whoever authenticates; those of the transport are answers before
+        except Exception as error:  # from the authentication; the transport returns its errors as responses
             if self.auth is None:
                 raise
             refused = _NotAuthorizedError(error)
@@ -86,7 +82,7 @@ class _Client(httpx2.AsyncClient):
 
 
 class _Forgiving(httpx2.AsyncBaseTransport):
-    """Requests that fail as answers that say so."""
+    """HTTP transport that returns error responses instead of raising."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, max_message: int) -> None:
         self._inner = inner
@@ -94,7 +90,7 @@ class _Forgiving(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if _EVENTS not in request.headers.get("accept", ""):
-            # No message: what whoever authenticates asks of others, and understands itself.
+            # A request of the authentication, such as for a token: its errors must stay HTTP errors.
             return await self._whole(await self._inner.handle_async_request(request))
         try:
             response = await self._inner.handle_async_request(request)
@@ -114,7 +110,7 @@ class _Forgiving(httpx2.AsyncBaseTransport):
         return await _in_words(response)
 
     async def _whole(self, response: httpx2.Response) -> httpx2.Response:
-        """A JSON answer, read here, where a failure is that of its request."""
+        """Read a JSON response here, where a failure can be turned into an error of its own request."""
         try:
             body = await _bounded(response, self._max_message)
         except _TooMuchError:
@@ -132,11 +128,11 @@ class _Forgiving(httpx2.AsyncBaseTransport):
 
 
 _EVENTS = "text/event-stream"
-"""What each request with a message accepts."""
+"""Accepted content type of every request that carries an MCP message."""
 _REFUSED = 400
 _BROKEN = 500
 _NOT_THERE = 404
-"""What the SDK understands as the end of a session, or of an era that has other methods."""
+"""Status that the SDK reads as the end of a session, or as that of an older protocol; so it is passed on unchanged."""
 _OF_CONTENT = (b"content-length", b"content-encoding", b"transfer-encoding", b"content-type")
 
 
@@ -146,10 +142,11 @@ def _headers(response: httpx2.Response) -> list[tuple[bytes, bytes]]:
 
 
 async def _in_words(response: httpx2.Response) -> httpx2.Response:
-    """An answer that is none of MCP, as one that says which; its status and headers are for whoever authenticates."""
+    """Replace an HTTP error by an MCP error message; status and headers stay, because authentication reads them."""
     await response.aclose()
     status = f"HTTP status {response.status_code} {response.reason_phrase}".rstrip()
     if response.status_code < _BROKEN:
+        # 4xx: the server rejected the request before handling it. 5xx: it may have failed half-way.
         error = _error(NOT_SENT, f"it refused the request with {status}")
     else:
         error = _error(NO_ANSWER, f"it answered with {status}")
@@ -161,7 +158,7 @@ class _TooMuchError(Exception):
 
 
 async def _bounded(response: httpx2.Response, most: int) -> bytes:
-    """The content, unpacked if it was packed unasked: a small answer may be a large one."""
+    """Read the decompressed content up to `most` bytes; a small compressed answer may be huge."""
     parts: list[bytes] = []
     size = 0
     chunks: AsyncGenerator[bytes] = cast("Any", response.aiter_bytes())

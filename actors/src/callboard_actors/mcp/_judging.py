@@ -1,7 +1,7 @@
-"""Judging of values by JSON schemas that strangers have written, within a budget of steps and of time.
+"""Validation of values by untrusted JSON schemas, within a budget of steps and of time.
 
-A schema of a few lines can ask for more work than anybody has time for, such as an `allOf` of two references to
-itself, or an `anyOf` of a thousand. Each word of a schema that is looked at is a step.
+A short schema can demand unbounded work: an `allOf` with two references to itself, or an `anyOf` with a thousand
+alternatives. Each keyword that is evaluated counts as a step.
 """
 
 import time
@@ -20,40 +20,37 @@ from referencing.exceptions import Unresolvable
 from callboard_actors.mcp._forms import pattern_in_one_pass
 
 MOST_STEPS: Final = 100_000
-"""Steps for one value, or for one schema."""
+"""Maximum steps for one value, or for checking one schema."""
 _STEPS_OF_PART: Final = 30
-"""Steps for each part of the value besides."""
+"""Additional steps for each part of the value."""
 MOST_SECONDS: Final = 5.0
-"""Seconds for the same, in a worker thread: a step takes as long as the value or the schema is large."""
+"""Maximum seconds in a worker thread; a single step may be slow if the value or the schema is large."""
 _SHOWN: Final = 2000
-"""Characters of what is wrong with a value, which may have the whole value in it."""
+"""Maximum characters of an error, which may quote the whole value."""
 FEW_STEPS: Final = 500
-"""Steps that the event loop may take, a few milliseconds."""
+"""Maximum steps in the event loop: a few milliseconds."""
 
 _BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "properties"})
-"""Words of a schema with schemas by name, which may be any."""
+"""Keywords with schemas by name; the names are arbitrary and must not be taken for keywords."""
 _VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Keywords with values, which are no schemas."""
 _LEFT_OUT = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"})
-"""Words whose work grows faster than the value does."""
+"""Keywords whose cost grows faster than the value; they are removed."""
 
 
 class OverBudgetError(Exception):
-    """Raised when a judgement takes more steps, or more time, than it may."""
+    """Raised if a validation takes more steps, or more time, than allowed."""
 
 
 class _Budget:
-    """Steps and seconds that are left of a judgement."""
+    """Remaining steps and seconds of a validation."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._until = time.monotonic() + MOST_SECONDS
 
     def step(self) -> None:
-        """Count a step.
-
-        Raises:
-            OverBudgetError: there is none left, or no time.
-        """
+        """Count a step; raise `OverBudgetError` if no steps or no time are left."""
         self._steps -= 1
         if self._steps < 0 or time.monotonic() > self._until:
             raise OverBudgetError
@@ -63,14 +60,10 @@ _budget: ContextVar[_Budget] = ContextVar("budget")
 
 
 class Judge:
-    """Judge of values by one schema.
+    """Validator of values for one untrusted schema.
 
-    Args:
-        schema: of a stranger.
-        steps: as many may be taken to check it; by default, as many as a schema of this size needs, and more.
-
-    Raises:
-        OverBudgetError: to check the schema takes more.
+    `steps` limits the check of the schema itself; by default the limit grows with its size. The constructor raises
+    `OverBudgetError` if the check takes more.
     """
 
     def __init__(self, schema: dict[str, Any], steps: int | None = None) -> None:
@@ -79,14 +72,10 @@ class Judge:
         self._flaw = self._flaw_of_schema(steps)
 
     def misfit(self, value: object, steps: int | None = None) -> str | None:
-        """Return what is wrong with a value; `None` if nothing is, or nothing that is looked at.
+        """Return the error of a value, or `None` if it is valid as far as it is checked.
 
-        Args:
-            value: is judged.
-            steps: as many may be taken; by default, as many as a value of this size needs, and more.
-
-        Raises:
-            OverBudgetError: to judge the value takes more.
+        `steps` limits the validation; by default the limit grows with the value's size. Raise `OverBudgetError` if it
+        takes more.
         """
         if self._flaw is not None:
             return self._flaw
@@ -128,7 +117,7 @@ def _budget_for(value: object, steps: int | None) -> _Budget:
 
 
 def _parts_of(value: object) -> int:
-    """Return how many values a value has in it."""
+    """Return the number of values inside of a value, itself included."""
     count, values = 0, [value]
     while values:
         one = values.pop()
@@ -142,7 +131,7 @@ def _parts_of(value: object) -> int:
 
 @cache
 def _counted(known: Any) -> Any:
-    """Return a class of validators of which each word counts."""
+    """Return a validator class that counts every keyword as a step."""
 
     def counted(word: Callable[..., Iterator[Any] | None]) -> Callable[..., Iterator[Any]]:
         def found(*args: Any) -> Iterator[Any]:
@@ -156,7 +145,7 @@ def _counted(known: Any) -> Any:
 
     words = {**known.VALIDATORS, "pattern": pattern_in_one_pass, "uniqueItems": _unjudged}
     made = cast("Any", extend)(known, {name: counted(word) for name, word in words.items()})
-    # The original goes over to the class that `$schema` names in any part of a schema, which does not count.
+    # The original `evolve` switches to the class that a nested `$schema` names, which would not count steps.
     made.evolve = attrs.evolve
     return made
 
@@ -166,12 +155,13 @@ def _unjudged(*_: object) -> Iterator[Any]:
 
 
 def _harmless(schema: object) -> object:
-    """Return a schema without the words that take long."""
+    """Return a schema without the expensive keywords."""
     if isinstance(schema, list):
         return [_harmless(one) for one in cast("list[object]", schema)]
     if not isinstance(schema, dict):
         return schema
     words = cast("dict[str, object]", schema)
+    # `additionalProperties` depends on `patternProperties`, which is removed, so it would refuse valid properties.
     open_ = {"additionalProperties"} if "patternProperties" in words else set[str]()
     return {
         word: value if word in _VALUES else _by_name(value) if word in _BY_NAME else _harmless(value)

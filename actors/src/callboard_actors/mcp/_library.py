@@ -1,4 +1,4 @@
-"""What a server has besides tools: resources to read, and prompts to begin with."""
+"""Resources and prompts of a server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -15,38 +15,38 @@ T = TypeVar("T")
 
 
 class Library(ABC):
-    """Reads from a server. What is only read may be asked again, so that a lost connection is no error yet."""
+    """Reader of a server's resources and prompts. Reading has no effects, so it is repeated after a lost connection."""
 
     @abstractmethod
     async def _use(self, what: str, work: "Callable[[Client], Awaitable[T]]", key: Hashable) -> T:
-        """Do something with a connection."""
+        """Run a read-only operation with a connection."""
 
     async def list_resources(self, *, key: Hashable = None) -> "list[Resource]":
         """List the resources, as the protocol describes them.
 
         Args:
-            key: whose connection it takes, where there is one for each key.
+            key: the key of the connection to use, if there is one for each key.
 
         Raises:
-            ActorGoneError: there is no connection.
-            McpToolError: the server has none, or refuses.
+            ActorGoneError: if there is no connection.
+            McpToolError: if the server has no resources, or refuses the request.
         """
         from callboard_actors.mcp._reading import list_resources
 
         return await self._use("list_resources", list_resources, key)
 
     async def list_resource_templates(self, *, key: Hashable = None) -> "list[ResourceTemplate]":
-        """List the patterns of URIs of which there is more to read; arguments and errors as of `list_resources`."""
+        """List the URI templates of further resources; argument and errors are those of `list_resources`."""
         from callboard_actors.mcp._reading import list_templates
 
         return await self._use("list_resource_templates", list_templates, key)
 
     async def read_resource(self, uri: str, *, key: Hashable = None) -> "list[Blob]":
-        """Read a resource: its contents as LangChain's blobs, with its URI among their metadata.
+        """Read a resource as LangChain's blobs, with the URI in their metadata.
 
         Args:
-            uri: which one.
-            key: as of `list_resources`, as are the errors.
+            uri: the URI of the resource.
+            key: as for `list_resources`, which also lists the errors.
         """
         from callboard_actors.mcp._reading import as_blob, read
 
@@ -54,7 +54,7 @@ class Library(ABC):
         return [as_blob(one) for one in contents]
 
     async def list_prompts(self, *, key: Hashable = None) -> "list[Prompt]":
-        """List the prompts, as the protocol describes them; arguments and errors as of `list_resources`."""
+        """List the prompts, as the protocol describes them; argument and errors are those of `list_resources`."""
         from callboard_actors.mcp._reading import list_prompts
 
         return await self._use("list_prompts", list_prompts, key)
@@ -62,12 +62,12 @@ class Library(ABC):
     async def get_prompt(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
     ) -> "list[HumanMessage | AIMessage]":
-        """Fill in a prompt, and have its messages, to begin a conversation with.
+        """Fill in a prompt and return its messages, with which a conversation can begin.
 
         Args:
-            name: which one.
-            arguments: for it; the protocol knows texts only.
-            key: as of `list_resources`, as are the errors.
+            name: the name of the prompt.
+            arguments: values for the prompt's arguments; converted to text, as the protocol requires.
+            key: as for `list_resources`, which also lists the errors.
         """
         from callboard_actors.mcp._reading import fill_in, prompt_message
 
