@@ -1,4 +1,4 @@
-"""What is known of a connection besides its messages: whether it is there, and why it is no more."""
+"""State of a connection: whether it works, and the reason if it is lost."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,69 +14,69 @@ from callboard import EngineError
 from callboard_actors.mcp._unfit import UnfitTools
 
 _WORDS = ("Connection closed", "SSE stream ")
-"""What the SDK says of an end, first."""
+"""Beginnings of the SDK's messages about a closed connection."""
 _MOST_ASKED = 16
-"""Requests of a server that are under way before the next one is read."""
+"""Unanswered requests of a server from which on reading pauses."""
 _PAUSE = 0.05
-"""Seconds that a message waits for the answers to requests before it."""
+"""Maximum seconds of such a pause, per message."""
 
 
 class ConnectionLostError(EngineError):
-    """A connection to a server has ended; what its actor dies of."""
+    """Raised in the connection's actor when the connection ends; the actor fails with it."""
 
     def __init__(self, server: str, reason: str) -> None:
         super().__init__(server, None, reason, ended="unknown")
 
 
 class Link:
-    """Whether a connection is there. The first reason why it is lost is the one that is told."""
+    """State of a connection. The first reason of its loss is kept; later errors are only consequences."""
 
     def __init__(self) -> None:
         self._lost = anyio.Event()
         self.reason = ""
-        """Why it is lost, in words that follow "because"."""
+        """Reason of the loss, as words that follow "because"."""
         self.remarks: Callable[[], str] = str
-        """What the server has said besides messages, to follow the reason."""
+        """Returns other output of the server, which is added to the reason."""
         self.unfit = UnfitTools()
-        """Which tools of the server were left out of its lists."""
+        """Tools that were left out of the server's lists, with reasons."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing comes over it any more."""
+        """`True` once nothing more can be received."""
         return self._lost.is_set()
 
     def lose(self, reason: str) -> None:
-        """Say that it is lost."""
+        """Mark the connection as lost; only the first call has an effect."""
         if not self.is_lost:
             self.reason = reason + self.remarks()
             self._lost.set()
 
     async def until_lost(self) -> None:
-        """Wait until it is lost."""
+        """Wait until the connection is lost."""
         await self._lost.wait()
 
 
 def is_end(error: MCPError, link: Link) -> bool:
-    """Whether a request failed because nothing comes any more.
+    """Return whether a request failed because the connection ended.
 
-    Servers answer with the same code, which is JSON-RPC's for anything; that is an error of one call.
+    The code alone does not tell: servers also use it, as JSON-RPC's general error code, for errors of one call.
     """
     return error.code == CONNECTION_CLOSED and (link.is_lost or error.message.startswith(_WORDS))
 
 
 @asynccontextmanager
 async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> AsyncGenerator[Any]:
-    """A transport of the SDK whose end is told to a link, before the session hears of it."""
+    """Wrap a transport of the SDK. Its end is reported to the link before the SDK's session notices it."""
     async with transport as (read, write):
         asked = _Asked()
         yield _WatchedStream(read, link, asked), _AnswerStream(write, asked)
 
 
 class _Asked:
-    """Requests of a server that the SDK has not answered yet, each of which is a task of the SDK.
+    """Counter of the server's requests that the SDK has not answered; the SDK runs a task for each of them.
 
-    A server may ask faster than it is answered. Nothing more is read of it meanwhile, but for a bounded time: a request
-    may wait for a person, or may get no answer because the server has withdrawn it.
+    A server may send requests faster than they are answered, so reading pauses. The pause is bounded, because a request
+    may wait for a person, or never be answered because the server has withdrawn it.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Asked:
         self._has_fallen = anyio.Event()
 
     async def one_more(self) -> None:
-        """Count a request; wait if there are too many."""
+        """Count a request, and pause if there are too many."""
         self._count += 1
         if self._count < _MOST_ASKED:
             return
@@ -93,17 +93,18 @@ class _Asked:
                 self._has_fallen = anyio.Event()
                 await self._has_fallen.wait()
         if pause.cancelled_caught:
+            # Some of them will never be answered. Count anew, or every further message would pause.
             self._count = 0
 
     def one_less(self) -> None:
-        """Note that a request of the server was answered, and let its stream be read again."""
+        """Count an answer, and end a pause of reading."""
         if self._count:
             self._count -= 1
             self._has_fallen.set()
 
 
 class _InPlaceOf:
-    """Stream that stands in place of a transport's own, and closes it."""
+    """Wrapper of a transport's stream, which closes that stream."""
 
     _stream: Any
 
@@ -120,7 +121,7 @@ class _InPlaceOf:
 
 
 class _AnswerStream(_InPlaceOf):
-    """A stream of messages to a server, on which answers are counted."""
+    """Stream of messages to a server, which counts answers."""
 
     def __init__(self, stream: Any, asked: _Asked) -> None:
         self._stream = stream
@@ -133,7 +134,7 @@ class _AnswerStream(_InPlaceOf):
 
 
 class _WatchedStream(_InPlaceOf):
-    """A stream of messages to read. It stands in place of the transport's own, so that no message takes a detour."""
+    """Stream of messages from a server. It wraps the transport's stream directly, without a task or a buffer."""
 
     def __init__(self, stream: Any, link: Link, asked: _Asked) -> None:
         self._stream = stream
@@ -142,13 +143,14 @@ class _WatchedStream(_InPlaceOf):
 
     @property
     def last_context(self) -> Any:
-        """The variables of whoever sent the last message, where the transport knows them."""
+        """Context of the sender of the last message, if the transport knows it."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
         try:
             message = await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            # Before the session fails its requests: `is_end()` looks at the link to tell why they failed.
             self._link.lose("the connection was closed")
             raise
         if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCRequest):

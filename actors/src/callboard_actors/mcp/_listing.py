@@ -1,4 +1,4 @@
-"""The tools of a server: listed to the end, and which of them are wanted."""
+"""Complete lists of a server's tools, and the selection of wanted ones."""
 
 import re
 from collections import Counter
@@ -13,31 +13,23 @@ _P = TypeVar("_P", bound=PaginatedResult)
 _T = TypeVar("_T")
 
 _TAKEN_BY_ALL = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names of tools that every provider takes; some take more."""
+"""Tool names that every model provider accepts; some accept more."""
 _PAGES = 100
-"""Parts in which a list may come."""
+"""Maximum number of pages of a list."""
 
 
 class EndlessListError(Exception):
-    """A list of a server does not end; says how far it was followed."""
+    """Raised if a list of a server has too many items or pages."""
 
 
 async def list_tools(client: Any, most: int) -> list[Tool]:
-    """All tools of a server, whatever it said before.
-
-    Args:
-        client: the SDK's, connected.
-        most: how many there may be.
-
-    Raises:
-        EndlessListError: there are more of them, or of the parts in which they come.
-    """
+    """Return all tools of a server, bypassing caches; raise `EndlessListError` for more than `most`."""
     ask = partial(client.list_tools, cache_mode="refresh")
     return await all_of("tools", ask, lambda page: page.tools, most, "; if it should have, raise max_tools")
 
 
 def repeated_names(tools: Iterable[Tool]) -> list[str]:
-    """Names that several tools have; of those, whoever looks for one finds the last."""
+    """Return names that several tools have; a lookup by name finds the last of them."""
     times = Counter(tool.name for tool in tools)
     return sorted(name for name, several in times.items() if several > 1)
 
@@ -45,20 +37,21 @@ def repeated_names(tools: Iterable[Tool]) -> list[str]:
 async def all_of(
     what: str, ask: Callable[..., Awaitable[_P]], items: Callable[[_P], Sequence[_T]], most: int, remedy: str = ""
 ) -> list[_T]:
-    """All that a server lists, part after part.
+    """Return all items that a server lists, page by page.
 
     Args:
-        what: what it lists, for errors.
-        ask: asks for the part at a `cursor`.
-        items: what is in a part.
-        most: how many there may be.
-        remedy: what to do if there should be more.
+        what: name of the items, for errors.
+        ask: requests the page at a `cursor`.
+        items: returns the items of a page.
+        most: maximum number of items.
+        remedy: advice for the error text.
 
     Raises:
-        EndlessListError: there are more, or too many parts in which they come.
+        EndlessListError: if there are more items, or too many pages.
     """
     found: list[_T] = []
     cursor: str | None = None
+    # Bounded, because a faulty or hostile server may return a next page for ever.
     for _ in range(_PAGES):
         page = await ask(cursor=cursor)
         found += items(page)
@@ -71,11 +64,11 @@ async def all_of(
 
 
 class Choice:
-    """Which tools of a server are wanted, by name.
+    """Selection of a server's tools by name.
 
     Args:
-        allow: those and no others; `None` for all.
-        deny: all but those.
+        allow: names of the selected tools; `None` for all.
+        deny: names of excluded tools.
     """
 
     def __init__(self, allow: Sequence[str] | None, deny: Sequence[str]) -> None:
@@ -86,16 +79,7 @@ class Choice:
         self._deny = frozenset(deny)
 
     def check(self, server: str, offered: Iterable[str], unfit: Mapping[str, str]) -> None:
-        """Refuse names of tools that the server does not have.
-
-        Args:
-            server: its name.
-            offered: names of its tools.
-            unfit: why those were left out that it has as well.
-
-        Raises:
-            ValueError: for one.
-        """
+        """Raise `ValueError` for a selected or excluded name that is neither offered nor left out as unfit."""
         known = sorted(offered)
         for option, names in (("allow", self._allow or ()), ("deny", self._deny)):
             for name in sorted(names):
@@ -103,7 +87,7 @@ class Choice:
                     raise ValueError(f"McpServer({option}=[{name!r}, ...]): {no_tool(server, name, known, unfit)}")
 
     def of(self, tools: Iterable[Tool]) -> list[Tool]:
-        """Those that are wanted."""
+        """Return the selected tools."""
         return [tool for tool in tools if self._wants(tool.name)]
 
     def _wants(self, name: str) -> bool:
@@ -111,7 +95,7 @@ class Choice:
 
 
 def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, str]) -> str:
-    """What to say of a tool that a server does not have, or that was left out."""
+    """Return the error text for a tool that a server lacks, or that was left out."""
     if name in unfit:
         return f"the tool {name!r} of the MCP server {server!r} is left out: {unfit[name]}"
     names = sorted(known)
@@ -121,5 +105,5 @@ def no_tool(server: str, name: str, known: Iterable[str], unfit: Mapping[str, st
 
 
 def refused_names(names: Iterable[str]) -> list[str]:
-    """Names that some providers of models refuse, and with them the whole request."""
+    """Return names that some model providers refuse, together with the whole request."""
     return [name for name in names if _TAKEN_BY_ALL.fullmatch(name) is None]

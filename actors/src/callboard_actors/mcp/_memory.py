@@ -1,24 +1,24 @@
-"""What each conversation has been told of the sessions with a server: that one was lost is said once."""
+"""Last session that each conversation used, so that a lost session is reported once."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
 
 _KEPT = 4096
-"""Conversations that are remembered; the one that was last asked longest ago is forgotten first."""
+"""Maximum number of remembered conversations; the least recently used is forgotten."""
 
 
 class SeenSessions:
-    """Which session of a server each conversation has seen last."""
+    """Last session of a server that each conversation has seen."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[Hashable, int | None] = OrderedDict()
 
     def is_news(self, conversation: Hashable, session: int) -> bool:
-        """Whether a conversation has seen another session before, and has not been told that it is lost.
+        """Return whether a conversation used another session before and has not been told of its loss.
 
         Args:
-            conversation: whatever tells it apart from others.
-            session: the one that has answered; 0 if the server keeps nothing from one call to the next.
+            conversation: key of the conversation.
+            session: number of the session that answered; 0 if the server keeps no state between calls.
         """
         if not session:
             return False
@@ -27,7 +27,7 @@ class SeenSessions:
         return before is not None and before != session
 
     def is_told(self, conversation: Hashable) -> None:
-        """Note that a conversation knows that its session is lost, whichever comes next."""
+        """Note that a conversation was told of the loss, so that the next session is no news."""
         self._note(conversation, None)
 
     def _note(self, conversation: Hashable, session: int | None) -> None:

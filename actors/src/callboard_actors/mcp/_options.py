@@ -1,20 +1,12 @@
-"""What may be said of how a server is used."""
+"""Checks of `McpServer` options."""
 
 from collections.abc import Mapping
 
 
 def check_options(name: object, prefix: object, key: object, of_keys: Mapping[str, object]) -> None:
-    """Refuse options of `McpServer` that cannot be, or do nothing.
+    """Raise `TypeError` for options of a wrong type, and `ValueError` for options that have no effect.
 
-    Args:
-        name: the option of that name, as the others.
-        prefix: likewise.
-        key: likewise.
-        of_keys: those that are for several connections only, by name.
-
-    Raises:
-        TypeError: for one of the wrong kind.
-        ValueError: for one that does nothing.
+    `of_keys` has the options that need a `key` function.
     """
     if name is not None and (not isinstance(name, str) or not name):
         raise TypeError(f"McpServer(name=...) is a text, got {name!r}")

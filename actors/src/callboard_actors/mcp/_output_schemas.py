@@ -1,7 +1,6 @@
-"""Output schemas of a server's tools: results are judged by them, off the event loop where that may take long.
+"""Validation of results by the output schemas of tools, in a worker thread if it may take long.
 
-A schema is a stranger's. The SDK would judge in the event loop, without a bound, and search by the schema's patterns
-with an engine that goes back.
+Schemas are untrusted. The SDK would validate in the event loop without any limit, with a backtracking regex engine.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,35 +17,31 @@ from callboard_actors.mcp._judging import FEW_STEPS, Judge, OverBudgetError, is_
 T = TypeVar("T")
 
 _THREADS = 2
-"""Worker threads that judge for one server at a time."""
+"""Maximum number of worker threads that validate for one server at a time."""
 _TOO_LONG = "its schema asks for more work than it may: simplify the schema"
 
 
 class OutputSchemas:
-    """Output schemas of the tools of one server."""
+    """Output schemas of the tools of one server, with their validators."""
 
     def __init__(self) -> None:
         self._schemas: dict[str, dict[str, Any]] = {}
         self._judges: dict[str, Judge | None] = {}
-        """By tool; `None` for a schema that takes too long to check."""
+        """Validators by tool; `None` for a schema that takes too long to check."""
         self._threads: anyio.CapacityLimiter | None = None
 
     def learn(self, tools: Iterable[Tool]) -> None:
-        """Take in what the server has listed."""
+        """Take the schemas from a new listing; validators of unchanged schemas are kept."""
         before = self._schemas
         self._schemas = {tool.name: tool.output_schema for tool in tools if tool.output_schema is not None}
         self._judges = {name: one for name, one in self._judges.items() if self._schemas.get(name) == before[name]}
 
     def judge_for(self, session: ClientSession) -> None:
-        """Have a session of the SDK ask here, where it would judge by itself."""
+        """Replace the validation of an SDK session."""
         session.validate_tool_result = self._judge  # type: ignore[method-assign]
 
     async def _judge(self, name: str, result: CallToolResult) -> None:
-        """Refuse what a tool should not have returned; the SDK's own words for it.
-
-        Raises:
-            RuntimeError: says why.
-        """
+        """Raise `RuntimeError`, in the SDK's wording, for an invalid result."""
         if (schema := self._schemas.get(name)) is None:
             return
         if result.structured_content is None and "structured_content" not in result.model_fields_set:
@@ -61,7 +56,8 @@ class OutputSchemas:
     async def _misfit(self, name: str, schema: dict[str, Any], value: object) -> str | None:
         if name not in self._judges:
             judge: Judge | None = await self._run(_judge_of, schema, is_small(schema))
-            if self._schemas.get(name) is schema:  # else it was listed anew meanwhile
+            # The tools may have been listed again during the await; then this validator is outdated.
+            if self._schemas.get(name) is schema:
                 self._judges[name] = judge
         else:
             judge = self._judges[name]
@@ -70,7 +66,7 @@ class OutputSchemas:
         return await self._run(judge.misfit, value, is_small(schema) and is_small(value))
 
     async def _run(self, judge: Callable[[Any, int | None], T], value: object, is_light: bool) -> T:
-        """Judge at once if that takes few steps, and else in a thread."""
+        """Validate in the event loop if that takes few steps, otherwise in a thread."""
         if is_light:
             try:
                 return judge(value, FEW_STEPS)
@@ -79,14 +75,14 @@ class OutputSchemas:
         return await self._in_thread(partial(judge, value, None))
 
     async def _in_thread(self, judge: Callable[[], T]) -> T:
-        """Judge in a thread. A call that is cancelled abandons the thread, which ends within its budget."""
+        """Run a validation in a thread. A cancelled call abandons the thread, which ends by its own budget."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_THREADS)
         return await anyio.to_thread.run_sync(judge, abandon_on_cancel=True, limiter=self._threads)
 
 
 def _judge_of(schema: dict[str, Any], steps: int | None) -> Judge | None:
-    """Return the judge of a schema; `None` if it takes too long to check, though in a thread."""
+    """Return the validator of a schema; `None` if even a thread takes too long to check the schema."""
     try:
         return Judge(schema, steps)
     except OverBudgetError:

@@ -1,4 +1,4 @@
-"""What a connection is made of: where the server is, and on which terms it is talked to."""
+"""Address of a server, and options of connections to it."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -14,7 +14,7 @@ from callboard_actors.mcp._link import Link, watched
 from callboard_actors.mcp._targets import Command, Given, Target, Url
 
 Headers = Mapping[str, str] | Callable[[Hashable], Mapping[str, str] | Awaitable[Mapping[str, str]]]
-"""HTTP headers, for all keys or for each."""
+"""HTTP headers for all keys, or a function of the key."""
 
 _MODES = ("auto", "legacy", *MODERN_PROTOCOL_VERSIONS)
 _LOG_LEVELS = (None, *get_args(LoggingLevel))
@@ -22,9 +22,9 @@ _LOG_LEVELS = (None, *get_args(LoggingLevel))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How to connect to a server, in each life of its actor.
+    """Plan of every connection to a server; a restarted actor uses it again.
 
-    `questions` are options of `Questions`: who answers what the server asks.
+    `questions` are options of `Questions`, which answers the server's requests.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Plan:
 
     @property
     def is_http(self) -> bool:
-        """Whether each request goes its own way, so that one may fail alone."""
+        """`True` if every message is an HTTP request of its own, which may fail alone."""
         return isinstance(self.target, Url)
 
     async def way(self, key: Hashable, link: Link) -> Any:
-        """What the SDK's client is to connect to, for the actor of a key."""
+        """Return the transport for the SDK's client, for the actor of a key."""
         transport = await self._transport(key, link)
         return watched(transport, link) if isinstance(transport, AbstractAsyncContextManager) else transport
 
@@ -71,6 +71,7 @@ class Plan:
                 from callboard_actors.mcp._http import http_transport
 
                 headers = await self._headers_of(key)
+                # Computed for each connection, so that a restarted actor gets fresh credentials.
                 return http_transport(url, headers=headers, auth=self._auth_of(key), max_message=self.max_message)
             case Given() as given:
                 return given.connected()

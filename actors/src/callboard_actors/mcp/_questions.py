@@ -1,4 +1,4 @@
-"""Who answers what a server asks: a person by an interrupt, a function, a model, or nobody."""
+"""Answers to a server's requests: by a person through an interrupt, a function, a model, or a refusal."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,18 +44,18 @@ from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError, no_mod
 _log = logging.getLogger("callboard")
 
 OnElicit = Callable[[ElicitRequestParams], Awaitable[ElicitResult]]
-"""Answers what a server asks of a person."""
+"""Function that answers instead of a person."""
 
 
 class Questions:
-    """What the server of one connection asks, and the calls that wait for answers.
+    """Requests of the server of one connection, and the calls that wait for answers.
 
     Args:
-        server: its name, for people.
-        group: runs calls that are held open; of the actor's own task.
+        server: name of the server, shown to people.
+        group: task group of the actor, in which open calls run.
         on_elicit: answers instead of a person.
-        sampler: asks a model for the server; `None` where it may not.
-        hold: seconds for which a call of a server of 2025 is held open while nobody answers.
+        sampler: asks a model for the server; `None` if the server may not use one.
+        hold: seconds for which a call to a server of 2025 stays open without an answer.
     """
 
     def __init__(
@@ -73,34 +73,29 @@ class Questions:
         self._sampler = sampler
         self._hold = hold
         self._under_way: dict[str, HeldCall] = {}
-        """Calls of servers of 2025, in the order in which they began."""
+        """Running calls to servers of 2025 by token, in the order of their beginning."""
         self._waiting: dict[str, HeldCall] = {}
-        """Those of them whose callers have gone to ask a person."""
+        """Open calls by token whose callers were interrupted to ask a person."""
         self._seekers = 0
-        """Questions of which it is not yet known whose they are."""
+        """Number of questions whose call is not known yet."""
         self._changed = anyio.Event()
 
     @property
     def callbacks(self) -> dict[str, Any]:
-        """For the client of the SDK: what it answers requests of a server with, and so what the server may ask."""
+        """Callbacks for the SDK's client; their presence tells the server which requests are allowed."""
         sampling = {} if self._sampler is None else {"sampling_callback": self._on_sampling}
         return {"elicitation_callback": self._on_request, **sampling}
 
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> CallToolResult:
-        """Make a call, and have answered what the server asks for it.
+        """Make a call, and answer the server's requests for it.
 
-        Within a call of a `ToolNode` a person is asked with `interrupt()`, and the call goes on when it is answered.
-
-        Args:
-            tool: its name.
-            arguments: for it.
-            send: makes it.
-            modern: whether the server is of 2026 or later.
+        Within a call of a `ToolNode` a person is asked with `interrupt()`, and the call continues after the answer.
+        `modern` is true for a server of 2026 or later.
 
         Raises:
-            GraphInterrupt: a person is asked.
-            ActorDiedError: the call was held open for an answer, and what held it is gone.
-            McpToolError: the server asks for a model, which it may not have, or for more again and again.
+            GraphInterrupt: to ask a person.
+            ActorDiedError: if the call was open for an answer, and its connection is gone.
+            McpToolError: if the server asks for a model that it may not have, or asks without end.
         """
         name = name_of_call(self._server, tool, arguments) if can_ask() else ""
         asked = cast("McpQuestion | None", answered_question(partial(is_question_of, name)))
@@ -142,11 +137,13 @@ class Questions:
         return ElicitResult(action="decline")
 
     async def _begun(self, tool: str, name: str, send: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
+        # With `on_elicit` and no models of agents, answers do not depend on the call. So it need not be tracked.
         is_asked = self._on_elicit is None
         if not is_asked and not self._lends_models_of_agents:
             return await send()
         conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
         call = HeldCall(tool, name, conversation, send, may_ask=is_asked and can_ask(), model=agent_model())
+        # In the actor's group, not in the caller's task: an interrupt ends the caller, while the call stays open.
         self._under_way[call.token] = call
         self._group.start_soon(self._run, call)
         return await self._attend(call)
@@ -157,6 +154,7 @@ class Questions:
         finally:
             del self._under_way[call.token]
             self._change()
+        # It ended while a person was being asked. Keep the result for the caller that returns with the answer.
         if call.token in self._waiting:
             await call.until_fetched()
             self._waiting.pop(call.token, None)
@@ -165,6 +163,7 @@ class Questions:
         call = self._waiting.get(asked["continuation"]["token"])
         if call is None:
             raise self._gone(tool, "asked a person, and the call was not kept open until the answer came")
+        # First the answer, which may raise for an invalid one: then the call must stay among the waiting ones.
         answer = _answer_to(asked)
         del self._waiting[call.token]
         call.go_on()
@@ -172,16 +171,17 @@ class Questions:
         return await self._attend(call)
 
     async def _attend(self, call: HeldCall) -> CallToolResult:
-        """Wait for what comes of a call; if that is a question, leave it open, and ask."""
+        """Wait for the result of a call; if the server asks first, leave the call open and interrupt the caller."""
         try:
             while (asked := await call.until_news()) is not None:
                 continuation = {"call": call.name, "token": call.token}
                 call.answer(_answer_to(question_of(asked.params, self._server, call.tool, continuation)))
         except GraphInterrupt:
+            # The next run may continue in another task, or never; `hold()` bounds the time until then.
             call.hold(self._hold)
             self._waiting[call.token] = call
             raise
-        except BaseException:
+        except BaseException:  # the caller was cancelled, so nobody will fetch the result
             await call.end()
             raise
         result = call.result()
@@ -193,7 +193,7 @@ class Questions:
         return ActorDiedError(tool, None, f"the MCP server {self._server!r} {what}")
 
     async def _on_request(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """A server of 2025 asks, while calls are under way."""
+        """Answer a question of a server of 2025, which arrives while calls are running."""
         call = asks.get()
         if call is None or call.token not in self._under_way:
             call = await self._asker()
@@ -202,17 +202,19 @@ class Questions:
         return await call.ask(params)
 
     async def _asker(self) -> HeldCall | None:
-        """Whose question it is. If all that are left have questions, it matters little which is whose, as long as one
-        person is asked.
+        """Return the call to which the question belongs, or `None`.
+
+        If several calls remain, any of them will do, as long as all belong to one conversation: the same person is
+        asked. A question is never shown in another conversation.
         """
         left = await self._narrowed(lambda _: False)
         return left[0] if len({call.conversation for call in left}) == 1 else None
 
     async def _narrowed(self, suffice: Callable[[list[HeldCall]], bool]) -> list[HeldCall]:
-        """The calls of which one asks. Over stdio the protocol does not say which: it does not end meanwhile.
+        """Return the running calls that may have caused a request, as soon as `suffice` accepts them.
 
-        Args:
-            suffice: whether it is known enough with these.
+        Over stdio the protocol does not name the call. But the call that asks cannot end before the answer, while
+        others do, so waiting narrows the choice.
         """
         candidates = list(self._under_way.values())
         self._seekers += 1
@@ -221,6 +223,7 @@ class Questions:
             while True:
                 left = [call for call in candidates if call.token in self._under_way and call.question is None]
                 if len(left) <= self._seekers or suffice(left):
+                    # As many calls as open questions: each of them has one, and no call will end without an answer.
                     return left
                 await self._changed.wait()
         finally:
@@ -245,7 +248,7 @@ class Questions:
         return self._sampler is not None and self._sampler.is_of_agents
 
     async def _model_of_asker(self) -> BaseChatModel | None:
-        """The model of the agent whose call a server of 2025 asks for; that of another one is never lent."""
+        """Return the model of the agent whose call causes the request; never another agent's model."""
         call = asks.get()
         if call is not None and call.token in self._under_way:
             return call.model
@@ -258,10 +261,10 @@ def _have_one_model(calls: Sequence[HeldCall]) -> bool:
 
 
 def _answer_to(question: McpQuestion) -> ElicitResult:
-    """What a person answers.
+    """Return the answer of a person.
 
     Raises:
-        GraphInterrupt: nothing yet.
-        pydantic.ValidationError: nothing that is allowed; the question stays open.
+        GraphInterrupt: if there is no answer yet.
+        pydantic.ValidationError: if the answer is not allowed; the question stays open.
     """
     return result_of(interrupt(question, response_schema=answer_shape(question)))

@@ -1,4 +1,4 @@
-"""Resources and prompts of a server: how they are asked for, and what LangChain and models are given of them."""
+"""Resources and prompts of a server: requests, and their conversion for LangChain and models."""
 
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,22 +27,22 @@ Contents = TextResourceContents | BlobResourceContents
 
 _T = TypeVar("_T")
 _MOST = 1000
-"""Resources or prompts of one server that are listed."""
+"""Maximum number of listed resources or prompts of one server."""
 
 
 class Use(Protocol):
-    """Does something with the connection of whoever calls."""
+    """Function that runs an operation with the caller's connection."""
 
     def __call__(self, what: str, work: Callable[[Client], Awaitable[_T]], /) -> Awaitable[_T]: ...
 
 
 async def list_resources(client: Client) -> list[Resource]:
-    """All resources that a server lists."""
+    """Return all resources that a server lists."""
     return await all_of("resources", partial(client.list_resources, cache_mode="refresh"), lambda r: r.resources, _MOST)
 
 
 async def list_templates(client: Client) -> list[ResourceTemplate]:
-    """All patterns of URIs; a server that knows resources need not know these."""
+    """Return all URI templates; a server with resources need not implement them."""
     ask = partial(client.list_resource_templates, cache_mode="refresh")
     try:
         return await all_of("resource templates", ask, lambda r: r.resource_templates, _MOST)
@@ -53,41 +53,41 @@ async def list_templates(client: Client) -> list[ResourceTemplate]:
 
 
 async def read(client: Client, *, uri: str) -> Sequence[Contents]:
-    """The contents of a resource."""
+    """Return the contents of a resource."""
     return (await client.read_resource(uri, cache_mode="refresh")).contents
 
 
 async def list_prompts(client: Client) -> list[Prompt]:
-    """All prompts that the server lists, part after part, asked for anew."""
+    """Return all prompts that a server lists, bypassing caches."""
     return await all_of("prompts", partial(client.list_prompts, cache_mode="refresh"), lambda r: r.prompts, _MOST)
 
 
 async def fill_in(client: Client, *, name: str, arguments: Mapping[str, Any]) -> Sequence[PromptMessage]:
-    """The messages of a prompt."""
+    """Return the messages of a prompt."""
     texts = {key: value if isinstance(value, str) else str(value) for key, value in arguments.items()}
     return (await client.get_prompt(name, texts)).messages
 
 
 async def capabilities(client: Client) -> ServerCapabilities:
-    """What a server says that it has."""
+    """Return the capabilities that a server has declared."""
     return client.server_capabilities
 
 
 def as_blob(contents: Contents) -> Blob:
-    """Contents of a resource as LangChain's blob."""
+    """Convert the contents of a resource to LangChain's blob."""
     data = contents.text if isinstance(contents, TextResourceContents) else base64.b64decode(contents.blob)
     return Blob.from_data(data, mime_type=contents.mime_type, metadata={"uri": contents.uri})
 
 
 def prompt_message(message: PromptMessage) -> HumanMessage | AIMessage:
-    """A message of a prompt: a text as such, and all else as a block."""
+    """Convert a message of a prompt: a text to a plain message, other content to a block."""
     block = as_block(message.content)
     content: Any = block["text"] if block["type"] == "text" else [block]
     return HumanMessage(content) if message.role == "user" else AIMessage(content)
 
 
 def resource_tools(use: Use, prefix: str) -> list[BaseTool]:
-    """Resources for models: one tool lists them, and one reads."""
+    """Return two tools for a model: one lists the resources, one reads them."""
 
     async def list_resources_() -> tuple[list[Block], None]:
         found = await use("list_resources", list_resources)
@@ -106,7 +106,7 @@ def resource_tools(use: Use, prefix: str) -> list[BaseTool]:
 
 
 def prompt_tools(use: Use, prefix: str) -> list[BaseTool]:
-    """Prompts for models: one tool lists them, and one fills one in."""
+    """Return two tools for a model: one lists the prompts, one fills one in."""
 
     async def list_prompts_() -> tuple[list[Block], None]:
         found = await use("list_prompts", list_prompts)

@@ -1,4 +1,4 @@
-"""Whether an answer over HTTP is one to the request that it comes with; who waits for one would wait for ever."""
+"""Check that an HTTP response answers its request. If it does not, the SDK would wait for an answer for ever."""
 
 import json
 from typing import Any, cast
@@ -6,17 +6,12 @@ from typing import Any, cast
 from mcp.shared.dispatcher import coerce_request_id
 
 _LOOKED_AT = 64 * 2**10
-"""Bytes of an answer that is read for this; to read a large one twice would take its time twice."""
+"""Maximum bytes of a checked response: it is parsed here and again in the SDK."""
 _SHOWN = 200
 
 
 def stray(request: bytes, answer: bytes) -> str | None:
-    """What came in place of an answer; `None` if it is one, or is for others to judge.
-
-    Args:
-        request: the message that was sent.
-        answer: what came with a status that says that it is one.
-    """
+    """Describe a response that does not answer the request; `None` if it does, or the SDK will report the error."""
     if len(answer) > _LOOKED_AT:
         return None
     sent, came = _parsed(request), _parsed(answer)
@@ -25,7 +20,7 @@ def stray(request: bytes, answer: bytes) -> str | None:
     if "method" in came:
         return f"a message of its own, {came['method']!r:.{_SHOWN}}"
     if "result" not in came and "error" not in came:
-        return None  # no message at all, which the SDK says
+        return None  # no JSON-RPC message, which the SDK reports itself
     number = came.get("id")
     if _same(number, sent["id"]):
         return None
@@ -43,6 +38,6 @@ def _parsed(message: bytes) -> dict[str, Any]:
 
 
 def _same(number: object, sent: object) -> bool:
-    """Whether both are one id; the SDK takes "7" for 7, as servers have written it."""
+    """Return whether two ids are equal. The SDK accepts "7" for 7, because some servers write it so."""
     is_id = isinstance(number, (int, str)) and not isinstance(number, bool)
     return is_id and coerce_request_id(cast("Any", number)) == coerce_request_id(cast("Any", sent))

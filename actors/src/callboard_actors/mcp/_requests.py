@@ -1,4 +1,4 @@
-"""One call of a tool as requests over a session: the first, and those with what the server has asked for."""
+"""Requests of one tool call: the first one, and further ones with the values that the server asked for."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,14 +13,14 @@ from callboard_actors.mcp._content import McpToolError
 
 
 class ToolRequests:
-    """What is sent for one call.
+    """Sender of the requests of one call.
 
     Args:
-        client: connected.
-        tool: its name.
-        arguments: for it.
-        relist: lists the tools anew. What a request has to say in its headers is part of its tool's schema.
-        on_progress: told how far the server is.
+        client: connected client of the SDK.
+        tool: name of the tool.
+        arguments: arguments of the call.
+        relist: lists the tools again; their schemas define headers of the requests.
+        on_progress: receives the server's progress.
         meta: `_meta` of each request.
     """
 
@@ -48,11 +48,11 @@ class ToolRequests:
     async def __call__(
         self, responses: InputResponses | None, state: str | None, /
     ) -> CallToolResult | InputRequiredResult:
-        """Send a request, with what the server has asked for in the one before.
+        """Send a request, with the values that the server asked for in the last response.
 
         Raises:
-            MCPError: the server refuses it, or cannot be reached.
-            McpToolError: it answers with what is no result.
+            MCPError: if the server refuses it, or cannot be reached.
+            McpToolError: if the response is no valid result.
         """
         send = partial(self._send, input_responses=responses, request_state=state)
         try:
@@ -61,6 +61,8 @@ class ToolRequests:
             except MCPError as error:
                 if error.code != HEADER_MISMATCH:
                     raise
+            # The tool's schema has changed since it was listed. The server has refused the request because of its
+            # headers, so sending it again cannot run the tool twice.
             await self._relist()
             return await send()
         except (ValidationError, RuntimeError) as error:

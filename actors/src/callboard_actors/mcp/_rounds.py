@@ -1,7 +1,7 @@
-"""Calls of servers of 2026, which answer with what they still need: the call is made again with it.
+"""Calls to servers of 2026, in rounds: a server may answer with requests, and the call is repeated with the answers.
 
-What a server has to know of the rounds before is in its `requestState`. It is part of the question, so that a call
-goes on where it was, in whichever process it is answered.
+The server's memory of earlier rounds is in its `requestState`. The question to a person contains it. So the call can
+continue in any process in which the answer arrives.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -21,17 +21,18 @@ from mcp_types import (
 from pydantic import TypeAdapter
 
 MAX_ROUNDS = 10
-"""Rounds in which nobody was asked, after which a server is taken to go round in circles."""
+"""Maximum consecutive rounds without a person; more are taken for an endless loop of the server."""
 _PAUSE = 0.05
+"""First pause in seconds before a round in which the server only needs time; doubled each time."""
 _LONGEST_PAUSE = 0.25
-"""Seconds between rounds for which the server needs nothing but time."""
+"""Maximum of that pause in seconds."""
 
 _REQUESTS: TypeAdapter[dict[str, InputRequest]] = TypeAdapter(dict[str, InputRequest])
 _RESPONSES: TypeAdapter[dict[str, InputResponse]] = TypeAdapter(dict[str, InputResponse])
 
 
 class Send(Protocol):
-    """Makes the call, with what the server has asked for."""
+    """Function that sends the call, with answers to the server's requests."""
 
     def __call__(
         self, responses: InputResponses | None, state: str | None, /
@@ -39,13 +40,13 @@ class Send(Protocol):
 
 
 class Respond(Protocol):
-    """Answers what a server asks for; `continuation` is what the call needs to go on, if a person has to be asked."""
+    """Function that answers a request; `continuation` is stored with the question if a person must be asked."""
 
     def __call__(self, request: InputRequest, continuation: dict[str, Any], /) -> Awaitable[InputResponse]: ...
 
 
 class EndlessRoundsError(Exception):
-    """A server asks for more, again and again."""
+    """Raised if a server keeps asking."""
 
     def __init__(self) -> None:
         super().__init__(f"the server has asked for more in {MAX_ROUNDS} rounds, one after the other")
@@ -53,7 +54,7 @@ class EndlessRoundsError(Exception):
 
 @dataclass(slots=True)
 class Round:
-    """What a server asks for, and what of it is there."""
+    """Requests of a server in one response, and the answers so far."""
 
     requests: Mapping[str, InputRequest]
     state: str | None
@@ -61,20 +62,20 @@ class Round:
 
     @classmethod
     def of(cls, result: InputRequiredResult) -> "Round":
-        """What a server asks for now. People first: what they wait for is not to be done twice."""
+        """Return the round of a response. Requests to a person come first: an interrupt repeats what precedes it."""
         requests = result.input_requests or {}
         by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], ElicitRequest))
         return cls(dict(by_person), result.request_state)
 
     @classmethod
     def resumed(cls, continuation: Mapping[str, Any], answer: ElicitResult) -> "Round":
-        """The round in which a person was asked, with the answer."""
+        """Return the round in which a person was asked, completed with the answer."""
         responses = _RESPONSES.validate_python(continuation["responses"])
         responses[continuation["asking"]] = answer
         return cls(_REQUESTS.validate_python(continuation["requests"]), continuation["state"], responses)
 
     def continuation(self, asking: str) -> dict[str, Any]:
-        """All of it as plain data, to go on with when one request is answered."""
+        """Return the round as plain data, with which it continues after the answer to `asking`."""
         dumped: dict[str, Any] = {"by_alias": True, "mode": "json", "exclude_none": True}
         return {
             "state": self.state,
@@ -84,7 +85,7 @@ class Round:
         }
 
     async def complete(self, respond: Respond) -> InputResponses | None:
-        """Answer what is open."""
+        """Answer all open requests."""
         for key, request in self.requests.items():
             if key not in self.responses:
                 self.responses[key] = await respond(request, self.continuation(key))
@@ -94,13 +95,8 @@ class Round:
 async def to_the_end(send: Send, respond: Respond, begun: Round | None) -> CallToolResult:
     """Make a call, round after round.
 
-    Args:
-        send: makes it.
-        respond: answers what the server asks for.
-        begun: the round to go on with, where a person was asked; `None` to begin.
-
-    Raises:
-        EndlessRoundsError: the server does not come to an end.
+    `begun` is the round in which a person was asked, or `None` for a new call. Raise `EndlessRoundsError` after too
+    many rounds.
     """
     pause = _PAUSE
     result = await (send(None, None) if begun is None else send(await begun.complete(respond), begun.state))

@@ -1,4 +1,4 @@
-"""A model for a server that asks for one, where it may."""
+"""Model requests of a server (sampling)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from callboard_actors.mcp._content import as_block
 
 
 class SamplingRefusedError(Exception):
-    """A server asks for a model, and may have none, or not for that."""
+    """Raised if a server asks for a model that it may not have, or for a use that is not allowed."""
 
     def __init__(self, server: str, what: str = "a model", *, remedy: str = "") -> None:
         super().__init__(f"the MCP server {server!r} asks for {what}, which is refused{remedy}")
@@ -36,16 +36,16 @@ _NOT_KNOWN = (
 
 
 def no_model(server: str) -> SamplingRefusedError:
-    """Why a server without a model is refused."""
+    """Return the refusal for a server that may not use a model."""
     return SamplingRefusedError(server, remedy=_LENDS)
 
 
 class Sampler:
-    """Asks a model for a server: with what the server says, and nothing of the conversation.
+    """Sends a server's requests to a model. The model gets the server's messages, and nothing of the conversation.
 
     Args:
-        model: which one; the server's wishes are not asked. `None` for that of the agent whose call it is.
-        server: the server's name, for errors.
+        model: the model, whatever the server prefers; `None` for that of the calling agent.
+        server: name of the server, for errors.
     """
 
     def __init__(self, model: BaseChatModel | None, server: str) -> None:
@@ -54,21 +54,16 @@ class Sampler:
 
     @property
     def is_of_agents(self) -> bool:
-        """Whether it has to be told whose call it is."""
+        """`True` if each request needs the model of the calling agent."""
         return self._model is None
 
     async def __call__(
         self, params: CreateMessageRequestParams, own: BaseChatModel | None = None
     ) -> CreateMessageResult:
-        """What the model says.
+        """Return the reply of the model.
 
-        Args:
-            params: what the server asks.
-            own: the model of the agent whose call it is, if it has one.
-
-        Raises:
-            SamplingRefusedError: the server wants it to call tools, or to read what is neither text nor picture; or
-                there is no model.
+        `own` is the model of the calling agent, if known. Raise `SamplingRefusedError` if there is no model, if the
+        server wants the model to call tools, or if a message has content that the model cannot read.
         """
         if params.tools:
             raise SamplingRefusedError(self._server, "a model that calls its tools")
@@ -99,11 +94,7 @@ class Sampler:
 
 
 def sampler_of(model: object, server: str) -> Sampler | None:
-    """Asks the model that was given, or with `True` that of the agent whose call it is.
-
-    Raises:
-        TypeError: it is no model.
-    """
+    """Return the sampler for the option `sampling`, or `None` if it is off; raise `TypeError` for another value."""
     if model is None or model is False:
         return None
     if model is not True and not isinstance(model, BaseChatModel):
@@ -116,7 +107,7 @@ def sampler_of(model: object, server: str) -> Sampler | None:
 async def _ask(model: BaseChatModel, messages: Sequence[BaseMessage], options: dict[str, Any]) -> AIMessage:
     if sniffio.current_async_library() == "asyncio":
         return await model.ainvoke(messages, **options)
-    # The clients of models know asyncio only; their sync halves know no event loop.
+    # Async clients of models need asyncio. Their sync methods need no event loop, so trio runs them in a thread.
     ask = partial(model.invoke, messages, **options)
     return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
 
