@@ -1,4 +1,4 @@
-"""`McpServer`: the tools of an MCP server, for as many agents as like."""
+"""`McpServer`: tools of an MCP server, shared by any number of agents."""
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -30,64 +30,64 @@ if TYPE_CHECKING:
 _log = logging.getLogger("callboard")
 
 KeyOf = Callable[[RunnableConfig], Hashable]
-"""Says by the config of a run whose connection its calls take."""
+"""Function of a run's config that returns the key of the connection for its calls."""
 
 _TRIES = 3
-"""Connections that a call waits for, if they are lost before it was sent."""
+"""Maximum connections that a call waits for, if each is lost before the call was sent."""
 _SPARE = 20.0
-"""Seconds that the end of a failed start may take, beside its timeout."""
+"""Seconds beside `start_timeout` for a failed start to end."""
 _LEFT_ALONE = 3.0
-"""Seconds that the end of a connection may take, beside the grace of its process; a start that goes on has as many."""
+"""Seconds beside the process's grace for a connection to end; a start that is under way gets as many."""
 
 
 class McpServer(Library):
-    """An MCP server, whose tools are there while the block is.
+    """MCP server whose tools are available within an `async with` block.
 
         async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
             print(await server.call("echo", {"message": "hello"}))
             agent = create_react_agent(model, ToolNode([server]))
 
-    The session belongs to an actor: a task of its own, which its supervisor starts again if the connection is lost.
-    Calls of any number of agents, threads and event loops share it. A call that was under way when it was lost ends as
-    unknown, and is not sent again; one that waited is sent over the next connection.
+    The session belongs to an actor: a task of its own, which its supervisor restarts if the connection is lost. Calls
+    of any number of agents, threads and event loops share it. If the connection is lost, running calls end as unknown
+    and are not sent again; waiting calls are sent over the next connection.
 
     Args:
         target: a command as a list, the program first; a URL of streamable HTTP; a server of the SDK in this process;
             or a function that makes a transport of the SDK.
-        env: environment variables for a command, beside a few that every command has, such as PATH and HOME.
-        cwd: the working directory of a command.
-        headers: of each HTTP request; or a function of the key that returns them, async or not.
-        auth: of each HTTP request, an `httpx2.Auth` such as an OAuth provider of the SDK; or a function of the key.
-        name: what to call it; the program's or the host's by default.
-        prefix: of the names of its tools, as models see them, such as "files_".
-        allow: names of the tools that are wanted; all by default.
-        deny: names of those that are not.
-        key: a function of a run's config that says whose connection its calls take, such as
-            `lambda config: config["configurable"]["user"]`; there is one for each key. By default all share one.
-        cap: with a key, how many connections there are at once; the one that was used least recently goes first.
-        idle: with a key, seconds after which a connection goes that nobody uses.
-        parallel: how many calls a connection has at once; others wait.
-        mode: "auto" for any version of the protocol, "legacy" for those with a handshake, or a version.
-        log_level: from which level on the server is to log, to the logger `callboard.mcp`.
-        on_elicit: answers what the server asks of a person. Without it a person is asked by an interrupt, where a
-            `ToolNode` runs the call, and elsewhere the server is told that nobody wants to answer.
-        hold: seconds for which a call of a server of 2025 stays open while a person is asked.
-        sampling: a model that the server may ask; or `True` for that of the agent whose call it is, which has to be
-            one of `create_react_agent`. By default it may ask none.
-        resources: whether a model has tools to list and to read the server's resources.
-        prompts: whether it has tools to list and to read its prompts.
+        env: environment variables of a command, added to a few that every command has, such as PATH and HOME.
+        cwd: working directory of a command.
+        headers: headers of each HTTP request, or a function of the key that returns them; it may be async.
+        auth: an `httpx2.Auth` for each HTTP request, such as an OAuth provider of the SDK, or a function of the key.
+        name: name of the server; by default that of the program or the host.
+        prefix: prefix of its tools' names for models, such as "files_".
+        allow: names of the tools to offer; by default all.
+        deny: names of tools not to offer.
+        key: a function of a run's config that returns the key of the connection to use, such as
+            `lambda config: config["configurable"]["user"]`; each key has its own. By default all share one.
+        cap: with `key`, the maximum number of connections; the least recently used is closed first.
+        idle: with `key`, seconds after which an unused connection is closed.
+        parallel: maximum number of simultaneous calls of a connection; further calls wait.
+        mode: "auto" for any version of the protocol, "legacy" for versions with a handshake, or a version.
+        log_level: minimum level of the server's log messages, which go to the logger `callboard.mcp`.
+        on_elicit: answers the server's questions to a person. Without it, a person is asked by an interrupt if a
+            `ToolNode` runs the call; otherwise the question is declined.
+        hold: seconds for which a call to a server of 2025 stays open while a person is asked.
+        sampling: a model that the server may use; or `True` for that of the calling agent, which must be made by
+            `create_react_agent`. By default the server may use none.
+        resources: whether to add tools that list and read the server's resources.
+        prompts: whether to add tools that list and read its prompts.
         start_timeout: seconds to connect and to list the tools.
-        grace: seconds for the process of a command to end by itself, before SIGTERM and before SIGKILL.
-        max_message: bytes that one message of the server may have.
-        max_tools: how many tools it may have.
-        intensity: how many times within `period` seconds a lost connection is made again for those who wait; after
-            that they fail, and the next call tries anew.
-        period: seconds.
+        grace: seconds for a command's process to end, once before SIGTERM and once before SIGKILL.
+        max_message: maximum size of one message of the server, in bytes.
+        max_tools: maximum number of its tools.
+        intensity: maximum number of reconnections within `period` seconds while calls wait. After that these calls
+            fail, and the next call tries again.
+        period: seconds during which reconnections count.
 
     Raises:
-        ImportError: without the extra `mcp`.
-        TypeError: it is not said where the server is, or an option is not for that.
-        ValueError: a number is out of range.
+        ImportError: if the extra `mcp` is not installed.
+        TypeError: if `target` has the wrong type, or an option does not fit it.
+        ValueError: if a number is out of range.
     """
 
     def __init__(
@@ -166,11 +166,11 @@ class McpServer(Library):
         return f"McpServer({self.name!r})"
 
     async def __aenter__(self) -> Self:
-        """Connect.
+        """Connect to the server.
 
         Raises:
-            ActorStartError: the server cannot be had; says why.
-            ValueError: a tool that is allowed or denied does not exist, or there are no resources or prompts.
+            ActorStartError: with the reason, if the server cannot be used.
+            ValueError: if an allowed or denied tool does not exist, or the server lacks resources or prompts.
         """
         if self.is_open:
             raise RuntimeError(f"{self!r} is open already; one block at a time")
@@ -181,6 +181,7 @@ class McpServer(Library):
             self._choice.check(self.name, [tool.name for tool in tools], self._books.unfit)
             await self._check_shelves()
             self._warn_of_names()
+            # Everything above succeeded: from here `__aexit__()` closes the connection.
             self._opened = opened.pop_all()
         return self
 
@@ -194,15 +195,15 @@ class McpServer(Library):
 
     @property
     def is_open(self) -> bool:
-        """Whether a block of it runs, so that its tools are known."""
+        """`True` within the `async with` block, while the tools are known."""
         return self._connections is not None
 
     @property
     def tools(self) -> list[BaseTool]:
-        """Its tools as the server has last listed them, for a `ToolNode` or a model.
+        """Offered tools of the last listing, for a `ToolNode` or a model.
 
         Raises:
-            RuntimeError: it is not open.
+            RuntimeError: if the server is not open.
         """
         from callboard_actors.mcp._reading import prompt_tools, resource_tools
         from callboard_actors.mcp._tools import as_langchain_tool
@@ -217,15 +218,15 @@ class McpServer(Library):
         return tools
 
     def get_tools(self) -> list[BaseTool]:
-        """The same, as toolkits of LangChain have it; what `ToolNode([server])` asks for."""
+        """Return `tools`; LangChain's toolkits have this method, and `ToolNode([server])` calls it."""
         return self.tools
 
     async def list_tools(self) -> "list[Tool]":
-        """List its tools anew, all of them, as the protocol describes them.
+        """List all tools of the server again, as the protocol describes them.
 
         Raises:
-            ActorStartError: the server cannot be had; says why.
-            RuntimeError: it is not open.
+            ActorStartError: with the reason, if the server cannot be used.
+            RuntimeError: if the server is not open.
         """
         try:
             return await self._open()[None].list_tools()
@@ -235,19 +236,19 @@ class McpServer(Library):
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
     ) -> "CallToolResult":
-        """Call a tool, and return its result as the protocol has it, also one that says that it failed.
+        """Call a tool and return its result in the protocol's form, even if the result reports a failure.
 
         Args:
-            tool: its name, without a prefix.
-            arguments: for it.
-            key: whose connection it takes, where there is one for each key.
+            tool: the tool's name, without the prefix.
+            arguments: the arguments of the call.
+            key: the key of the connection to use, if there is one for each key.
 
         Raises:
-            ActorGoneError: there is no connection; the call was not sent.
-            ActorDiedError: the connection was lost while it was under way; whether it had its effect is unknown.
-            EngineError: the same of one request over HTTP; its `ended` says which.
-            McpToolError: the server refuses it.
-            RuntimeError: it is not open.
+            ActorGoneError: if there is no connection; the call was not sent.
+            ActorDiedError: if the connection was lost during the call; its effect is unknown.
+            EngineError: if only this HTTP request failed; `ended` tells whether its effect is unknown.
+            McpToolError: if the server refuses the call.
+            RuntimeError: if the server is not open.
         """
         return (await self._answer(tool, dict(arguments or {}), key)).result
 
@@ -256,6 +257,7 @@ class McpServer(Library):
         from callboard_actors.mcp._listing import no_tool
 
         config = ensure_config()
+        # The key comes from the run's config, never from the model: a model must not choose a user's connection.
         key = None if self._key_of is None else self._key_of(config)
         conversation = (key, config.get("configurable", {}).get("thread_id"))
         self._open()
@@ -267,6 +269,7 @@ class McpServer(Library):
         try:
             answer = await self._answer(tool, arguments, key)
         except ActorDiedError:
+            # The model reads from this error that the session is lost, so the next answer need not repeat it.
             self._sessions.is_told(conversation)
             raise
         lost = self._sessions.is_news(conversation, answer.session)
@@ -277,11 +280,13 @@ class McpServer(Library):
         from callboard_actors.mcp._connection import Sending
 
         for left in reversed(range(_TRIES)):
+            # A new one for each attempt; the connection sets it as soon as the server may see the call.
             sending = Sending()
             try:
                 return await self._open()[key].call(tool, arguments, sending)
             except ActorDiedError as died:
                 if sending.has_begun:
+                    # The call may have had its effect, so it must not be sent again.
                     raise ActorDiedError(tool, died.call_id, died.reason) from died.__cause__
                 if not left:
                     raise ActorGoneError(tool, died.call_id, died.reason) from died
@@ -305,7 +310,7 @@ class McpServer(Library):
         return await self._use(what, work, key)
 
     async def _check_shelves(self) -> None:
-        """Refuse to offer what the server does not have: a model would find nothing, again and again."""
+        """Raise `ValueError` for resources or prompts that the server lacks: models would use useless tools."""
         if not any(self._shelves.values()):
             return
         from callboard_actors.mcp._reading import capabilities
@@ -335,7 +340,7 @@ class McpServer(Library):
 
 
 class _Books:
-    """What is known of a server."""
+    """Last known tools of a server, or the reason why it cannot be used."""
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}

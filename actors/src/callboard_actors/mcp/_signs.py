@@ -1,4 +1,4 @@
-"""What goes along with calls: `_meta`; and what a server says besides answers: how far it is, and what it logs."""
+"""Metadata of calls (`_meta`), and the server's progress and log messages."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ from callboard.telemetry import carrier
 _log = logging.getLogger("callboard.mcp")
 
 IDEMPOTENCY_KEY = "callboard/idempotency-key"
-"""In `_meta`, a name with a prefix of our own, as the protocol has it for what is not in it."""
+"""Key in `_meta`. The protocol reserves names with a prefix for extensions."""
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -29,36 +29,30 @@ _LEVELS = {
     "emergency": logging.CRITICAL,
 }
 _MOST = 2000
-"""Characters of one message."""
+"""Maximum characters of one log message."""
 
 
 def meta_of_call() -> RequestParamsMeta:
-    """What a server is told of the call that is made here: which trace it is part of, and its idempotency key."""
+    """Return the metadata of the current call: its trace context and its idempotency key."""
     told: dict[str, object] = {**carrier()}
-    with suppress(RuntimeError, ValueError):  # it is no tool's call, or one with arguments that nobody can name
+    with suppress(RuntimeError, ValueError):  # not called by a tool, or with arguments that have no JSON form
         told[IDEMPOTENCY_KEY] = idempotency_key()
     return cast("RequestParamsMeta", told)
 
 
 async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:
-    """Pass on to a call how far it is; the SDK says so in a task of its own.
-
-    Args:
-        context: the variables of the call.
-        progress: how much is done.
-        total: how much there is to do, if the server knows.
-        message: in words.
-    """
+    """Report the server's progress to its call. The SDK calls this in another task, so the context is passed along."""
+    # A copy, because a context can be entered only once at a time, and reports may overlap with the call.
     context.copy().run(tell_progress, message or "", done=_amount(progress), total=_amount(total))
 
 
 def _amount(value: float | None) -> float | None:
-    """An amount as `progress` takes it; what a server says may be anything."""
+    """Return an amount that `progress` accepts, or `None`: the server's value may be negative or not finite."""
     return value if value is not None and 0 <= value < math.inf else None
 
 
 async def log_message(server: str, params: LoggingMessageNotificationParams) -> None:
-    """Log what a server logs, under the name `callboard.mcp`."""
+    """Log a message of the server to the logger `callboard.mcp`."""
     level = _LEVELS.get(params.level, logging.INFO)
     if _log.isEnabledFor(level):
         text = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)

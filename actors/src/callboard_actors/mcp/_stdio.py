@@ -1,7 +1,7 @@
-"""An MCP server as a process that we start: messages are lines on its stdin and stdout.
+"""Transport to an MCP server in a child process; messages are lines on its stdin and stdout.
 
-The SDK has such a transport. This one bounds what a server may write, keeps the last that it says on stderr for the
-error, and ends the whole process group in every case.
+Unlike the SDK's transport, it limits the server's output, keeps the end of stderr for errors, and always ends the
+whole process group.
 """
 
 import json
@@ -25,17 +25,18 @@ _log = logging.getLogger("callboard")
 
 _CHUNK = 64 * 1024
 _AHEAD = 64
-"""Messages that are read before they are wanted."""
+"""Maximum number of messages that are read in advance; further output waits in the pipe."""
 _TAIL = 2000
 """Bytes of stderr that are kept for an error."""
 _NONSENSE = 1000
-"""Lines that are no messages, one after the other, after which it is no MCP that a server speaks."""
+"""Consecutive lines without a message after which the process is taken for no MCP server."""
 _LOOK = 0.01
-"""Seconds between two looks at whether a process has ended; to wait for it would be to wait for its pipes, too."""
+"""Seconds between two checks whether the process has ended. Waiting for it would also wait for its pipes, which
+grandchildren may keep open."""
 _LAST_WORDS = 0.5
-"""Seconds for a server that has closed its stdout to end, and so to say how; and for what it has said to arrive."""
+"""Maximum seconds for a server that closed its stdout to exit, and for the end of its stderr to arrive."""
 _STUCK = 2.0
-"""Seconds for a killed process to go; one that is stuck in the kernel is not waited for."""
+"""Maximum seconds for a killed process to end; one that hangs in the kernel is not waited for."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -46,17 +47,12 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 async def stdio_transport(
     command: Command, link: Link, *, max_message: int, grace: float
 ) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
-    """Start a server, and end it with all that it has started.
+    """Start a server, and end it with all processes that it has started.
 
-    Args:
-        command: which one.
-        link: told when it is of no more use, and why.
-        max_message: bytes that one message of it may have.
-        grace: seconds for it to end, once when its stdin is closed, and once when it is asked to by SIGTERM.
-
-    Raises:
-        OSError: it cannot be started.
+    `max_message` is the maximum size of a message in bytes. `grace` is the time in seconds to end after stdin is closed,
+    and again after SIGTERM. Raise `OSError` if the command cannot be started.
     """
+    # A new session makes the process a group leader, so that its whole group can be killed.
     process = await anyio.open_process(
         command.argv, cwd=command.cwd, env=get_default_environment() | dict(command.env), start_new_session=True
     )
@@ -70,6 +66,7 @@ async def stdio_transport(
         try:
             yield incoming, outgoing
         finally:
+            # Shielded: a cancelled connection must not leave processes behind.
             with anyio.CancelScope(shield=True):
                 incoming.close()
                 outgoing.close()
@@ -78,23 +75,23 @@ async def stdio_transport(
 
 
 class _Child:
-    """The process of a server."""
+    """Process of a server, and its three pipes."""
 
     def __init__(self, process: Process, link: Link, max_message: int) -> None:
         self._process = process
         self._link = link
         self._max_message = max_message
         self._said = b""
-        """The last of its stderr."""
+        """End of its stderr."""
         self._has_said_all = anyio.Event()
         self._nonsense = 0
-        """Lines since the last message."""
+        """Number of lines since the last message."""
         self._wrote = b""
-        """The last of them."""
+        """Last of these lines."""
         link.remarks = self._remarks
 
     async def read(self, into: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Hand on its messages until it has no more."""
+        """Pass on the server's messages until its stdout ends."""
         async with into:
             try:
                 async with aclosing(self._lines()) as lines:
@@ -102,7 +99,7 @@ class _Child:
                         if (message := self._message(line)) is not None:
                             await _put(into, message)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self._drain()  # nobody listens any more; it is not to hang for that
+                await self._drain()  # the session is closed; a full pipe must not block the process from ending
             if not self._link.is_lost:
                 self._link.lose(await self._why())
 
@@ -119,11 +116,12 @@ class _Child:
                     parts, size = [], 0
                 parts.append(rest)
                 size += len(rest)
+                # Checked while a line is incomplete: a line without an end must not fill the memory.
                 if size > self._max_message:
                     self._link.lose(f"it sent a message of more than {self._max_message} bytes")
 
     def _message(self, line: bytes) -> SessionMessage | None:
-        """The message of a line; what is none is counted, for there are servers that write to stdout besides."""
+        """Return the message of a line, or `None`. Some servers print other lines, so only many in a row are fatal."""
         if not line.strip():
             return None
         try:
@@ -145,7 +143,7 @@ class _Child:
                 await stdout.receive(_CHUNK)
 
     async def hear(self) -> None:
-        """Keep the last that it says on stderr."""
+        """Keep the end of stderr. It must always be read, or a full pipe would block the server."""
         stderr = self._process.stderr
         assert stderr is not None
         with suppress(anyio.EndOfStream, *_GONE):
@@ -155,7 +153,7 @@ class _Child:
         self._has_said_all.set()
 
     async def write(self, out_of: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Hand on what it is sent."""
+        """Send messages to the server."""
         stdin = self._process.stdin
         assert stdin is not None
         async with out_of:
@@ -178,7 +176,7 @@ class _Child:
         return f"its process has ended with exit code {code}"
 
     def _remarks(self) -> str:
-        """What it has written besides messages, for an error."""
+        """Return other output of the server, for an error."""
         found = ""
         if self._wrote:
             found += f"; on stdout, which is for messages, it wrote {_as_text(self._wrote[-200:])!r}"
@@ -187,7 +185,7 @@ class _Child:
         return found
 
     async def end(self, grace: float) -> None:
-        """End it, and whatever it has started and left."""
+        """End the process and all processes of its group."""
         stdin = self._process.stdin
         assert stdin is not None
         try:
@@ -197,6 +195,7 @@ class _Child:
                 self._signal(signal.SIGTERM)
                 await self._has_ended(grace)
         finally:
+            # Always, even if the process has ended by itself: processes that it started may still run.
             self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
         with anyio.move_on_after(_STUCK), suppress(*_GONE):
             await self._process.aclose()
@@ -208,7 +207,7 @@ class _Child:
         return self._process.returncode is not None
 
     def _signal(self, number: int) -> None:
-        """To its whole group, which it leads; that it has ended itself says nothing of the others."""
+        """Send a signal to the process group; it may have members even after its leader has ended."""
         with suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
                 os.killpg(self._process.pid, number)
@@ -217,7 +216,7 @@ class _Child:
 
 
 async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message: SessionMessage) -> None:
-    """Send without a turn of the event loop where there is room; each answer would pay for it."""
+    """Send a message, without a switch to another task if there is room; that would slow down every answer."""
     try:
         into.send_nowait(message)
     except anyio.WouldBlock:
@@ -225,7 +224,7 @@ async def _put(into: MemoryObjectSendStream[SessionMessage | Exception], message
 
 
 def _no_answer(line: bytes) -> SessionMessage | None:
-    """For whoever waits for what should have been an answer, an error that shows it; else they would wait for ever."""
+    """Return an error for the request that an invalid line answers, or its caller would wait for ever."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

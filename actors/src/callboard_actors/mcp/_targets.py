@@ -1,4 +1,4 @@
-"""What a server is reached by: a command, a URL, or what the SDK connects to itself."""
+"""Targets of a connection: a command, a URL, or an object of the SDK."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,10 +13,10 @@ from callboard_actors._environment import variables
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A server that we start, and talk to over stdin and stdout."""
+    """Server in a child process, reached over stdin and stdout."""
 
     argv: Sequence[str]
-    env: Mapping[str, str] = field(repr=False)  # there are keys among them
+    env: Mapping[str, str] = field(repr=False)  # may contain API keys
     cwd: str | None
 
     @property
@@ -26,9 +26,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A server that is there, and that we talk to over streamable HTTP."""
+    """Running server, reached over streamable HTTP."""
 
-    url: str = field(repr=False)  # there may be a key in it
+    url: str = field(repr=False)  # may contain an API key
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Url:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A server of the SDK in this process, or a function that makes a transport of the SDK for each connection."""
+    """Server of the SDK in this process, or a function that makes an SDK transport for each connection."""
 
     server: Any
 
@@ -46,7 +46,7 @@ class Given:
         return str(getattr(self.server, "name", None) or getattr(self.server, "__name__", "mcp"))
 
     def connected(self) -> Any:
-        """What the SDK's client connects to."""
+        """Return the object to which the SDK's client connects."""
         return self.server() if callable(self.server) else self.server
 
 
@@ -58,17 +58,11 @@ Transports = Callable[[], AbstractAsyncContextManager[Any]]
 def target_of(
     target: object, *, env: Mapping[str, str] | None, cwd: str | PathLike[str] | None, http: Mapping[str, object]
 ) -> Target:
-    """What was meant.
-
-    Args:
-        target: as it was given to `McpServer`.
-        env: for a command.
-        cwd: for a command.
-        http: the options for a URL, by name.
+    """Return the target that `McpServer` was given.
 
     Raises:
-        TypeError: it is nothing that leads to a server, or an option is for another kind of it.
-        ValueError: a command of no words, or a URL that is none.
+        TypeError: if the target has the wrong type, or an option is for another kind of target.
+        ValueError: if a command is empty, or a URL is not valid.
     """
     given = {"env": env, "cwd": cwd, **http}
     if isinstance(target, str):

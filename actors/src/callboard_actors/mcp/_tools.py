@@ -1,4 +1,4 @@
-"""The tools of a server as LangChain's."""
+"""Conversion of a server's tools to LangChain's."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,11 +9,11 @@ from mcp_types import CallToolResult, Tool
 from callboard_actors.mcp._content import content_and_artifact, content_of_error, metadata_of
 
 Call = Callable[[str, dict[str, Any]], Awaitable[tuple[CallToolResult, str]]]
-"""Takes the name of a tool and its arguments; returns its result, and what the model is to be told besides."""
+"""Function of a tool's name and arguments; returns the result, and a notice for the model or an empty text."""
 
 
 class ServersTool(StructuredTool):
-    """A tool with any names of arguments; LangChain has meanings of its own for `config`, `run_manager` and `self`."""
+    """Tool that accepts any argument names; LangChain reserves `config`, `run_manager` and `self`."""
 
     async def _arun(self, /, **arguments: Any) -> Any:  # type: ignore[override]
         assert self.coroutine is not None
@@ -21,13 +21,7 @@ class ServersTool(StructuredTool):
 
 
 def as_langchain_tool(tool: Tool, *, prefix: str, call: Call) -> BaseTool:
-    """A tool whose calls a server answers.
-
-    Args:
-        tool: as the server describes it.
-        prefix: of its name, as models see it.
-        call: asks the server.
-    """
+    """Return a LangChain tool; `call` sends its calls to the server."""
     name = prefix + tool.name
 
     async def ask(**arguments: Any) -> tuple[Any, Any]:
@@ -49,5 +43,5 @@ def as_langchain_tool(tool: Tool, *, prefix: str, call: Call) -> BaseTool:
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    """As models are told of it; LangChain reads its properties, which a tool without arguments may leave out."""
+    """Return the schema for models. LangChain reads `properties`, which the schema of a tool may omit."""
     return {"properties": {}, **tool.input_schema}

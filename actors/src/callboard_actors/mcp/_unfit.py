@@ -1,6 +1,6 @@
-"""Tools that a server describes in a way that is no description: left out of its list, so that the others can be used.
+"""Removal of invalid tools from a server's lists, so that the valid ones can be used.
 
-The SDK reads a list as a whole, or not at all; so what is none of it goes before the SDK sees it.
+The SDK rejects a list as a whole if one tool is invalid. So invalid tools are removed before the SDK sees the list.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 _NAMELESS = "(without a name)"
 MOST_PARTS: Final = 1000
-"""Parts of one answer, such as content blocks or resources."""
+"""Maximum number of parts of one answer, such as content blocks or resources."""
 _LISTS: Final = {
     "tools": "tools",
     "content": "content blocks",
@@ -24,25 +24,25 @@ _LISTS: Final = {
     "resources": "resources",
     "resourceTemplates": "templates of resources",
 }
-"""Lists of the protocol's answers, and what their parts are called."""
+"""Lists in the protocol's answers, and the names of their items in errors."""
 
 
 class UnfitTools:
-    """Which tools of a server were left out, and why.
+    """Filter for lists of tools, and the tools that it left out, with reasons.
 
-    `version` of the protocol says what a tool is; it is known once a session has begun.
+    `version` is the protocol version, which defines valid tools. It is known once a session has begun.
     """
 
     def __init__(self) -> None:
         self.version: str | None = None
         self.reasons: dict[str, str] = {}
         self.most: int = MOST_PARTS
-        """As many tools a server may have."""
+        """Maximum number of tools of a server."""
 
     def sift(self, message: object) -> object:
-        """Return a message without what is no tool, if it is a list of tools.
+        """Return a message without invalid tools, if it is a list of tools.
 
-        An answer with too many parts becomes an error, before anybody reads one of them.
+        An answer with too many parts becomes an error before any part is validated.
         """
         if not isinstance(message, SessionMessage) or not isinstance(message.message, JSONRPCResponse):
             return message
@@ -55,14 +55,14 @@ class UnfitTools:
 
     def _sift(self, result: dict[str, Any]) -> None:
         tools = result.get("tools")
-        # Only a list of tools has them and no content.
+        # Answers are recognised by their fields, because a JSON-RPC response does not name its request.
         if self.version is None or not isinstance(tools, list) or "content" in result:
             return
         listed = cast("list[object]", tools)
         if _misfit(result, self.version) is None and not any(map(_flaw, listed)):
             return
         if _misfit({**result, "tools": []}, self.version) is not None:
-            return  # it is no list of tools, which the SDK says
+            return  # invalid beyond its tools, which the SDK reports
         result["tools"] = [tool for tool in listed if self._fits(tool, result, self.version)]
 
     def _fits(self, tool: object, result: Mapping[str, Any], version: str) -> bool:
@@ -73,9 +73,9 @@ class UnfitTools:
 
 
 def _too_many(result: Mapping[str, Any], most_tools: int) -> str | None:
-    """Return what there is too much of in a result; each part of these lists is read several times, as any of a union.
+    """Return an error for a result with too many parts: the SDK validates each part several times, as a union.
 
-    Lists of structured content are not meant: nobody reads their parts.
+    Lists inside of structured content do not count, because their parts are not validated there.
     """
     for name in _LISTS:
         parts = result.get(name)
@@ -87,9 +87,9 @@ def _too_many(result: Mapping[str, Any], most_tools: int) -> str | None:
 
 
 def _misfit(result: Mapping[str, Any], version: str) -> str | None:
-    """What is wrong with a list, first of all; with one tool, what is wrong with that."""
+    """Return the first validation error of a list of tools, or `None`."""
     try:
-        with suppress(KeyError):  # for versions of which no more is known
+        with suppress(KeyError):  # unknown protocol versions are validated by the general model only
             validate_server_result("tools/list", version, result)
         ListToolsResult.model_validate(result, by_name=False)
     except ValidationError as error:
@@ -100,7 +100,7 @@ def _misfit(result: Mapping[str, Any], version: str) -> str | None:
 
 
 def _flaw(tool: object) -> str | None:
-    """What the protocol lets pass of a tool, and no model does."""
+    """Return an error that the protocol allows but models do not, or `None`."""
     if not isinstance(tool, dict):
         return None
     if not (name := _name(tool)):
@@ -117,6 +117,6 @@ def _flaw(tool: object) -> str | None:
 
 
 def _name(tool: object) -> str:
-    """The name of a tool, if it has one."""
+    """Return the name of a tool, or an empty text."""
     name = cast("Mapping[str, object]", tool).get("name") if isinstance(tool, dict) else None
     return name if isinstance(name, str) else ""
