@@ -49,8 +49,8 @@ async def stdio_transport(
 ) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
     """Start a server, and end it with all processes that it has started.
 
-    `max_message` is the maximum size of a message in bytes. `grace` is the time in seconds to end after stdin is closed,
-    and again after SIGTERM. Raise `OSError` if the command cannot be started.
+    `max_message` is the maximum size of a message in bytes. `grace` is the time in seconds to end after stdin is
+    closed, and again after SIGTERM. Raise `OSError` if the command cannot be started.
     """
     # A new session makes the process a group leader, so that its whole group can be killed.
     process = await anyio.open_process(

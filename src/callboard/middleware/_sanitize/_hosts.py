@@ -202,7 +202,7 @@ def read_host(written: str) -> str:
 def _ascii(written: str) -> str:
     if written.isascii():
         return written.lower()
-    import idna  # an extra; `Url` has seen that it is there
+    import idna  # from an extra; `Url` has checked that it is installed
 
     try:
         # A longer name is invalid anyway, and encoding it would take much time.
