@@ -209,9 +209,9 @@ class FleetResults:
         if turn is Turn.LEAD or not (keep or known.waiting):
             return Written(text=None, tell=tell), None
         result = Result(
-            marks=known.marks,
             # The marks at the beginning of the call, not those of now: if results were invalidated while it ran,
             # readers see old marks and ignore the result.
+            marks=known.marks,
             at=found.now,
             message=turn if isinstance(turn, str) else None,
             only_for=None if keep else list(known.waiting),

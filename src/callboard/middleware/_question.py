@@ -110,9 +110,9 @@ class Question:
         )
         form, token = _form(tuple(self._allowed)), _asking.set(self)
         try:
+            # The arguments may have changed while the person decided. An answer to the old question is dropped, and
+            # the next `interrupt()` takes the next answer or asks again.
             while True:
-                # The arguments may have changed while the person decided. An answer to the old question is dropped,
-                # and the next `interrupt()` takes the next answer or asks again.
                 # Building a JSON schema takes milliseconds, so it is used only when a question is really asked.
                 schema: Any = deepcopy(form.json_schema) if next_is_asked(get_config()) else form.type
                 step: Step | None = interrupt([value], response_schema=schema)

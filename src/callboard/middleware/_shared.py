@@ -128,8 +128,8 @@ class SharedResults(Generic[K, T]):
             if turn is Turn.LEAD:
                 self._pass_on(flight)
                 return
+            # `_end()` is false after an invalidation. The followers still get the result: they asked before it.
             if self._end(flight) and keep and not isinstance(turn, (Exception, Turn)):
-                # `_end()` is false after an invalidation. The followers still get the result: they asked before it.
                 self._read_clock(loop)
                 self._kept[flight.key] = turn, self._now
             followers, flight.followers = flight.followers, {}

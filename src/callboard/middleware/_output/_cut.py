@@ -67,7 +67,7 @@ class Measure:
         def search() -> int:
             if count(part(size)) <= tokens:
                 return size
-            # The whole may fit although a part does not: token counts are not quite monotonic. So test it first.
+            # The whole does not fit. Assumes that a longer part never has fewer tokens than a shorter one.
             return bisect_right(range(1, size), tokens, key=lambda length: count(part(length)))
 
         try:

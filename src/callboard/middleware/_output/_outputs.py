@@ -42,8 +42,8 @@ class Outputs:
         self._store = store
         self._namespace = namespace
         self._memory: LRUCache[tuple[str, str], str] = LRUCache(memory, getsizeof=len)
-        self._lock = threading.Lock()
         # Calls of several event loops and threads share the memory, and reading reorders it.
+        self._lock = threading.Lock()
         self._door = StoreDoor()
 
     async def keep(self, text: str, runtime: Runtime) -> str | None:

@@ -1,7 +1,7 @@
 """Detectors of credentials: keys of services, tokens, and passwords in assignments, headers and URLs.
 
 The text may be hostile, so every search takes linear time: repetitions are bounded, or can begin only where no other
-repetition of the same kind can. Expressions begin with a literal where possible, and check what precedes it with a
+repetition of the same kind can. Expressions begin with a literal where possible, and check the preceding text with a
 lookbehind; so the regex engine skips most of a text quickly. Case-insensitive ones search a lower-case copy instead.
 """
 
