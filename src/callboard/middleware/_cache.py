@@ -252,7 +252,7 @@ class Cache:
         return await self._threads.run(copy) if has_many(message) else copy()
 
     async def _to_share(self, output: Output) -> ToolMessage | Turn:
-        """Return a private copy of the leader's result for its followers, or the reason why there is none."""
+        """Return a private copy of the leader's result for its followers, or why it cannot be shared."""
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE

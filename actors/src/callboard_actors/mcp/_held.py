@@ -85,7 +85,7 @@ class HeldCall:
         except Exception as error:
             self._error = error
         finally:
-            # Even if the actor is cancelled, or waiting callers would never wake up.
+            # Also if the actor is cancelled; otherwise waiting callers would never wake up.
             self._ended.set()
             self._news.set()
 

@@ -90,7 +90,7 @@ class _Forgiving(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if _EVENTS not in request.headers.get("accept", ""):
-            # A request of the authentication, such as for a token: its errors must stay HTTP errors.
+            # A request of the authentication itself, such as for a token, which understands HTTP errors.
             return await self._whole(await self._inner.handle_async_request(request))
         try:
             response = await self._inner.handle_async_request(request)

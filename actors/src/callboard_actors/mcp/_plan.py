@@ -70,8 +70,8 @@ class Plan:
             case Url(url):
                 from callboard_actors.mcp._http import http_transport
 
-                headers = await self._headers_of(key)
                 # Computed for each connection, so that a restarted actor gets fresh credentials.
+                headers = await self._headers_of(key)
                 return http_transport(url, headers=headers, auth=self._auth_of(key), max_message=self.max_message)
             case Given() as given:
                 return given.connected()

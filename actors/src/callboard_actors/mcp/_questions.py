@@ -143,8 +143,8 @@ class Questions:
             return await send()
         conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
         call = HeldCall(tool, name, conversation, send, may_ask=is_asked and can_ask(), model=agent_model())
-        # In the actor's group, not in the caller's task: an interrupt ends the caller, while the call stays open.
         self._under_way[call.token] = call
+        # In the actor's group, not in the caller's task: an interrupt ends the caller, while the call stays open.
         self._group.start_soon(self._run, call)
         return await self._attend(call)
 
@@ -223,7 +223,7 @@ class Questions:
             while True:
                 left = [call for call in candidates if call.token in self._under_way and call.question is None]
                 if len(left) <= self._seekers or suffice(left):
-                    # As many calls as open questions: each of them has one, and no call will end without an answer.
+                    # If no more calls than open questions are left, each of them has asked.
                     return left
                 await self._changed.wait()
         finally:

@@ -63,7 +63,7 @@ _SERVICES = (
     ),
 )
 
-# Three parts: two or more after the header for JWS, four for JWE, and a JWS without a signature.
+# Three forms: JWE with four parts after the header, JWS with two, and JWS without a signature.
 _JWT = r"(?a)eyJ(?<![\w-]eyJ)[\w-]{8,}(?:\.[\w-]*(?:\.[\w-]+){3}|(?:\.[\w-]+){2}|\.[\w-]+\.(?![\w-]))"
 
 

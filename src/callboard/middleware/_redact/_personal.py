@@ -1,8 +1,8 @@
 """Detectors of personal data: e-mail and IP addresses, numbers of phones, cards and accounts.
 
 The text may be hostile, so every search takes linear time: repetitions are bounded, or can begin only where no other
-repetition of the same kind can. Expressions begin with a character of the match where possible, and check what
-precedes it with a lookbehind; so the regex engine skips most of a text quickly.
+repetition of the same kind can. Expressions begin with a character of the match where possible, and check the
+preceding text with a lookbehind; so the regex engine skips most of a text quickly.
 """
 
 import ipaddress

@@ -121,10 +121,10 @@ class Redact:
         # Outside of the `except` block: an error that is raised inside it would get the original error, with all its
         # secrets, as its context.
         try:
-            # Values are stored only after everything has been cleared, so that one call to the vault is enough.
             output = await run_if_long(self._threads, output, partial(redaction.of, output))
             _clear_handled(redaction)
             failure = failure and redaction.cleared(failure)
+            # Last, because only now the redaction has the values of all tokens.
             await self._keep(thread_id, redaction)
             if failure is not None:
                 raise failure

@@ -177,9 +177,9 @@ class _Walked:
     def _dataclass(self, value: Any) -> Any:
         names = ["value"] if isinstance(value, Interrupt) else [field.name for field in fields(value)]
         changed = self._fields((name, getattr(value, name)) for name in names if hasattr(value, name))
-        # A copy and `object.__setattr__`, because the dataclass may be frozen or have other constructor arguments.
         if not changed:
             return value
+        # A copy and `object.__setattr__`, because the dataclass may be frozen or have other constructor arguments.
         changed_copy = copy.copy(value)
         for name, new in changed.items():
             object.__setattr__(changed_copy, name, new)

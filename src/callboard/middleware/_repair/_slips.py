@@ -110,7 +110,7 @@ def absent(value: Mapping[str, Any], schema: Schema) -> list[str]:
 
 
 def is_closed(schema: Schema) -> bool:
-    """Return whether an object may have no properties except those listed."""
+    """Return whether an object may have no properties except the listed ones."""
     return schema.get("additionalProperties") is False and "patternProperties" not in schema
 
 

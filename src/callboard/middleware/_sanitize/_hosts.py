@@ -20,8 +20,8 @@ from callboard._web._resolver import Resolver, system_resolver
 from callboard.middleware._sanitize._text import RefusedError
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
-# Only forms that all clients read alike: no user, no empty or zero port, no percent sign or backslash in the host.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
+# No empty port and none with a leading zero: clients read these differently.
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")

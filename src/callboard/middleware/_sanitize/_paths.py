@@ -23,8 +23,8 @@ _OUTSIDE = "it leads out of the folders that are allowed"
 class PathIn:
     """Rule for a path argument: a path below one of the roots. The tool gets the real path, without symbolic links.
 
-    Refused are paths that lead out of the roots, by `..`, as an absolute path, or by symbolic links. Refused, too, is
-    what some library may read differently: percent escapes and Unicode characters for separators or dots,
+    Refused are paths that lead out of the roots, by `..`, as an absolute path, or by symbolic links. Also refused
+    are parts that some library may read differently: percent escapes and Unicode characters for separators or dots,
     backslashes, drives, `~`, control and invisible characters, and names that end in a dot or a space. A relative
     path is below the first root. The path need not exist.
 
@@ -45,7 +45,7 @@ class PathIn:
         if max_chars < 1:
             raise ValueError(f"PathIn(max_chars=...) must be 1 or more, got {max_chars!r}")
         # Not resolved here: a root may be a link, and both its name and its target are compared later.
-        self._roots = tuple(os.path.abspath(root) for root in roots)  # noqa: PTH100 (`pathlib` resolves no `..`)
+        self._roots = tuple(os.path.abspath(root) for root in roots)  # noqa: PTH100 (`pathlib` would follow links)
         self._max_chars = max_chars
         self._threads = Threads("PathIn", THREADS)
 

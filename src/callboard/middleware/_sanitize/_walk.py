@@ -114,7 +114,7 @@ class Walk:
         try:
             return self._mapping(written, ())
         except _TooMuchError:
-            # The walk was cut off, so the containers of these checks are incomplete.
+            # The walk was cut off and the call will be refused, so no check needs to run.
             self.due.clear()
             return {}
 
@@ -134,7 +134,7 @@ class Walk:
                 new[key] = item
                 continue
             clean = self._key(key, place)
-            # Otherwise the second value would replace the first one after only the first was checked, or vice versa.
+            # Two keys differ only by invisible characters. It would be accidental which value the tool gets.
             if clean in new:
                 self.refuse(place, RefusedError("keys", "two of its keys are the same but for invisible characters"))
             self._visit(new, clean, item, (*place, clean if isinstance(clean, str) else str(clean)))
