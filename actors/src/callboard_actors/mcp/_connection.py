@@ -118,6 +118,7 @@ class Connection(Actor):
             raise self._not_started(error) from error
         self._is_started = True
         self._is_modern = self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        # Servers of 2026 keep no session over HTTP, so a new connection loses nothing and is not reported.
         self._session = 0 if self._is_modern and self._plan.is_http else next(_sessions)
         await self._ask_for_logs()
         for watcher in (self._end_when_lost, self._list_when_changed, self._listen):
@@ -163,7 +164,7 @@ class Connection(Actor):
             McpToolError: if the server refuses the call, or its answer is invalid.
         """
         async with self._places:
-            # Set before the first await: from here the server may see the request, so it must not be sent again.
+            # Set before anything is sent: from here the server may see the request, so it must not be sent again.
             sending.has_begun = True
             on_progress = partial(told_progress, copy_context())
             send = ToolRequests(
@@ -215,6 +216,7 @@ class Connection(Actor):
         return McpToolError(f"The server refused the call of {tool!r}: {error.message}")
 
     async def _list(self) -> list[Tool]:
+        # The link fills these reasons while the SDK receives the pages of the list.
         unfit = self._link.unfit.reasons
         unfit.clear()
         tools = await list_tools(self._client, self._plan.max_tools)

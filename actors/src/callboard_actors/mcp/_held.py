@@ -98,6 +98,7 @@ class HeldCall:
         """Wait until the server asks, or the call ends; return the question, if any."""
         while self.question is None and not self._ended.is_set():
             await self._news.wait()
+            # After the end the event stays set, so that no later wait can block.
             if not self._ended.is_set():
                 self._news = anyio.Event()
         return self.question

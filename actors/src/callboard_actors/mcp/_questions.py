@@ -160,6 +160,7 @@ class Questions:
             self._waiting.pop(call.token, None)
 
     async def _resumed(self, tool: str, asked: McpQuestion) -> CallToolResult:
+        # The token is known only in the process and the life of the actor that hold the call open.
         call = self._waiting.get(asked["continuation"]["token"])
         if call is None:
             raise self._gone(tool, "asked a person, and the call was not kept open until the answer came")
@@ -181,7 +182,7 @@ class Questions:
             call.hold(self._hold)
             self._waiting[call.token] = call
             raise
-        except BaseException:  # the caller was cancelled, so nobody will fetch the result
+        except BaseException:  # cancelled, or the question is invalid: nobody will fetch the result
             await call.end()
             raise
         result = call.result()

@@ -125,6 +125,7 @@ class _Search:
             if name not in self._shape.root.get("properties", {}):
                 return
         choices = [self._fixes(state, paths) for paths in self._groups(state)]
+        # A fault without a repair stays in every combination, so this state is a dead end.
         if not all(choices):
             return
         # Repairs without an alternative are applied together; otherwise branch over the repairs of one group.
