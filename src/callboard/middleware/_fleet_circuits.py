@@ -28,7 +28,7 @@ _Ends = list[tuple[Ticket, bool | None]]
 
 @dataclass(slots=True, eq=False)
 class _View:
-    """This process's copy of one circuit. The lock of `FleetCircuits` guards its fields, except `tending`."""
+    """This process's copy of one circuit. The lock of `FleetCircuits` guards all writes, except to `tending`."""
 
     document: Document
     circuit: Circuit

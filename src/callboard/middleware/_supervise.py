@@ -69,8 +69,8 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         grace: seconds for clean-up after a cancellation.
         handle_tool_errors: as in `ToolNode`. By default a timeout, a rejection or a spent budget becomes a
             message, and every other error is raised.
-        missing: "error" to reject a name in `policies` that the agent does not have, "ignore" to accept it. An example is
-            a tool that other middleware adds for some model requests only.
+        missing: "error" to reject a name in `policies` that the agent does not have, "ignore" to accept it. An example
+            is a tool that other middleware adds for some model requests only.
 
     Raises:
         ValueError: if a number is out of range, or a policy has `runs_in`: LangChain's agent runs the bodies itself.

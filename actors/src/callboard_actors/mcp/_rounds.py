@@ -62,7 +62,7 @@ class Round:
 
     @classmethod
     def of(cls, result: InputRequiredResult) -> "Round":
-        """Return the round of a response. Requests to a person come first: an interrupt repeats what precedes it."""
+        """Return the round of a response. Requests to a person come first: an interrupt repeats all earlier work."""
         requests = result.input_requests or {}
         by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], ElicitRequest))
         return cls(dict(by_person), result.request_state)
