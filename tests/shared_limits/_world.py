@@ -12,7 +12,7 @@ from callboard.limits import Stay, Wanted
 from callboard_actors._places._stay import HeldStay, Phase
 from callboard_actors._places._store import LimitStore
 
-LEASE = 0.6
+LEASE = 1.0
 """Seconds; short, because tests wait for the end of some."""
 
 
