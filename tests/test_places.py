@@ -1,9 +1,13 @@
 """A limit holds for work that is no tool call, too."""
 
+import threading
+
 import anyio
 import pytest
 
 from callboard import CallRejectedError, Limit, Rate
+from callboard._calls._limits import Limiter
+from callboard._loops._current import current_loop
 from callboard.limits import Places
 
 WAIT = 30
@@ -76,3 +80,22 @@ def test_what_is_no_limit_is_an_error() -> None:
     """A number does not say what it is of."""
     with pytest.raises(TypeError, match=r"such as Limit\(concurrency=8\)"):
         Places(8, "requests")
+
+
+async def test_a_gate_that_a_thread_is_about_to_enter_is_not_replaced() -> None:
+    """A second gate of the same key would admit a second call, although the limit of the key is one."""
+    limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue of requests")
+    loop = current_loop()
+    gate = limiter.gate(asked("a"), loop)
+
+    def ask_for_other_keys() -> None:
+        for n in range(200):
+            limiter.gate(asked(f"other {n}"), loop)
+
+    thread = threading.Thread(target=ask_for_other_keys)
+    thread.start()
+    thread.join(WAIT)
+
+    assert gate.try_enter(loop)
+    assert not limiter.gate(asked("a"), loop).try_enter(loop)
+    assert len(limiter._by_key) < 100  # gates that no call refers to are still removed

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
+from weakref import ref
 
 from anyio import sleep_until
 
@@ -74,7 +75,7 @@ class Gate:
     empty and a permit is free, the head is awake. Each method that frees a permit or removes a waiter wakes the head.
     """
 
-    __slots__ = ("_free", "_limit", "_lock", "_queue", "_window", "holders", "starts", "title")
+    __slots__ = ("__weakref__", "_free", "_limit", "_lock", "_queue", "_window", "holders", "starts", "title")
 
     def __init__(self, limit: Limit, name: str, *, is_last: bool = False) -> None:
         self._limit = limit
@@ -339,7 +340,13 @@ class Limiter:
     def _prune(self, loop: EventLoop) -> None:
         # Keys come from the model, in any number. Doubling the threshold keeps the average cost of a check constant.
         if len(self._by_key) >= self._prune_at:
-            self._by_key = {key: gate for key, gate in self._by_key.items() if not gate.idle(loop)}
+            for key in [*self._by_key]:
+                if self._by_key[key].idle(loop):
+                    pruned = ref(self._by_key.pop(key))
+                    # Still referenced: another thread got the gate from `gate` and has not entered it yet. A second
+                    # gate of the key would double its limit.
+                    if (in_use := pruned()) is not None:
+                        self._by_key[key] = in_use
             self._prune_at = max(64, 2 * len(self._by_key))
 
 
