@@ -1,6 +1,7 @@
 """`setup()`: one call where there is no SDK, and none of it where there is; each case in a process of its own."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -240,3 +241,25 @@ def test_without_a_provider_no_observer_is_made() -> None:
     done = run("run()\nprint([name for name in sys.modules if name.startswith('callboard.telemetry._call_spans')])")
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_setup_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller gets no handle, so a log handler or an observer that stayed could never be removed."""
+    from callboard._calls._observers import _everywhere
+    from callboard.telemetry import _setup
+
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setattr(_setup, "is_set_up", lambda _: False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    logger = logging.getLogger("callboard")
+
+    def what_is_set_up() -> object:
+        return [*logger.handlers], logger.level, logger.propagate, [*_everywhere]
+
+    before = what_is_set_up()
+    with pytest.raises(ImportError, match="pip install 'callboard\\[otel\\]'"):
+        _setup.setup(logs="json", log_level="DEBUG")
+    assert what_is_set_up() == before
+    with pytest.raises(ValueError, match="LOUD"):
+        _setup.setup(traces=False, metrics=False, logs="json", log_level="LOUD")
+    assert what_is_set_up() == before

@@ -83,16 +83,20 @@ def setup(
     """
     Capture(capture, redact)  # raises its ImportError before anything has started
     telemetry = Telemetry()
-    if logs is not None:
-        _add_handler(telemetry, logs, log_level)
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return telemetry
-    if traces:
-        provider = _tracer_provider(telemetry, service_name, endpoint, headers)
-        telemetry.ended_by(observe_everywhere(Tracing(provider, capture=capture, redact=redact).observers))
-    if metrics:
-        meters = _meter_provider(telemetry, service_name, endpoint, headers)
-        telemetry.ended_by(observe_everywhere(Metrics(meters).observers))
+    try:
+        if logs is not None:
+            _add_handler(telemetry, logs, log_level)
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+            return telemetry
+        if traces:
+            provider = _tracer_provider(telemetry, service_name, endpoint, headers)
+            telemetry.ended_by(observe_everywhere(Tracing(provider, capture=capture, redact=redact).observers))
+        if metrics:
+            meters = _meter_provider(telemetry, service_name, endpoint, headers)
+            telemetry.ended_by(observe_everywhere(Metrics(meters).observers))
+    except BaseException:
+        telemetry.shutdown()  # the caller gets no handle, so nothing else could undo the part that was set up
+        raise
     return telemetry
 
 
@@ -166,16 +170,16 @@ def _add_handler(telemetry: Telemetry, kind: str, level: int | str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(kind))
     before = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(level)
-    logger.propagate = False  # or a handler of the root logger would print each line a second time
 
     def as_before() -> None:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
 
-    telemetry.ended_by(as_before)
+    telemetry.ended_by(as_before)  # first: `setLevel` raises an error for an unknown level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False  # or a handler of the root logger would print each line a second time
 
 
 def formatter(kind: str) -> logging.Formatter:
