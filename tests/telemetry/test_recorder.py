@@ -258,3 +258,30 @@ def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
 
     assert line == {"t": 1.0, "event": "model_answered", "run": 1, "calls": 0}
     assert module.BOUND == 16 * 1024 * 1024
+
+
+@pytest.mark.real_clock
+async def test_events_after_the_end_of_a_recording_are_lost_and_not_kept(tmp_path: Path) -> None:
+    """A call may outlive the block. Its events would stay in memory, and no counter would say that they are missing."""
+    path = tmp_path / "run.jsonl"
+    started, may_end = anyio.Event(), anyio.Event()
+
+    @tool
+    async def work() -> str:
+        """Wait."""
+        started.set()
+        await may_end.wait()
+        return "done"
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            with Recorder(path) as recorder:
+                group.start_soon(asked, ToolNode([work]), tool_call("work"))
+                await started.wait()
+            may_end.set()
+
+    assert events_of(path) == ["header", "begun", "started", "closed"]
+    closing = lines_of(path)[-1]
+    assert (closing["events"], closing["lost"]) == (2, 0)
+    assert (recorder.events, recorder.lost) == (4, 2)
+    assert not recorder._writer._lines

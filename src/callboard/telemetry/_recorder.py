@@ -83,6 +83,8 @@ class Recorder:
         self._writer: _Writer
         self._since = 0.0
         self._gap = 0  # events dropped since the last line that was kept
+        # Set by `__exit__`. Calls that outlive the block still send events, which the ended writer would never write.
+        self._is_over = False
         self._lock = threading.Lock()  # guards the counters, the patience and the order of lines
 
     def __enter__(self) -> Self:
@@ -92,6 +94,7 @@ class Recorder:
         if cut:  # a killed process left half a line: the new header must begin on a line of its own
             self._writer.offer(b"\n")
         self._since = self._clock()
+        self._is_over = False
         self._writer.offer(_as_line(self._header()))
         self._around.enter_context(observed_by(careful_observers(self._call, self._run, self._actor)))
         return self
@@ -100,8 +103,12 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._around.close()  # first: from now on no new call is recorded
-        self._tell_gap()
-        self._writer.close(partial(self._closing, self._now()))
+        with self._lock:
+            self._tell_gap()
+            self._is_over = True
+            # The counters as they are now: they go on counting the events of calls that outlive the block.
+            closing = partial(self._closing, self._now(), self.events, self.lost, self.overhead)
+        self._writer.close(closing)
 
     def _header(self) -> Line:
         return {
@@ -114,16 +121,16 @@ class Recorder:
             "captures": self._capture.wanted,
         }
 
-    def _closing(self, now: float, written: int) -> bytes:
+    def _closing(self, now: float, events: int, lost: int, overhead: float, written: int) -> bytes:
         return _as_line(
             {
                 "t": now,
                 "event": "closed",
-                "events": self.events,
-                "lost": self.lost,
+                "events": events,
+                "lost": lost,
                 "bytes": written,
-                "overhead": round(self.overhead, 6),
-                "per_event": round(self.overhead / max(self.events, 1), 9),
+                "overhead": round(overhead, 6),
+                "per_event": round(overhead / max(events, 1), 9),
             }
         )
 
@@ -150,6 +157,9 @@ class Recorder:
             self.overhead += perf_counter() - since
 
     def _keep(self, data: bytes) -> None:
+        if self._is_over:
+            self.lost += 1
+            return
         if not self._writer.has_room(len(data)) and self._patience > 0:
             # Blocks the event loop on purpose: a short stall of the disk then loses nothing.
             since = perf_counter()
