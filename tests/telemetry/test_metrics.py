@@ -1,18 +1,23 @@
 """`Metrics`: every metric, its unit, its attributes and its buckets."""
 
+import threading
+from collections import Counter
 from typing import Any
 
 import anyio
 import pytest
 from langchain_core.messages import AIMessage
+from opentelemetry.sdk.metrics import MeterProvider
 
 import callboard.telemetry._names as names
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard._calls._call import note
 from callboard.middleware import Retry
 from callboard.telemetry import Metrics
+from callboard.telemetry._metrics import _Calls
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
+from ._events import event
 from ._measured import Seen
 
 WAIT = 1000
@@ -196,3 +201,25 @@ async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> Non
 
     [(attributes, point)] = seen.points(names.TOOL_DURATION)
     assert (attributes[names.TOOL_NAME], point.count) == ("_OTHER", 50)
+
+
+def test_attempts_of_several_threads_are_all_counted() -> None:
+    """Without a lock, a thread that is interrupted between reading and writing a count undoes the other's count."""
+    observer = _Calls(MeterProvider().get_meter("test"))
+    observer(event("begun", 1))
+    observer(event("begun", 2))
+    other = threading.Thread(target=observer, args=(event("started", 2, attempt=1),))
+
+    class Interrupted(Counter[str]):
+        def __getitem__(self, key: str) -> int:
+            found = super().__getitem__(key)
+            if other.ident is None:
+                other.start()
+                other.join(0.2)  # with the lock, the other thread waits until this one has written
+            return found
+
+    observer._running = Interrupted()
+    observer(event("started", 1, attempt=1))
+    other.join(WAIT)
+
+    assert observer._running.total() == 2

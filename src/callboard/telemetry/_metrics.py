@@ -1,5 +1,6 @@
 """OpenTelemetry metrics of calls, queues, runs, model requests and actors."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -74,6 +75,9 @@ class _Calls(CallTracker[_Call, CallEvent]):
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
+        # Event loops of several threads share the counts, and `+= 1` alone may lose the count of another thread. The
+        # exporter's thread does not take the lock, so an SDK may collect while an instrument is used under it.
+        self._lock = threading.Lock()
         self._waiting = Counter[str]()
         self._running = Counter[str]()
         self._duration = histogram(meter, names.TOOL_DURATION, "s", names.TOOL_BUCKETS, "Duration of a call.")
@@ -101,6 +105,11 @@ class _Calls(CallTracker[_Call, CallEvent]):
             (names.QUEUE_LENGTH, self._waiting, "Attempts that wait for a place now."),
         ):
             meter.create_observable_up_down_counter(name, [_observing(counts)], "{call}", text)
+
+    def __call__(self, event: CallEvent) -> None:
+        """Measure an event of a call; may be called from any thread."""
+        with self._lock:
+            super().__call__(event)
 
     def begun(self, event: CallEvent) -> _Call:
         return _Call(event)
