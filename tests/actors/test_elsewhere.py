@@ -27,6 +27,8 @@ from callboard import (
     remaining,
     running,
 )
+from callboard.actors import _hosted
+from callboard.actors._ends import Lifespan
 from callboard.testing import FakeEngine, calls, tool_call
 
 told: list[Any] = []
@@ -464,3 +466,32 @@ async def test_whoever_is_owed_a_reply_by_a_worker_that_dies_is_told_as_others_a
             await _until(lambda: engine.bodies.count("Asker.start") == 2)
             told.clear()
     assert "its worker was killed by SIGKILL" in str(found[0])
+
+
+class Slow(Actor):
+    """Starts for ever."""
+
+    async def start(self) -> None:
+        gates["starts"].set()
+        await anyio.sleep_forever()
+
+
+async def test_an_actor_that_is_stopped_during_its_start_raises_the_error_of_its_start() -> None:
+    """The supervising process decides by this error whether it tries again; a KeyError would tell it nothing."""
+    gates["starts"] = anyio.Event()
+    description = _hosted.Description("slow", Slow, (), {}, None)
+    caught: list[BaseException] = []
+
+    async def start() -> None:
+        try:
+            await _hosted.start("1", description, Lifespan(), None)
+        except Exception as error:
+            caught.append(error)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(start)
+            await gates["starts"].wait()
+            await _hosted.stop("1")
+
+    assert [type(error) for error in caught] == [ActorStartError]

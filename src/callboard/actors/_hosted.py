@@ -146,7 +146,7 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
     try:
         await hosted.has_started()
     except BaseException:
-        del _hosted[ident]
+        _hosted.pop(ident, None)  # `stop` may have removed it meanwhile; a KeyError would hide the real error
         raise
 
 
