@@ -1,5 +1,7 @@
 """An actor of a key lives once in a fleet: asked from elsewhere, it is reached there."""
 
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -18,6 +20,8 @@ from callboard import (
     observe,
     running,
 )
+from callboard.actors import _cell
+from callboard.actors._tenancy import FleetCell
 from callboard.testing import tool_call
 from callboard_actors.postgres import PostgresFleet
 from callboard_actors.redis import RedisFleet
@@ -313,3 +317,58 @@ def test_options_that_cannot_work_are_refused(kind: type[RedisFleet], monkeypatc
         kind(url, secret=SECRET, lease="long")  # type: ignore[arg-type]
     monkeypatch.setenv("CALLBOARD_FLEET_SECRET", SECRET)
     assert SECRET not in repr(kind(url))
+
+
+class _Counted:
+    """Posting of a call that this process must run."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    async def is_here(self) -> bool:
+        return True
+
+    def taken(self) -> None:
+        self.times += 1
+
+
+@pytest.mark.parametrize("backend_name", ["asyncio", "trio"])
+def test_a_posting_of_one_thread_is_not_confirmed_for_the_call_of_another(
+    monkeypatch: pytest.MonkeyPatch, backend_name: str
+) -> None:
+    """References may be used from several threads. A call that is not confirmed holds back the next one of its key."""
+    cell = FleetCell("counter", Counter, size=9, when_full="wait", poison=0)
+    cell.gone = None
+    postings = [_Counted(), _Counted()]
+    cell.tenancy = SimpleNamespace(  # type: ignore[assignment]
+        membership=SimpleNamespace(post=lambda ask: postings[ask.args[0]]),
+        landlord=SimpleNamespace(rests=lambda key: None),
+        clean_up=1.0,
+    )
+    # Both threads have passed their posting on before either puts its message into the mailbox.
+    both, watched = threading.Barrier(2), _cell.watched
+
+    def watched_by_both(*args: Any) -> Any:
+        both.wait(30)
+        return watched(*args)
+
+    monkeypatch.setattr(_cell, "watched", watched_by_both)
+    confirmed: dict[int, int] = {}
+
+    async def ask(number: int) -> None:
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(cell.ask, Counter._handlers["up"], (number,), {})
+                await anyio.wait_all_tasks_blocked()
+                confirmed[number] = postings[number].times
+                group.cancel_scope.cancel()
+
+    threads = [
+        threading.Thread(target=anyio.run, args=(ask, number), kwargs={"backend": backend_name}) for number in (0, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert confirmed == {0: 1, 1: 1}

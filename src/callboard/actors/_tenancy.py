@@ -1,5 +1,6 @@
 """Fleet host adapter: keyed actors in many processes. One process owns each key, and receives its calls."""
 
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextvars import Context, ContextVar
 from functools import partial
@@ -52,14 +53,12 @@ class Landlord(Protocol):
 class FleetCell(Cell):
     """Cell of a fleet's actor in this process: it sends each call to the process that owns the key."""
 
-    __slots__ = ("_posted", "_served", "tenancy")
+    __slots__ = ("_served", "tenancy")
 
     tenancy: "Tenancy"
 
     def __init__(self, *args: Any, **terms: Any) -> None:
         super().__init__(*args, **terms)
-        # Set by `ask` and `answer` for the `_put` that follows without an await: no other task comes in between.
-        self._posted: _Taken | None = None
         self._served: set[Message] = set()
         """Messages from other processes. If they do not begin here, they are sent to the next owner."""
 
@@ -98,7 +97,7 @@ class FleetCell(Cell):
                 # process that runs it.
                 if not await posting.is_here():
                     return _called(posting, ask)
-                self._posted = posting
+                _handed_on.posting = posting
                 return await here()
             except KeyMovedError:
                 await sleep(_PAUSE)  # the actor that lost the key may still be ending here
@@ -111,7 +110,7 @@ class FleetCell(Cell):
     async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
         """Run a call from another process on a key that this process owns."""
         try:
-            self._posted = served
+            _handed_on.posting = served
             return await super().ask(
                 handler, ask.args, ask.kwargs, title=ask.title, passes=_or_moved(None), on_begin=ask.on_begin
             )
@@ -121,7 +120,7 @@ class FleetCell(Cell):
 
     def _put(self, message: Message) -> None:
         """Put a message into the mailbox, and let the fleet deliver the next call of the key."""
-        posted, self._posted = self._posted, None
+        posted, _handed_on.posting = _handed_on.posting, None
         # Not an error for the caller: another process can serve the key, if it is lost here or this process closes.
         if self.gone is not None and (self._is_stale or isinstance(posted, _Served)):
             raise KeyMovedError(_MOVED)
@@ -161,6 +160,18 @@ class FleetCell(Cell):
         # `FleetCell.ask` catches the error and posts the call again; a remote caller's fleet does the same.
         for message in waiting:
             self.settle(message, None, KeyMovedError(_MOVED))
+
+
+class _HandedOn(threading.local):
+    """Posting that `ask` or `answer` hands on to the `_put` that follows without an await.
+
+    No other task of the thread comes in between. Other threads, which may ask the same cell, have their own.
+    """
+
+    posting: "_Taken | None" = None
+
+
+_handed_on = _HandedOn()
 
 
 def _or_moved(passes: Callable[[BaseException], bool] | None) -> Callable[[BaseException], bool]:
