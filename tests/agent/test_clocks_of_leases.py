@@ -11,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from callboard import create_react_agent
 from callboard.agent._conversation import _lease
 from callboard.agent._conversation._checkpoint import CHANNEL, commits_in
+from callboard.agent._conversation._journal import SavedThread
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.testing import ScriptedModel
 
@@ -178,3 +179,25 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
             with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
                 await agent.ainvoke(GO, CONFIG)
             _write(saver, {"kind": "leave"})
+
+
+async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoint would hide the entries of the run that has the thread, and thin the one on which they are."""
+    saver = InMemorySaver()
+    clocks = [(100.0, 5_000.0)]
+    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
+    leave = SavedThread._leave
+    found: list[Any] = []
+
+    async def stands_still_before(self: SavedThread) -> None:
+        await self._flush(wait=True)
+        _hold(saver, time.time() + HOUR)
+        clocks.append((100.0 + 2 * HOUR, 5_000.0 + 2 * HOUR))
+        found.extend(saver.list(CONFIG))
+        await leave(self)
+
+    monkeypatch.setattr(SavedThread, "_leave", stands_still_before)
+    with anyio.fail_after(WAIT), pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+        await _agent(saver).ainvoke(GO, CONFIG)
+
+    assert [one.checkpoint for one in saver.list(CONFIG)] == [one.checkpoint for one in found]

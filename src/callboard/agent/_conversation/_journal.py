@@ -434,6 +434,9 @@ class SavedThread(Thread):
 
     async def _rebase(self, source: Source) -> None:
         """Write a checkpoint of the whole state, and make the one before it thin."""
+        # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
+        # thread now, and they may need what the thin one loses.
+        await self._see_to_lease()
         before = self._base
         values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
         about, following = metadata_of(source, self.step), self.saver.next_version
