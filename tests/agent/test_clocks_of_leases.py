@@ -12,6 +12,7 @@ from callboard import create_react_agent
 from callboard.agent._conversation import _lease
 from callboard.agent._conversation._checkpoint import CHANNEL, commits_in
 from callboard.agent._conversation._journal import SavedThread
+from callboard.agent._conversation._saver import Saver
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.testing import ScriptedModel
 
@@ -201,3 +202,35 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monk
         await _agent(saver).ainvoke(GO, CONFIG)
 
     assert [one.checkpoint for one in saver.list(CONFIG)] == [one.checkpoint for one in found]
+
+
+async def test_a_holder_trusts_its_lease_no_longer_than_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others count from the time that the database told. A slow answer must not prolong the lease."""
+    clocks = [(100.0, 5_000.0)]
+    monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
+    leases: list[_lease.OwnLease] = []
+    renew = _lease.OwnLease.renew
+
+    def renewed(self: _lease.OwnLease, since: tuple[float, float]) -> None:
+        leases.append(self)
+        renew(self, since)
+
+    async def slow_clock(self: Saver) -> float:
+        clocks.append((100.0 + 50, 5_000.0 + 50))
+        return 5_000.0
+
+    monkeypatch.setattr(_lease.OwnLease, "renew", renewed)
+    monkeypatch.setattr(Saver, "now", slow_clock)
+
+    async def think(state: Any) -> Any:
+        assert not leases[-1].may_be_over
+        clocks.append((100.0 + _lease.LEASE, 5_000.0 + _lease.LEASE))
+        thought.append(leases[-1].may_be_over)
+        return {}
+
+    thought: list[bool] = []
+    agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=InMemorySaver(), pre_model_hook=think)
+    with anyio.fail_after(WAIT):
+        await agent.ainvoke(GO, CONFIG)
+
+    assert thought == [True]

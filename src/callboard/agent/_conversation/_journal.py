@@ -356,11 +356,13 @@ class SavedThread(Thread):
             return  # nothing is written before the end, so no other run could know
         # Before the hold: a fork writes a checkpoint, and the holder entry has to be on that one.
         await self.prepare(repeats=repeats)
-        mine, self._lease = new_holder(await self.saver.now()), OwnLease()
-        self._mine = mine
+        # The clocks of this machine first: others count the lease from the moment at which the database read its own.
+        self._lease = OwnLease()
+        since = self._lease.read()
+        self._mine = mine = new_holder(await self.saver.now())
         try:
             # Savers do not report that they dropped a second write with the same id; only reading it back tells.
-            await self._write_hold(mine)
+            await self._write_hold(mine, since)
             found = await self.saver.outline()
         except BaseException:
             self._lose()  # no `stop` follows a failed start: the thread would be busy while the process lives
@@ -372,9 +374,8 @@ class SavedThread(Thread):
                 raise StorageError(self.saver.told_at(self._base.id), f"does not keep what is written there. {MEND}")
             raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
-    async def _write_hold(self, mine: dict[str, Any]) -> None:
-        # Before the write begins: the lease counts from the earliest moment at which others may have read the entry.
-        since = self._lease.read()
+    async def _write_hold(self, mine: dict[str, Any], since: tuple[float, float]) -> None:
+        """Store the holder entry; its lease counts from `since`, read before the end of the lease was computed."""
         await self.record(Held(mine))
         await self._flush(wait=True)
         self._lease.renew(since)
@@ -384,8 +385,9 @@ class SavedThread(Thread):
         while self._mine is not None:
             await sleep(LEASE / 3)
             try:
+                since = self._lease.read()  # before the clock of the database, as in `hold`
                 self._mine = prolonged(self._mine, await self.saver.now())
-                await self._write_hold(self._mine)
+                await self._write_hold(self._mine, since)
             except ThreadBusyError:
                 return  # `_is_lost` is set, and the run's next write raises
             except Exception:
