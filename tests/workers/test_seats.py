@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,18 @@ async def _killed(seat: Any, folder: str) -> None:
     with pytest.raises(WorkerDiedError, match=r"'wait_there' had begun when its worker .* SIGKILL") as caught:
         await seat.run_body(_body(bodies.wait_there, folder))
     assert not caught.value.recurs
+
+
+async def test_a_call_whose_begin_fails_leaves_nothing_in_its_seat() -> None:
+    """A call that stayed registered would keep its arguments and its late reply for as long as the seat lives."""
+
+    def fail() -> None:
+        raise ValueError("nobody wants it to begin")
+
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
+            held: Any = seat
+            with pytest.raises(ValueError, match="nobody wants it to begin"):
+                await seat.run_body(replace(_body(bodies.add_later, 1, 2), on_begin=fail))
+            assert not held._calls
+            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3

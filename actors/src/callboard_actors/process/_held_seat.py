@@ -100,9 +100,9 @@ class HeldSeat:
         # No await between the registration and the `try` below: a cancellation cannot leave the entry behind.
         self._calls[number] = one = _Open()
         self._send(number, data)
-        if body.on_begin is not None:
-            body.on_begin()
         try:
+            if body.on_begin is not None:
+                body.on_begin()  # in the `try`: after its error, the call must not stay registered
             reply = await self._reply(one)
         except GarbageError as error:
             await self._break(f"its worker process sent what is no reply: {error}")
