@@ -24,7 +24,7 @@ _PAUSE = 0.5
 _LONGEST_PAUSE = 10.0
 """Upper bound of `_PAUSE` after doubling."""
 _LEAST_PAUSE = 0.1
-"""Seconds between two checks for live Ray actors at least, even with a shorter patience."""
+"""Seconds between two checks for live or idle Ray actors at least, even with a shorter patience or `idle_for`."""
 _MAKE_ROOM = "an actor has a Ray actor beside the engine's `workers`: ask for fewer of those, or for fewer `cpus`"
 
 
@@ -127,9 +127,11 @@ class Crew:
         host = HeldHost(_NAME, self._terms)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._employ, host)
+                group.start_soon(self._employ_until_lost, host, group.cancel_scope)
+                # A pause also without `idle_for`: the loop would otherwise occupy the event loop.
+                pause = max(self._terms.idle_for / 4, _LEAST_PAUSE)
                 while anyio.current_time() - host.idle_since < self._terms.idle_for or host not in self._idle:
-                    await anyio.sleep(self._terms.idle_for / 4)
+                    await anyio.sleep(pause)
                 # No await before the cancellation, so no call can be given this Ray actor in between.
                 self._idle.forget(host)
                 group.cancel_scope.cancel()
@@ -137,6 +139,11 @@ class Crew:
             _logger.info("no more Ray actors can be had: %s", errors.exceptions[0])
         finally:
             self._more -= 1
+
+    async def _employ_until_lost(self, host: HeldHost, wait: anyio.CancelScope) -> None:
+        await self._employ(host)
+        # A lost Ray actor never becomes idle again: without this, `_help_out` would keep its place for ever.
+        wait.cancel()
 
     async def take(self, body: Body) -> HeldHost:
         """Wait for an idle Ray actor; raise `ActorGoneError` if the engine is closed, `EngineError` if none lives."""

@@ -1,0 +1,97 @@
+"""The pool of Ray actors, with fake ones: no cluster is needed."""
+
+import math
+from typing import Any
+
+import anyio
+import pytest
+
+pytest.importorskip("ray")
+
+from callboard.engines import Body
+from callboard_actors.ray import _crew
+from callboard_actors.ray._terms import Terms
+
+WAIT = 60
+
+
+class _FakeHost:
+    """Ray actor that lives until it is lost."""
+
+    def __init__(self, title: str, terms: Terms) -> None:
+        self.idle_since = math.inf
+        self.has_started = False
+        self.lost = anyio.Event()
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.lost.is_set()
+
+    @property
+    def is_expected(self) -> bool:
+        return self.is_alive
+
+    async def start(self) -> None:
+        self.has_started = True
+
+    async def until_ended(self) -> str:
+        await self.lost.wait()
+        return "it is lost"
+
+    async def end(self, reason: str) -> None:
+        self.lost.set()
+
+
+def _crew_of(monkeypatch: pytest.MonkeyPatch, idle_for: float) -> _crew.Crew:
+    monkeypatch.setattr(_crew, "HeldHost", _FakeHost)
+    monkeypatch.setattr(_crew, "disconnect", lambda: None)
+    terms = Terms(
+        workers=1, most_workers=2, idle_for=idle_for, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
+        start_timeout=10, patience=10,
+    )  # fmt: skip
+    return _crew.Crew(terms, lambda: None)
+
+
+def _body() -> Body:
+    return Body(fn=_body, title="body")
+
+
+@pytest.mark.real_clock
+async def test_a_lost_additional_ray_actor_leaves_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that counted lost Ray actors would have only its first `workers` after a while."""
+    crew = _crew_of(monkeypatch, idle_for=60)
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(crew.keep)
+            await crew.until_ready()
+            await crew.take(_body())
+            for _ in range(3):
+                additional: Any = await crew.take(_body())
+                additional.lost.set()
+                await anyio.wait_all_tasks_blocked()  # a call counts its place as free only now
+            await crew.dismiss()
+
+
+@pytest.mark.real_clock
+async def test_an_additional_ray_actor_is_watched_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `idle_for=0` the watch would otherwise run in each step of the event loop while the Ray actor works."""
+    crew = _crew_of(monkeypatch, idle_for=0)
+    pauses: list[float] = []
+    sleep = anyio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(seconds)
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            group.start_soon(crew.keep)
+            await crew.until_ready()
+            await crew.take(_body())
+            monkeypatch.setattr(anyio, "sleep", noted)
+            await crew.take(_body())
+            await anyio.wait_all_tasks_blocked()
+            await crew.dismiss()
+
+    assert pauses
+    assert all(pause > 0 for pause in pauses)
