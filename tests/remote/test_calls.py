@@ -10,6 +10,8 @@ import pytest
 from callboard import ActorGoneError, ActorStartError, CallPolicy, ToolNode, child, running
 from callboard.engines import Body, EngineError
 from callboard.testing import calls
+from callboard_actors.remote._addresses import Address
+from callboard_actors.remote._link import Link
 
 from . import _bodies as bodies
 from . import _exits as exits
@@ -219,3 +221,13 @@ async def test_an_actor_lives_in_a_confined_worker_that_serves_nothing_else() ->
 
 def _never(data: object) -> None:
     raise AssertionError("something was unpickled")
+
+
+async def test_a_call_that_finds_no_connection_does_not_begin() -> None:
+    """The engine tries another worker, at which the call would begin a second time."""
+    begun: list[str] = []
+    link = Link(Address("localhost", 1), Any, lambda: None)  # type: ignore[arg-type]
+    with anyio.fail_after(WAIT), pytest.raises(EngineError):
+        await link.run_body(_body(bodies.add, 1, 2, on_begin=lambda: begun.append("here")), b"")
+
+    assert not begun

@@ -261,12 +261,13 @@ class Link:
         Raise `EngineError` if the body has no result, and `TypeError` if the call is larger than the worker accepts.
         """
         offer, connection, one = self.offer, self._connection, OpenCall()
-        if body.on_begin is not None:
-            body.on_begin()  # first: it starts the deadline that `carried()` sends along
         if connection is None or connection.reason is not None or offer is None:
             # Nothing was sent: `outcome` raises NotBegunError, and the engine tries another worker.
             one.lost = self.trouble
             return await outcome(one, body, is_plain=False)
+        # Only a call that will be sent begins: the engine tries another worker after the error above.
+        if body.on_begin is not None:
+            body.on_begin()  # before `_framed`: it starts the deadline that `carried()` sends along
         number, data = self._framed(body, pickled, seat, offer)
         self._calls[number] = one
         if seat is not None:
