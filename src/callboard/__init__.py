@@ -132,13 +132,13 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import msg_content_output as msg_content_output
 
 _HOMES = {
-    "_actor_events": ("ActorEvent", "AskEvent"),
-    "_call_events": ("CallEvent", "RunEvent", "RunInfo"),
-    "_documents": ("SharedDocuments",),
-    "_drained": ("Drained", "UnknownCall"),
-    "_fleets": ("Fleet",),
-    "_statistics": ("ActorStatistics", "Statistics"),
-    "_types": (
+    "callboard._actor_events": ("ActorEvent", "AskEvent"),
+    "callboard._call_events": ("CallEvent", "RunEvent", "RunInfo"),
+    "callboard._documents": ("SharedDocuments",),
+    "callboard._drained": ("Drained", "UnknownCall"),
+    "callboard._fleets": ("Fleet",),
+    "callboard._statistics": ("ActorStatistics", "Statistics"),
+    "callboard._types": (
         "CallContext",
         "CallPolicy",
         "Engine",
@@ -146,7 +146,7 @@ _HOMES = {
         "Rate",
         "SharedLimits",
     ),
-    "exceptions": (
+    "callboard.exceptions": (
         "AbandonedTaskWarning",
         "AbandonedThreadWarning",
         "ActorDiedError",
@@ -177,26 +177,26 @@ _HOMES = {
         "StorageError",
         "ThreadBusyError",
     ),
-    "_calls._attempt": ("fencing_token",),
-    "_calls._idempotency": ("idempotency_key",),
-    "_calls._observers": ("observe",),
-    "_calls._on_signal": ("Shutdown", "drain_on_signal"),
-    "_calls._progress": ("progress",),
-    "_loops._deadline": ("cleanup", "remaining"),
-    "actors._actor": ("Actor", "handler"),
-    "actors._child": ("ChildSpec", "child"),
-    "actors._keyed": ("Keyed", "keyed"),
-    "actors._reply": ("Reply",),
-    "actors._restarts": ("Backoff",),
-    "actors._snapshot_store": ("InMemorySnapshots", "Snapshots"),
-    "actors._supervisor": ("Supervisor", "running"),
-    "tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
-    "tools._input": ("tools_condition",),
-    "tools._interrupted": ("CallsInterrupted",),
-    "tools._node": ("ToolNode",),
-    "tools._own_questions": ("answered_question", "can_ask"),
-    "tools._validation": ("ValidationNode",),
-    "tools._vocabulary": (
+    "callboard._calls._attempt": ("fencing_token",),
+    "callboard._calls._idempotency": ("idempotency_key",),
+    "callboard._calls._observers": ("observe",),
+    "callboard._calls._on_signal": ("Shutdown", "drain_on_signal"),
+    "callboard._calls._progress": ("progress",),
+    "callboard._loops._deadline": ("cleanup", "remaining"),
+    "callboard.actors._actor": ("Actor", "handler"),
+    "callboard.actors._child": ("ChildSpec", "child"),
+    "callboard.actors._keyed": ("Keyed", "keyed"),
+    "callboard.actors._reply": ("Reply",),
+    "callboard.actors._restarts": ("Backoff",),
+    "callboard.actors._snapshot_store": ("InMemorySnapshots", "Snapshots"),
+    "callboard.actors._supervisor": ("Supervisor", "running"),
+    "callboard.tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
+    "callboard.tools._input": ("tools_condition",),
+    "callboard.tools._interrupted": ("CallsInterrupted",),
+    "callboard.tools._node": ("ToolNode",),
+    "callboard.tools._own_questions": ("answered_question", "can_ask"),
+    "callboard.tools._validation": ("ValidationNode",),
+    "callboard.tools._vocabulary": (
         "INVALID_TOOL_NAME_ERROR_TEMPLATE",
         "TOOL_CALL_ERROR_TEMPLATE",
         "TOOL_EXECUTION_ERROR_TEMPLATE",
@@ -212,9 +212,9 @@ _HOMES = {
         "ToolRuntime",
         "msg_content_output",
     ),
-    "agent._own_model": ("agent_model",),
-    "agent._react": ("Agent", "create_react_agent"),
-    "agent._state": (
+    "callboard.agent._own_model": ("agent_model",),
+    "callboard.agent._react": ("Agent", "create_react_agent"),
+    "callboard.agent._state": (
         "AgentState",
         "AgentStatePydantic",
         "AgentStateWithStructuredResponse",
@@ -226,7 +226,7 @@ _HOMES = {
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
 
 # `LinkOrderWarning` is a former name: it can still be imported, but is no longer listed in `__all__`.
-__getattr__ = lazy(__name__, {**_HOMES, "exceptions": (*_HOMES["exceptions"], "LinkOrderWarning")})
+__getattr__ = lazy(__name__, {**_HOMES, "callboard.exceptions": (*_HOMES["callboard.exceptions"], "LinkOrderWarning")})
 
 _loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER))
 

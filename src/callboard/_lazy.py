@@ -9,7 +9,7 @@ from typing import Any
 def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package, from its public names by module.
 
-    A module is relative to the package, or to callboard if it starts with a dot.
+    A module has its whole name.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -17,8 +17,7 @@ def lazy(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], An
         home = home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = f"callboard{home}" if home.startswith(".") else f"{package}.{home}"
-        value = getattr(import_module(module), name)
+        value = getattr(import_module(home), name)
         setattr(sys.modules[package], name, value)  # later accesses find it and do not call `load`
         return value
 

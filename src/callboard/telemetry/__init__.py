@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from callboard.telemetry._tracker import TrackedCall as TrackedCall
 
 _HOMES = {
-    "_links": ("carrier", "continued"),
-    "_logs": ("Logs",),
-    "_metrics": ("Metrics",),
-    "_outcome": ("outcome_of",),
-    "_recordings": ("read_recording",),
-    "_recorder": ("Recorder",),
-    "_setup": ("Telemetry", "setup"),
-    "_timeline": (
+    "callboard.telemetry._links": ("carrier", "continued"),
+    "callboard.telemetry._logs": ("Logs",),
+    "callboard.telemetry._metrics": ("Metrics",),
+    "callboard.telemetry._outcome": ("outcome_of",),
+    "callboard.telemetry._recordings": ("read_recording",),
+    "callboard.telemetry._recorder": ("Recorder",),
+    "callboard.telemetry._setup": ("Telemetry", "setup"),
+    "callboard.telemetry._timeline": (
         "ActorChange",
         "Closing",
         "ModelRequest",
@@ -60,8 +60,8 @@ _HOMES = {
         "Recording",
         "Wait",
     ),
-    "_tracing": ("Tracing",),
-    "_tracker": ("FAILURES", "CallTracker", "Outcome", "CallPlace", "TrackedCall"),
+    "callboard.telemetry._tracing": ("Tracing",),
+    "callboard.telemetry._tracker": ("FAILURES", "CallTracker", "Outcome", "CallPlace", "TrackedCall"),
 }
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]

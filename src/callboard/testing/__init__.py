@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from callboard.testing._tools import Recorder as Recorder
 
 _HOMES = {
-    "_actors": (
+    "callboard.testing._actors": (
         "ActorContract",
         "kill_actor",
         "killing",
     ),
-    "_clock": (
+    "callboard.testing._clock": (
         "VIRTUAL_ASYNCIO",
         "Backend",
         "VirtualClockLoop",
@@ -44,23 +44,23 @@ _HOMES = {
         "virtual_clock_loop",
         "virtual_trio",
     ),
-    "_engine": ("FakeEngine",),
-    "_engine_contract": ("EngineContract",),
-    "_log": (
+    "callboard.testing._engine": ("FakeEngine",),
+    "callboard.testing._engine_contract": ("EngineContract",),
+    "callboard.testing._log": (
         "Event",
         "Kind",
     ),
-    "_replies": (
+    "callboard.testing._replies": (
         "calls",
         "tool_call",
     ),
-    "_scripted_model": (
+    "callboard.testing._scripted_model": (
         "Line",
         "Reply",
         "ScriptedModel",
         "ScriptEndedError",
     ),
-    "_tools": ("Recorder",),
+    "callboard.testing._tools": ("Recorder",),
 }
 """Names by module, imported at first use: a worker that runs a body of `EngineContract` must not import LangChain."""
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from callboard.tools._unanswered import unanswered as unanswered
 
 _HOMES = {
-    "_thread_database": ("Threads",),
-    "_stored_thread": ("CallState", "StoredThread"),
-    ".agent._conversation._connect": ("masked",),
-    ".tools._unanswered": ("Exchange", "unanswered"),
+    "callboard.threads._thread_database": ("Threads",),
+    "callboard.threads._stored_thread": ("CallState", "StoredThread"),
+    "callboard.agent._conversation._connect": ("masked",),
+    "callboard.tools._unanswered": ("Exchange", "unanswered"),
 }
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]

@@ -32,12 +32,12 @@ __all__ = ["Answer", "HttpClient", "HttpError", "HttpTools", "Page", "PageArtifa
 __getattr__ = on_demand(
     __name__,
     {
-        "Answer": "_answer",
-        "HttpClient": "_client",
-        "HttpError": "_errors",
-        "HttpTools": "_tools",
-        "Page": "_page",
-        "PageArtifact": "_answer",
-        "UrlRefusedError": "_errors",
+        "Answer": "callboard_actors.http._answer",
+        "HttpClient": "callboard_actors.http._client",
+        "HttpError": "callboard_actors.http._errors",
+        "HttpTools": "callboard_actors.http._tools",
+        "Page": "callboard_actors.http._page",
+        "PageArtifact": "callboard_actors.http._answer",
+        "UrlRefusedError": "callboard_actors.http._errors",
     },
 )

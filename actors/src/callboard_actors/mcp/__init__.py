@@ -17,4 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["McpArtifact", "McpServer", "McpToolError"]
 
-__getattr__ = on_demand(__name__, {"McpArtifact": "_content", "McpServer": "_server", "McpToolError": "_content"})
+__getattr__ = on_demand(
+    __name__,
+    {
+        "McpArtifact": "callboard_actors.mcp._content",
+        "McpServer": "callboard_actors.mcp._server",
+        "McpToolError": "callboard_actors.mcp._content",
+    },
+)

@@ -19,4 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["McpApp", "mcp_app", "serve_mcp"]
 
-__getattr__ = on_demand(__name__, {"McpApp": "_app", "mcp_app": "_serve", "serve_mcp": "_serve"})
+__getattr__ = on_demand(
+    __name__,
+    {
+        "McpApp": "callboard_actors.mcp_service._app",
+        "mcp_app": "callboard_actors.mcp_service._serve",
+        "serve_mcp": "callboard_actors.mcp_service._serve",
+    },
+)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["Confine", "Processes", "ResultLostError", "WorkerCallError", "WorkerDiedError"]
 
 _HOMES = {
-    "Confine": "_confine",
-    "Processes": "_pool",
-    "ResultLostError": "_errors",
-    "WorkerCallError": "_errors",
-    "WorkerDiedError": "_errors",
+    "Confine": "callboard_actors.process._confine",
+    "Processes": "callboard_actors.process._pool",
+    "ResultLostError": "callboard_actors.process._errors",
+    "WorkerCallError": "callboard_actors.process._errors",
+    "WorkerDiedError": "callboard_actors.process._errors",
 }
 
 
@@ -41,4 +41,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

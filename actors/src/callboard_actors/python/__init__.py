@@ -15,4 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Python", "python_tool"]
 
-__getattr__ = on_demand(__name__, {"Python": "_python", "python_tool": "_tool"})
+__getattr__ = on_demand(
+    __name__, {"Python": "callboard_actors.python._python", "python_tool": "callboard_actors.python._tool"}
+)

@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteEngine"]
 
-__getattr__ = on_demand(__name__, {"RemoteEngine": "_engine"})
+__getattr__ = on_demand(__name__, {"RemoteEngine": "callboard_actors.remote._engine"})

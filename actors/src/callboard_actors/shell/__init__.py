@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell"]
 
-__getattr__ = on_demand(__name__, {"Shell": "_shell"})
+__getattr__ = on_demand(__name__, {"Shell": "callboard_actors.shell._shell"})

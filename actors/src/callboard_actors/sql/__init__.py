@@ -22,5 +22,10 @@ __all__ = ["Rows", "SqlDatabase", "SqlError", "WritableSqlDatabase"]
 
 __getattr__ = on_demand(
     __name__,
-    {"Rows": "_rows", "SqlDatabase": "_database", "SqlError": "_errors", "WritableSqlDatabase": "_writable"},
+    {
+        "Rows": "callboard_actors.sql._rows",
+        "SqlDatabase": "callboard_actors.sql._database",
+        "SqlError": "callboard_actors.sql._errors",
+        "WritableSqlDatabase": "callboard_actors.sql._writable",
+    },
 )
