@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard._call_events import CallEvent
 from callboard._calls._attempt import Attempt, ThreadPlaces
 from callboard._calls._batch import Batch
 from callboard._calls._call import SupervisedCall
 from callboard._calls._context import surroundings
 from callboard._calls._limits import Gate, Limiter
 from callboard._calls._observers import observe
-from callboard._types import CallPolicy, Limit, OnError, Rate
+from callboard._records._events import CallEvent
+from callboard._records._policies import CallPolicy, Limit, OnError, Rate
 from callboard.exceptions import (
     AbandonedThreadWarning,
     CallCancelledError,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from callboard.engines import deliver
+from callboard.extend import deliver
 
 
 class _Counting(dict[str, Any]):

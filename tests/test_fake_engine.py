@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from callboard.engines import Engine
+from callboard.extend import Engine
 from callboard.testing import EngineContract, FakeEngine
 
 pytestmark = pytest.mark.real_clock

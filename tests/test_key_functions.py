@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard._types import CallContext, key_function
+from callboard._records._policies import CallContext, key_function
 
 CALL: dict[str, Any] = {"name": "fetch", "args": {"host": "a.org"}, "id": "1"}
 CONTEXT = CallContext({"configurable": {"user": "Ann"}}, {"team": "red"}, "the context")

@@ -46,11 +46,11 @@ LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for na
 # What a layer must not know of, beside what is above it.
 LANGCHAIN = ("langchain_core", "langgraph")
 FOREIGN = {
-    "callboard._types": (*LANGCHAIN, "callboard"),
+    "callboard._records._policies": (*LANGCHAIN, "callboard"),
     "callboard._loops._protocol": (*LANGCHAIN, "trio", "asyncio"),
     "callboard._loops._watchdog": (*LANGCHAIN, "trio", "asyncio"),
     "callboard._loops._asyncio": (*LANGCHAIN, "trio"),
-    "callboard._loops._workers": (*LANGCHAIN, "trio"),
+    "callboard._loops._worker_threads": (*LANGCHAIN, "trio"),
     "callboard.actors": (*LANGCHAIN, "trio", "asyncio"),
 }
 SHOP_WINDOW = "callboard"
@@ -125,7 +125,14 @@ def reached(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "room", ["callboard._loops", "callboard._calls", "callboard.actors", "callboard.exceptions", "callboard._types"]
+    "room",
+    [
+        "callboard._loops",
+        "callboard._calls",
+        "callboard.actors",
+        "callboard.exceptions",
+        "callboard._records._policies",
+    ],
 )
 def test_what_is_below_the_tools_loads_no_langchain_by_any_way(room: str) -> None:
     """Supervision is for any call; who uses it alone does not wait for LangChain."""
@@ -135,7 +142,7 @@ def test_what_is_below_the_tools_loads_no_langchain_by_any_way(room: str) -> Non
         for start in inside
         for name in reached(start)
         for found in imported(MODULES[name])
-        if found.split(".")[0] in LANGCHAIN and name != "callboard._lazy"
+        if found.split(".")[0] in LANGCHAIN and name != "callboard._util._lazy"
     }
 
     assert inside

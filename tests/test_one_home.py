@@ -35,12 +35,12 @@ class Home:
 HOMES = [
     Home(
         "Which text does a model read of a result, and how is a large one written?",
-        "tools/_result_text.py",
+        "tools/_large_values.py",
         ("as_content", "in_words", "takes_long", "writing"),
     ),
     Home(
         "What of a conversation is still as it was stored?",
-        "_langgraph/_conversations.py",
+        "_langgraph/_conversation_cache.py",
         ("StoredConversation", "StoredConversations"),
         (r"\.begins\(",),
     ),
@@ -116,18 +116,18 @@ HOMES = [
     ),
     Home(
         "What can happen to a thread, and how is it stored?",
-        "agent/_conversation/_journal_entries.py",
+        "conversations/_journal_entries.py",
         ("ActorState", "Amended", "Claimed", "Failed", "Finished", "Held", "Left", "Stepped", "entry_of"),
         (r'"kind": "(actor|amend|asked|claim|failed|hold|leave|step|task)"', r'\["kind"\] (==|!=|in|not in) '),
     ),
     Home(
         "Which states of actors belong to a place, and with which result are they stored?",
-        "agent/_conversation/_actor_states.py",
+        "conversations/_actor_states.py",
         ("ActorStates", "KeptStates", "StateAt"),
     ),
     Home(
         "Which instance of an actor is that of a thread, and is its state that of the place?",
-        "actors/_journal_snapshots.py",
+        "actors/_snapshots.py",
         ("InThread", "JournalSnapshots", "own_key"),
     ),
     Home(
@@ -228,7 +228,7 @@ HOMES = [
     ),
     Home(
         "May something begin, and what becomes of what runs, where something is drained?",
-        "_calls/_under_way.py",
+        "_calls/_draining.py",
         ("UnderWay", "Undertaking", "undertakings"),
         (r"callboard_under_way",),
     ),

@@ -26,7 +26,7 @@ from callboard import (
     drain_on_signal,
     handler,
 )
-from callboard._calls._crossing import AsyncioMiddleware
+from callboard._calls._sync_middleware import AsyncioMiddleware
 from callboard.middleware import Cache
 
 WITHOUT_POSIX = """
@@ -58,7 +58,7 @@ def in_a_new_python(code: str) -> None:
         "from callboard import ToolNode, create_react_agent",
         "import callboard\nfor name in callboard.__all__: getattr(callboard, name)",
         "import callboard._cli, callboard._cli._ask, callboard._cli._signals",
-        "import callboard_actors._fleet._lease as lease; assert 0 < lease.now() <= lease.now()",
+        "import callboard_actors._server.fleet._lease as lease; assert 0 < lease.now() <= lease.now()",
     ],
 )
 def test_the_core_can_be_imported_without_the_names_of_posix(statement: str) -> None:
@@ -80,7 +80,7 @@ def test_a_fleet_has_a_clock_where_the_one_that_counts_suspended_time_is_missing
     """macOS has CLOCK_MONOTONIC, and no CLOCK_BOOTTIME."""
     in_a_new_python(
         "import time\nvars(time).pop('CLOCK_BOOTTIME', None)\n"
-        "from callboard_actors._fleet._lease import now\nassert 0 < now() <= now()"
+        "from callboard_actors._server.fleet._lease import now\nassert 0 < now() <= now()"
     )
 
 

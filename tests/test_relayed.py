@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from callboard import progress, remaining
-from callboard.engines import NonsenseError, arrived, carried, deliver, relayed
+from callboard.extend import NonsenseError, arrived, carried, deliver, relayed
 
 _GIVEN = {"levels": {"": 30}, "left": 10.0, "grace": 1.5, "bound": {"user": "u"}}
 

@@ -20,36 +20,36 @@ import sys
 from typing import TYPE_CHECKING
 
 from callboard._calls import _observers
-from callboard._lazy import lazy
+from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
     # 0: vocabulary
     # 1: supervised calls
     from callboard._actor_events import ActorEvent as ActorEvent
     from callboard._actor_events import AskEvent as AskEvent
-    from callboard._call_events import CallEvent as CallEvent
-    from callboard._call_events import RunEvent as RunEvent
-    from callboard._call_events import RunInfo as RunInfo
     from callboard._calls._attempt import fencing_token as fencing_token
     from callboard._calls._idempotency import idempotency_key as idempotency_key
     from callboard._calls._observers import observe as observe
-    from callboard._calls._on_signal import Shutdown as Shutdown
-    from callboard._calls._on_signal import drain_on_signal as drain_on_signal
     from callboard._calls._progress import progress as progress
-    from callboard._documents import SharedDocuments as SharedDocuments
-    from callboard._drained import Drained as Drained
-    from callboard._drained import UnknownCall as UnknownCall
-    from callboard._fleets import Fleet as Fleet
+    from callboard._calls._shutdown import Shutdown as Shutdown
+    from callboard._calls._shutdown import drain_on_signal as drain_on_signal
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
+    from callboard._records._documents import SharedDocuments as SharedDocuments
+    from callboard._records._events import CallEvent as CallEvent
+    from callboard._records._events import RunEvent as RunEvent
+    from callboard._records._events import RunInfo as RunInfo
+    from callboard._records._fleets import Fleet as Fleet
+    from callboard._records._policies import CallContext as CallContext
+    from callboard._records._policies import CallPolicy as CallPolicy
+    from callboard._records._policies import Engine as Engine
+    from callboard._records._policies import Limit as Limit
+    from callboard._records._policies import Rate as Rate
+    from callboard._records._policies import SharedLimits as SharedLimits
+    from callboard._records._reports import Drained as Drained
+    from callboard._records._reports import UnknownCall as UnknownCall
     from callboard._statistics import ActorStatistics as ActorStatistics
     from callboard._statistics import Statistics as Statistics
-    from callboard._types import CallContext as CallContext
-    from callboard._types import CallPolicy as CallPolicy
-    from callboard._types import Engine as Engine
-    from callboard._types import Limit as Limit
-    from callboard._types import Rate as Rate
-    from callboard._types import SharedLimits as SharedLimits
 
     # 2: actors
     from callboard.actors._actor import Actor as Actor
@@ -69,10 +69,10 @@ if TYPE_CHECKING:
     from callboard.agent._own_model import agent_model as agent_model
     from callboard.agent._react import Agent as Agent
     from callboard.agent._react import create_react_agent as create_react_agent
-    from callboard.agent._state import AgentState as AgentState
-    from callboard.agent._state import AgentStatePydantic as AgentStatePydantic
-    from callboard.agent._state import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
-    from callboard.agent._state import (
+    from callboard.conversations._state import AgentState as AgentState
+    from callboard.conversations._state import AgentStatePydantic as AgentStatePydantic
+    from callboard.conversations._state import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
+    from callboard.conversations._state import (
         AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
     )
     from callboard.exceptions import AbandonedTaskWarning as AbandonedTaskWarning
@@ -133,12 +133,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "callboard._actor_events": ("ActorEvent", "AskEvent"),
-    "callboard._call_events": ("CallEvent", "RunEvent", "RunInfo"),
-    "callboard._documents": ("SharedDocuments",),
-    "callboard._drained": ("Drained", "UnknownCall"),
-    "callboard._fleets": ("Fleet",),
+    "callboard._records._events": ("CallEvent", "RunEvent", "RunInfo"),
+    "callboard._records._documents": ("SharedDocuments",),
+    "callboard._records._reports": ("Drained", "UnknownCall"),
+    "callboard._records._fleets": ("Fleet",),
     "callboard._statistics": ("ActorStatistics", "Statistics"),
-    "callboard._types": (
+    "callboard._records._policies": (
         "CallContext",
         "CallPolicy",
         "Engine",
@@ -180,7 +180,7 @@ _HOMES = {
     "callboard._calls._attempt": ("fencing_token",),
     "callboard._calls._idempotency": ("idempotency_key",),
     "callboard._calls._observers": ("observe",),
-    "callboard._calls._on_signal": ("Shutdown", "drain_on_signal"),
+    "callboard._calls._shutdown": ("Shutdown", "drain_on_signal"),
     "callboard._calls._progress": ("progress",),
     "callboard._loops._deadline": ("cleanup", "remaining"),
     "callboard.actors._actor": ("Actor", "handler"),
@@ -214,7 +214,7 @@ _HOMES = {
     ),
     "callboard.agent._own_model": ("agent_model",),
     "callboard.agent._react": ("Agent", "create_react_agent"),
-    "callboard.agent._state": (
+    "callboard.conversations._state": (
         "AgentState",
         "AgentStatePydantic",
         "AgentStateWithStructuredResponse",

@@ -41,7 +41,7 @@ Misuse raises the built-in exceptions (`ValueError`, `TypeError`) and names the 
 import math
 from typing import Literal
 
-from callboard._lazy import lazy
+from callboard._util._lazy import lazy
 
 __all__ = [
     "AbandonedTaskWarning",

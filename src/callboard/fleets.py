@@ -3,18 +3,18 @@
 A fleet (`callboard.Fleet`) admits a `FleetHost`, and returns its `Membership`.
 """
 
-from callboard._calls._carried import arrived as arrived
-from callboard._calls._carried import carried as carried
-from callboard._calls._carried import deliver as deliver
-from callboard._canonical import digest as digest
-from callboard._fleets import Fleet as Fleet
-from callboard._fleets import FleetAsk as FleetAsk
-from callboard._fleets import FleetHost as FleetHost
-from callboard._fleets import FleetSnapshots as FleetSnapshots
-from callboard._fleets import KeyMovedError as KeyMovedError
-from callboard._fleets import Membership as Membership
-from callboard._fleets import Ownership as Ownership
-from callboard._fleets import Posting as Posting
+from callboard._calls._call_context import arrived as arrived
+from callboard._calls._call_context import carried as carried
+from callboard._calls._call_context import deliver as deliver
+from callboard._records._fleets import Fleet as Fleet
+from callboard._records._fleets import FleetAsk as FleetAsk
+from callboard._records._fleets import FleetHost as FleetHost
+from callboard._records._fleets import FleetSnapshots as FleetSnapshots
+from callboard._records._fleets import KeyMovedError as KeyMovedError
+from callboard._records._fleets import Membership as Membership
+from callboard._records._fleets import Ownership as Ownership
+from callboard._records._fleets import Posting as Posting
+from callboard._util._canonical import digest as digest
 
 __all__ = [
     "Fleet",

@@ -5,8 +5,8 @@ A store (`callboard.SharedLimits`) receives a request (`Wanted`) and returns a p
 """
 
 from callboard._calls._places import Places as Places
-from callboard._types import SharedLimits as SharedLimits
-from callboard._types import Stay as Stay
-from callboard._types import Wanted as Wanted
+from callboard._records._policies import SharedLimits as SharedLimits
+from callboard._records._policies import Stay as Stay
+from callboard._records._policies import Wanted as Wanted
 
 __all__ = ["Places", "SharedLimits", "Stay", "Wanted"]

@@ -11,8 +11,8 @@ from tests.helpers import live_tasks
 
 from callboard import Actor, ActorDiedError, Backoff, PoisonousCallError, Supervisor, SupervisorError, child, handler
 from callboard.actors._restarts import AutoShutdown, Restart, Strategy
+from callboard.actors._supervised import ActorUnit
 from callboard.actors._supervisor import _actors_in
-from callboard.actors._unit import ActorUnit
 
 Outcome = Literal["starts", "fails", "never"]
 """Of a start: `never` is for a program that is not there."""

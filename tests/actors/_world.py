@@ -22,7 +22,7 @@ from callboard import (
     cleanup,
     handler,
 )
-from callboard.actors._unit import ActorUnit
+from callboard.actors._supervised import ActorUnit
 
 HandlerName = Literal["work", "read", "look", "later", "outer"]
 Result = Literal["value", "error", "fatal"]

@@ -21,9 +21,9 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Overwrite
 
 from callboard import AgentState
-from callboard.agent._conversation._channels import Schema, State
-from callboard.agent._drawing import drawing
-from callboard.agent._flow import Flow
+from callboard.conversations._channels import Schema, State
+from callboard.conversations._drawing import drawing
+from callboard.conversations._flow import Flow
 
 IDS = st.none() | st.sampled_from(["a", "b", "c", "d"])
 TEXTS = st.sampled_from(["x", "y"])

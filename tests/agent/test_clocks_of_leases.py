@@ -9,10 +9,10 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import create_react_agent
-from callboard.agent._conversation import _lease
-from callboard.agent._conversation._checkpoint import CHANNEL, commits_in
-from callboard.agent._conversation._journal import SavedThread
-from callboard.agent._conversation._saver import Saver
+from callboard.conversations import _lease
+from callboard.conversations._checkpoint import CHANNEL, commits_in
+from callboard.conversations._journal import SavedThread
+from callboard.conversations._saver import Saver
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.testing import ScriptedModel
 

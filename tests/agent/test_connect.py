@@ -25,8 +25,8 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from callboard import InjectedStore, StorageError, create_react_agent
-from callboard.agent._conversation._connect import masked, saver_of, store_of
-from callboard.agent._conversation._database import LazySaver, LazyStore, close
+from callboard.conversations._connect import masked, saver_of, store_of
+from callboard.conversations._database import LazySaver, LazyStore, close
 from callboard.testing import Recorder, ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock
@@ -172,7 +172,7 @@ def test_a_missing_driver_is_named_with_what_brings_it(
     """When the agent is made."""
     monkeypatch.setitem(sys.modules, missing, None)
     for name in ("_sqlite", "_postgresql"):
-        monkeypatch.delitem(sys.modules, f"callboard.agent._conversation.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"callboard.conversations.{name}", raising=False)
 
     for make in (saver_of, store_of):
         with pytest.raises(ImportError, match=rf"pip install 'callboard\[{extra}\]'"):
@@ -349,7 +349,7 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
     url: str, busy: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing but an error: later, all goes well."""
-    monkeypatch.setattr("callboard.agent._conversation._sqlite.PATIENCE", 0.2)
+    monkeypatch.setattr("callboard.conversations._sqlite.PATIENCE", 0.2)
     agent = agent_of("hi", "hi", url=url)
 
     with anyio.fail_after(WAIT):
@@ -493,7 +493,7 @@ def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
         "logging.getLogger('asyncio').setLevel('ERROR')\n"  # how long a step takes is the machine's affair
         "from callboard import create_react_agent\n"
         "from callboard.testing import ScriptedModel\n"
-        "from callboard.agent._conversation._connect import saver_of, store_of\n"
+        "from callboard.conversations._connect import saver_of, store_of\n"
         f"url = 'sqlite:///{tmp_path / 'agent.db'}'\n"
         "store_of(url).put(('a',), 'b', {'c': 1})\n"
         "agent = create_react_agent(ScriptedModel(['hi']), [], checkpointer=url)\n"

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from callboard import StorageError, ThreadBusyError, create_react_agent
 from callboard._cli._app import app
-from callboard.agent._conversation._connect import store_of
+from callboard.conversations._connect import store_of
 from callboard.testing import ScriptedModel, calls
 
 from ._damage import DAMAGES

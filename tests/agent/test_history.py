@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from callboard import create_react_agent
-from callboard.agent._history import repaired
+from callboard.conversations._history import repaired
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._savers import complaint, shape

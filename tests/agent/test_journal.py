@@ -19,7 +19,7 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command, interrupt
 
 from callboard import AgentState, StorageError, create_react_agent
-from callboard.agent._history import UNANSWERED
+from callboard.conversations._history import UNANSWERED
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._savers import ON_DISK, SAVERS, complaint, saver_of, shape
@@ -663,8 +663,8 @@ async def _attempt(method: Any, config: Any) -> None:
 
 
 async def _write(saver: Any, config: Any, entry: Any) -> None:
-    from callboard.agent._conversation._checkpoint import CHANNEL
-    from callboard.agent._conversation._saver import Saver
+    from callboard.conversations._checkpoint import CHANNEL
+    from callboard.conversations._saver import Saver
 
     kept = Saver(saver, config["configurable"]["thread_id"], "")
     await kept.write(config["configurable"]["checkpoint_id"], [(CHANNEL, [entry])], "callboard-00000001", "")

@@ -11,11 +11,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, Send
 
 from callboard import AgentState, create_react_agent
-from callboard.agent._conversation._channels import Schema
-from callboard.agent._conversation._journal_entries import Amended, Finished
-from callboard.agent._conversation._untracked import tracked_entry
-from callboard.agent._drawing import drawing
-from callboard.agent._flow import Flow
+from callboard.conversations._channels import Schema
+from callboard.conversations._drawing import drawing
+from callboard.conversations._flow import Flow
+from callboard.conversations._journal_entries import Amended, Finished
+from callboard.conversations._untracked import tracked_entry
 from callboard.testing import ScriptedModel, calls
 
 from ._savers import SAVERS, saver_of
@@ -56,7 +56,7 @@ async def test_metadata_of_checkpoints_have_the_keys_that_langgraph_writes(kind:
 
 
 async def agent_list(saver: Any) -> list[Any]:
-    from callboard.agent._conversation._saver import Saver
+    from callboard.conversations._saver import Saver
 
     return await Saver(saver, "1", "").before(None, None)
 

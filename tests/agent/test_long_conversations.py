@@ -22,7 +22,7 @@ from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import EXT_PYDANTIC_V2, JsonPlusSerializer
 
 from callboard import StorageError, create_react_agent
-from callboard._langgraph._remembered import MessageMemory
+from callboard._langgraph._message_cache import MessageMemory
 from callboard._langgraph._serializers import StrictSerializer, remembering
 from callboard.testing import Recorder, ScriptedModel, calls
 

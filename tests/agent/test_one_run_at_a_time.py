@@ -22,9 +22,9 @@ from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterr
 from langgraph.types import Command, interrupt
 
 from callboard import create_react_agent
-from callboard.agent._conversation import _journal, _lease
-from callboard.agent._conversation._checkpoint import CHANNEL, commits_in, entries_of
-from callboard.agent._conversation._journal_entries import Held, Left
+from callboard.conversations import _journal, _lease
+from callboard.conversations._checkpoint import CHANNEL, commits_in, entries_of
+from callboard.conversations._journal_entries import Held, Left
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
 from callboard.testing import Recorder, ScriptedModel, calls
 

@@ -18,9 +18,9 @@ from psycopg.rows import DictRow, dict_row
 
 from callboard import InjectedStore, StorageError, create_react_agent
 from callboard._loops._bridge import run_on_asyncio
-from callboard.agent._conversation._connect import saver_of, store_of
-from callboard.agent._conversation._database import close
-from callboard.agent._conversation._postgresql import CONNECTIONS
+from callboard.conversations._connect import saver_of, store_of
+from callboard.conversations._database import close
+from callboard.conversations._postgresql import CONNECTIONS
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._postgres import PASSWORD, Server, programs

@@ -10,7 +10,7 @@ from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdate
 from langgraph.types import interrupt
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
-from callboard.agent._history import UNANSWERED
+from callboard.conversations._history import UNANSWERED
 from callboard.testing import Recorder, ScriptedModel, calls
 
 # On trio the model runs on the background loop, in another thread, for which a virtual clock does not wait.

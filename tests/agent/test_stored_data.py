@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from callboard import AgentState, StorageError, create_react_agent
 from callboard._langgraph._serializers import OutlineSerializer, StrictSerializer
-from callboard.agent._conversation._stored_types import named_types
+from callboard.conversations._stored_types import named_types
 from callboard.testing import Recorder, ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from callboard.engines import Body
+from callboard.extend import Body
 from callboard_actors.process import Processes
 from callboard_actors.remote import RemoteEngine
 

@@ -17,7 +17,7 @@ from callboard._cli._recording_files import find_recording, recording_name, reco
 from callboard._cli._shown_text import CommandError
 from callboard._cli._tally import percentile
 from callboard._cli._waterfall import ASCII, Scale, bar
-from callboard.telemetry._timeline import RecordedAttempt, RecordedCall, Wait
+from callboard.telemetry._recording._timeline import RecordedAttempt, RecordedCall, Wait
 
 from ._commands import Project
 

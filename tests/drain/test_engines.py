@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from callboard import CallPolicy, Drained, ToolNode, UnknownCall, create_react_agent, drain_on_signal
-from callboard.engines import Bodies, Body, EngineError, Seat
+from callboard.extend import Bodies, Body, EngineError, Seat
 from callboard.testing import FakeEngine, ScriptedModel, calls
 from callboard_actors.process import Processes
 

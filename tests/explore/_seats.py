@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.workers import _hostile as hostile
 
-from callboard.engines import Body, EngineError
+from callboard.extend import Body, EngineError
 from callboard_actors.process import Confine, Processes
 
 from ._watch import Complaint, run_on

@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard_actors._fleet._lease import Lease
+from callboard_actors._server.fleet._lease import Lease
 
 from . import WORLDS
 from ._fleets import Rolling, Step, one_owner_acts_at_a_time, play

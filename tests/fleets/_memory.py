@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from callboard_actors._clerk import AwayError
-from callboard_actors._fleet._line import Address, Common, Owned
-from callboard_actors._fleet._store import FleetStore
+from callboard_actors._server._client import AwayError
+from callboard_actors._server.fleet._line import Address, Common, Owned
+from callboard_actors._server.fleet._store import FleetStore
 
 SECRET = "a secret of at least sixteen bytes"
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard import Actor, ActorDiedError, CallPolicy, ToolNode, child, cleanup, fencing_token, handler, keyed
-from callboard_actors._fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTEST, Lease
+from callboard_actors._server.fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTEST, Lease
 
 from ._memory import MemoryFleet, MemoryServer
 from ._world import LOGS, Counter, Log, until

@@ -9,7 +9,7 @@ import pytest
 
 from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, keyed
 from callboard.testing import tool_call
-from callboard_actors._fleet._letters import ForgedError, Letter, Seal
+from callboard_actors._server.fleet._letters import ForgedError, Letter, Seal
 
 from ._memory import SECRET, MemoryFleet, MemoryServer
 from ._world import LOGS, Counter, Log, until
@@ -116,7 +116,7 @@ def _rob(server: MemoryServer) -> None:
 @pytest.mark.backends("asyncio")
 async def test_a_state_of_an_owner_that_was_replaced_is_refused(server: MemoryServer) -> None:
     """By the server, which knows the token of the next one."""
-    from callboard_actors._fleet._line import Owned
+    from callboard_actors._server.fleet._line import Owned
 
     lines = [MemoryFleet(server)._line() for _ in range(2)]
     owned: list[Owned] = []

@@ -21,7 +21,7 @@ from callboard import (
     running,
 )
 from callboard.actors import _cell
-from callboard.actors._tenancy import FleetCell
+from callboard.actors._fleet_host import FleetCell
 from callboard.testing import tool_call
 from callboard_actors.postgres import PostgresFleet
 from callboard_actors.redis import RedisFleet

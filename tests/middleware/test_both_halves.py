@@ -11,8 +11,8 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from callboard import ToolNode, create_react_agent
+from callboard.guards._redact._vault import StoreVault
 from callboard.middleware import OutputBudget, Redact
-from callboard.middleware._redact._vault import StoreVault
 from callboard.testing import ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock

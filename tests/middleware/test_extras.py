@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from pydantic import create_model
 
 from callboard import ToolNode
-from callboard._extras import require
+from callboard._util._extras import require
 from callboard.middleware import (
     DEFAULT_DETECTORS,
     Cache,

@@ -11,7 +11,7 @@ from langgraph.prebuilt import InjectedState
 from pydantic import BaseModel, Field
 
 from callboard import CallPolicy, ToolNode, create_react_agent
-from callboard._suggestions import did_you_mean, no_such
+from callboard._util._suggestions import did_you_mean, no_such
 from callboard.middleware import (
     Cache,
     Fallback,

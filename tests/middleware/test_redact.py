@@ -23,6 +23,9 @@ from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolInvocationError, ToolNode, observe
+from callboard.guards._redact._redaction import TOKEN
+from callboard.guards._redact._values import Walk
+from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import (
     DEFAULT_DETECTORS,
     Detector,
@@ -33,9 +36,6 @@ from callboard.middleware import (
     Retry,
     StoreVault,
 )
-from callboard.middleware._redact._redaction import TOKEN
-from callboard.middleware._redact._values import Walk
-from callboard.middleware._sanitize._text import strip_invisible
 from callboard.testing import calls, tool_call
 
 WAIT = 1000

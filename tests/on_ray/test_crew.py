@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from callboard.engines import Body
+from callboard.extend import Body
 from callboard_actors.ray import _crew
 from callboard_actors.ray._terms import Terms
 

@@ -14,7 +14,7 @@ import tests.on_ray._tools as tools  # and not `from .`: workers load it by this
 from langchain_core.messages import ToolMessage
 
 from callboard import ActorDiedError, ActorStartError, CallPolicy, Drained, ToolNode, UnknownCall, child, running
-from callboard.engines import Body, EngineError
+from callboard.extend import Body, EngineError
 from callboard.testing import calls
 from callboard_actors.ray import RayEngine
 from callboard_actors.ray._held_host import HeldHost

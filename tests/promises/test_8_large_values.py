@@ -17,9 +17,10 @@ from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel, field_validator
 
 from callboard import CallEvent, CallsInterrupted, ToolNode, observe
-from callboard.middleware import Cache, Detector, Redact, RepairArguments, RequireApproval, _cache
-from callboard.middleware._cache import _canonical, _in_steps
-from callboard.middleware._sanitize import _text
+from callboard.guards._sanitize import _text
+from callboard.middleware import Cache, Detector, Redact, RepairArguments, RequireApproval
+from callboard.middleware._cache import _cache
+from callboard.middleware._cache._cache import _canonical, _in_steps
 from callboard.testing import calls
 from callboard.tools._vocabulary import ToolCallRequest
 

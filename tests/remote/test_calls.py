@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from callboard import ActorGoneError, ActorStartError, CallPolicy, ToolNode, child, running
-from callboard.engines import Body, EngineError
+from callboard.extend import Body, EngineError
 from callboard.testing import calls
 from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._link import Link
@@ -198,8 +198,8 @@ async def test_a_worker_that_is_not_confined_may_run_code_here(served: Worker) -
 
 async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its errors come with their names, its results as data."""
-    monkeypatch.setattr("callboard_actors.process._crossing.loads", _never)
-    monkeypatch.setattr("callboard_actors.process._pickles.loads", _never)
+    monkeypatch.setattr("callboard_actors._engine._codec.loads", _never)
+    monkeypatch.setattr("callboard_actors._engine._pickles.loads", _never)
     with worker(bodies.__name__, "--confine") as found:
         async with engine(found) as remote:
             with anyio.fail_after(WAIT):

@@ -165,7 +165,7 @@ def test_without_the_distribution_the_command_says_how_to_have_it(monkeypatch: p
 
 def test_bodies_do_not_find_the_secret_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the worker starts has no use for it."""
-    from callboard_actors.remote._secret import secret_from
+    from callboard_actors._util._secret import secret_from
 
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
 
@@ -177,7 +177,7 @@ def test_bodies_do_not_find_the_secret_that_a_file_has_overruled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Whoever sets both, so that other programs have it, too, has not given it to what is served."""
-    from callboard_actors.remote._secret import secret_from
+    from callboard_actors._util._secret import secret_from
 
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
     (tmp_path / "secret").write_text("another secret of sixteen bytes")
@@ -188,7 +188,7 @@ def test_bodies_do_not_find_the_secret_that_a_file_has_overruled(
 
 def test_a_secret_is_the_same_in_a_file_and_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What writes it ends it with a line break, here as there."""
-    from callboard_actors.remote._secret import secret_from
+    from callboard_actors._util._secret import secret_from
 
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes\n")
     (tmp_path / "secret").write_text("a secret of sixteen bytes\n")

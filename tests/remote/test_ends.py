@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from callboard import CallPolicy, Drained, ToolNode, UnknownCall, running
-from callboard.engines import Body, EngineError
+from callboard.extend import Body, EngineError
 from callboard.testing import calls
 
 from . import _bodies as bodies
@@ -116,7 +116,7 @@ async def test_an_agent_that_is_killed_leaves_nothing_running(served: Worker, tm
         "import anyio, sys\n"
         f"sys.path.append({str(Path(bodies.__file__).parents[bodies.__name__.count('.')])!r})\n"
         f"from {BODIES} import note_and_sleep\n"
-        "from callboard.engines import Body\n"
+        "from callboard.extend import Body\n"
         "from callboard_actors.remote import RemoteEngine\n"
         "async def main():\n"
         f"    async with RemoteEngine([{served.address!r}]) as remote:\n"

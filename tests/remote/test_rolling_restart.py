@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard.engines import Body
+from callboard.extend import Body
 
 from . import _bodies as bodies
 from ._commands import BODIES, Worker, engine

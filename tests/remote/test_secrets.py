@@ -3,8 +3,8 @@
 import pytest
 
 from callboard.middleware import Redact
-from callboard_actors._fleet._letters import ForgedError, Seal, fingerprint
-from callboard_actors.remote._secret import is_proved, proof
+from callboard_actors._server.fleet._letters import ForgedError, Seal, fingerprint
+from callboard_actors._util._secret import is_proved, proof
 
 SECRET = b"a secret of some thirty-two bytes"
 OTHERS = [SECRET + b"\0", SECRET + b"\0\0", SECRET[:-1]]

@@ -17,12 +17,12 @@ from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.tls import TLSStream
 
 from callboard import ActorStartError
-from callboard.engines import Body, EngineError
-from callboard_actors.process._frames import HEADER
+from callboard.extend import Body, EngineError
+from callboard_actors._engine._frames import HEADER
+from callboard_actors._engine._wire import MAGIC, FrameReader, Kind, as_json, frame
 from callboard_actors.remote import RemoteEngine
 from callboard_actors.remote import _handshake as handshake
 from callboard_actors.remote._tls import server_context
-from callboard_actors.remote._wire import MAGIC, FrameReader, Kind, as_json, frame
 
 from . import _bodies as bodies
 from ._commands import BODIES, SECRET, Worker, engine, worker

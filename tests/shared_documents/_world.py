@@ -10,7 +10,7 @@ import anyio
 
 from callboard import CallEvent
 from callboard.documents import SharedDocuments
-from callboard_actors._documents._store import DocumentStore
+from callboard_actors._server.documents._store import DocumentStore
 
 from ._memory import MemoryDocuments, MemoryServer
 

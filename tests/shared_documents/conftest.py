@@ -9,7 +9,7 @@ from tests.shared_limits.conftest import own_redis as own_redis
 from tests.shared_limits.conftest import postgres_url as postgres_url
 from tests.shared_limits.conftest import redis_server as redis_server
 
-from callboard_actors._documents._store import DocumentStore
+from callboard_actors._server.documents._store import DocumentStore
 from callboard_actors.postgres import PostgresDocuments
 from callboard_actors.redis import RedisDocuments
 

@@ -208,7 +208,7 @@ async def test_what_nobody_waits_for_is_said_before_a_store_is_closed(server_wor
 
 
 def _errand(rule: Rule[Any]) -> Any:
-    from callboard_actors._documents._errands import Errand
+    from callboard_actors._server.documents._errands import Errand
 
     return Errand(DOCUMENT, rule, None)
 

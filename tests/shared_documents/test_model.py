@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.documents import Found
-from callboard.middleware._circuit import Circuit, Memory, Rules, Ticket
-from callboard.middleware._circuit_documents import circuit_of, text_of
-from callboard.middleware._circuits import Admission
-from callboard.middleware._fleet_circuits import FleetCircuits
+from callboard.middleware._breaker._circuit import Circuit, Memory, Rules, Ticket
+from callboard.middleware._breaker._circuit_documents import circuit_of, text_of
+from callboard.middleware._breaker._circuits import Admission
+from callboard.middleware._breaker._fleet_circuits import FleetCircuits
 
 from ._memory import MemoryServer
 

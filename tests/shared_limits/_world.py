@@ -9,8 +9,8 @@ import anyio
 
 from callboard import Limit
 from callboard.limits import Stay, Wanted
-from callboard_actors._places._stay import HeldStay, Phase
-from callboard_actors._places._store import LimitStore
+from callboard_actors._server.limits._stay import HeldStay, Phase
+from callboard_actors._server.limits._store import LimitStore
 
 LEASE = 1.0
 """Seconds; short, because tests wait for the end of some."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.agent._postgres import Server, programs
 
-from callboard_actors._places._store import LimitStore
+from callboard_actors._server.limits._store import LimitStore
 from callboard_actors.postgres import PostgresLimits
 from callboard_actors.redis import RedisLimits
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from callboard import Limit, Rate
 from callboard.limits import Wanted
-from callboard_actors._places._gate import Gate
-from callboard_actors._places._line import Answer, Numbers
-from callboard_actors._places._stay import HeldStay, Phase
+from callboard_actors._server.limits._gate import Gate
+from callboard_actors._server.limits._line import Answer, Numbers
+from callboard_actors._server.limits._stay import HeldStay, Phase
 
 LIMIT = Limit(concurrency=1, rate=Rate(5))
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from callboard import Limit
-from callboard_actors._places._line import Line, Numbers, Op, Step
+from callboard_actors._server.limits._line import Line, Numbers, Op, Step
 from callboard_actors.postgres._limits_line import PostgresLimitLine
 from callboard_actors.redis._limits_line import RedisLimitLine
 

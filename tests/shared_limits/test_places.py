@@ -7,7 +7,7 @@ import pytest
 from tests.helpers import ask, make, make_sync
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
-from callboard_actors._places._stay import Phase
+from callboard_actors._server.limits._stay import Phase
 
 from ._world import LEASE, Asking, Stores, until
 

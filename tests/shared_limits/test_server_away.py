@@ -10,7 +10,7 @@ from tests.agent._postgres import Server
 from tests.helpers import ask, ended, make
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode
-from callboard_actors._places._stay import Phase
+from callboard_actors._server.limits._stay import Phase
 from callboard_actors.postgres import PostgresLimits
 from callboard_actors.redis import RedisLimits
 

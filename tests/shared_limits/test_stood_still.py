@@ -11,9 +11,9 @@ import pytest
 
 from callboard import Limit, Rate
 from callboard.limits import Places, Wanted
-from callboard_actors._places._gate import Gate
-from callboard_actors._places._line import Answer, Numbers
-from callboard_actors._places._stay import HeldStay
+from callboard_actors._server.limits._gate import Gate
+from callboard_actors._server.limits._line import Answer, Numbers
+from callboard_actors._server.limits._stay import HeldStay
 
 from ._process import read
 from .test_many_processes import go, options, url, waiting

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard_actors._excerpts import Excerpt, clean
+from callboard_actors._util._excerpts import Excerpt, clean
 from callboard_actors.shell._spool import SpoolReader, SpoolWriter
 
 

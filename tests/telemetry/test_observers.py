@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 
 from callboard import CallEvent, CallPolicy, RunEvent, ToolNode, create_react_agent
-from callboard._call_events import CallPhase
 from callboard._calls._observers import CarefulObserver, careful_observers, observe
+from callboard._records._events import CallPhase
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls
 

@@ -16,7 +16,7 @@ from langchain_core.tools import tool
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.telemetry import Recorder
-from callboard.telemetry import _recorder as module
+from callboard.telemetry._recording import _recorder as module
 from callboard.testing import Recorder as Tools
 from callboard.testing import ScriptedModel, backend_names, calls, tool_call
 
@@ -248,9 +248,9 @@ def _options(name: str) -> Any:
 
 def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
     """Not every model counts."""
-    from callboard._call_events import RunEvent, RunInfo
+    from callboard._records._events import RunEvent, RunInfo
     from callboard.telemetry._capture import Capture
-    from callboard.telemetry._records import Records
+    from callboard.telemetry._recording._records import Records
 
     event = RunEvent(phase="answered", run=RunInfo(number=1, agent="a", run_id="r"), time=1.0, result=AIMessage("hi"))
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.telemetry._recordings import read_recording
-from callboard.telemetry._timeline import Note, RecordedAttempt, Wait
+from callboard.telemetry._recording._recordings import read_recording
+from callboard.telemetry._recording._timeline import Note, RecordedAttempt, Wait
 
 from ._recordings import HEADER, busy, call, closed, in_order, lines, run, write
 

@@ -22,7 +22,7 @@ from callboard import (
     handler,
     idempotency_key,
 )
-from callboard._canonical import digest
+from callboard._util._canonical import digest
 from callboard.middleware import Retry, Supervise
 from callboard.testing import FakeEngine, ScriptedModel, calls, tool_call
 

@@ -11,8 +11,8 @@ from langchain_core.messages import AIMessage
 from langgraph.types import interrupt
 
 from callboard import CallsInterrupted, ToolNode
-from callboard.agent import _flow
-from callboard.agent._conversation._thread import START
+from callboard.conversations import _flow
+from callboard.conversations._thread import START
 from callboard.exceptions import DuplicateCallIdWarning
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.tools.base import _stringify
 
-from callboard.tools import _result_text
+from callboard.tools import _large_values
+from callboard.tools._large_values import writing
 from callboard.tools._portions import at_once
-from callboard.tools._result_text import writing
 
 PLAIN = (
     st.none()
@@ -84,8 +84,8 @@ def text_or_error(write: Callable[[Any], str], value: Any) -> object:
 
 def in_parts(value: Any, part: int) -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_result_text, "_PART", part)
-        patch.setattr(_result_text, "_FEW", 2)
+        patch.setattr(_large_values, "_PART", part)
+        patch.setattr(_large_values, "_FEW", 2)
         return text_or_error(lambda value: at_once(writing(value)), value)
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from callboard_actors.process._frames import HEADER, MAGIC, Kind
+from callboard_actors._engine._frames import HEADER, MAGIC, Kind
 
 CHUNK = bytes(1024 * 1024)
 

@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard_actors.process import Confine, Processes, _kernel
+from callboard_actors._engine import _kernel
+from callboard_actors.process import Confine, Processes
 
 WAIT = 20
 """Seconds for anything that has to happen some time."""

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.workers import _bodies as bodies
 
-from callboard.engines import Body
+from callboard.extend import Body
 from callboard_actors.process import Processes, WorkerDiedError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard_actors.process import _kernel
+from callboard_actors._engine import _kernel
 
 from . import _bodies
 

@@ -15,8 +15,9 @@ import pytest
 import sniffio
 
 from callboard import ActorGoneError, ActorStartError, CallboardError
-from callboard.engines import EngineError
-from callboard_actors.process import Processes, ResultLostError, WorkerDiedError, _kernel
+from callboard.extend import EngineError
+from callboard_actors._engine import _kernel
+from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
 from ._processes import WAIT, descendants

@@ -12,7 +12,8 @@ import pytest
 
 from callboard import ToolNode, running
 from callboard.testing import tool_call
-from callboard_actors.process import Confine, Processes, _readable
+from callboard_actors.process import Confine, Processes
+from callboard_actors.process._confinement import _readable
 from callboard_actors.python import python_tool
 from callboard_actors.shell import Shell
 

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.engines import Body
-from callboard_actors.process import Processes, ResultLostError, WorkerCallError, _plain_crossing
-from callboard_actors.process._frames import Kind
-from callboard_actors.process._plain_crossing import opened_plain
-from callboard_actors.process._plain_replies import returned
+from callboard.extend import Body
+from callboard_actors._engine import _plain_codec
+from callboard_actors._engine._frames import Kind
+from callboard_actors._engine._plain_codec import opened_plain
+from callboard_actors._engine._plain_replies import returned
+from callboard_actors.process import Processes, ResultLostError, WorkerCallError
 
 from . import _answers as answers
 from ._processes import WAIT, confined_here
@@ -167,8 +168,8 @@ def test_values_are_counted_as_a_parser_counts_them(value: object, most: int, pi
     """Whatever texts contain, and wherever the pieces are cut that are looked at one by one."""
     reply = json.dumps(value, ensure_ascii=False).encode(errors="replace")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_plain_crossing, "_PIECE", piece)
-        assert _plain_crossing.has_more_values(reply, most) == (_marks_of(value) > most)
+        patch.setattr(_plain_codec, "_PIECE", piece)
+        assert _plain_codec.has_more_values(reply, most) == (_marks_of(value) > most)
 
 
 def _marks_of(value: object) -> int:
@@ -204,7 +205,7 @@ async def test_a_reply_that_takes_long_to_read_does_not_hold_the_event_loop(repl
             await anyio.sleep(0.001)
             ticks += 1
 
-    opens = _plain_crossing.opener(is_plain=True)
+    opens = _plain_codec.opener(is_plain=True)
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(tick)
@@ -221,8 +222,8 @@ async def test_a_reply_that_takes_long_to_read_does_not_hold_the_event_loop(repl
 def test_each_byte_of_a_reply_is_looked_at_in_one_piece_of_bounded_size(reply: bytes, piece: int) -> None:
     """So the work is linear, whatever the bytes are; no piece is larger than its bound and the end of an escape."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_plain_crossing, "_PIECE", piece)
-        pieces = list(_plain_crossing.without_escapes(reply))
+        patch.setattr(_plain_codec, "_PIECE", piece)
+        pieces = list(_plain_codec.without_escapes(reply))
     assert len(pieces) <= -(-len(reply) // piece)
     assert all(len(one) <= piece + 1 for one in pieces)
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard_actors.process import Confine, Processes, _seccomp, _syscalls
-from callboard_actors.process._confinement import why_not
+from callboard_actors.process import Confine, Processes
+from callboard_actors.process._confinement import _seccomp, _syscalls
+from callboard_actors.process._confinement._confinement import why_not
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard.engines import Body
+from callboard.extend import Body
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies

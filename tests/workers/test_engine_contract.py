@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callboard.engines import Engine
+from callboard.extend import Engine
 from callboard.testing import EngineContract
 from callboard_actors.process import Processes
 

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.engines import Body
+from callboard.extend import Body
+from callboard_actors._engine._frames import Kind
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
-from callboard_actors.process._frames import Kind
 
 from . import _bodies as bodies
 from . import _hostile as hostile

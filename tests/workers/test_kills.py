@@ -9,8 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from callboard_actors.process import Processes, WorkerDiedError, _kernel
-from callboard_actors.process._frames import HEADER, MAGIC, Kind
+from callboard_actors._engine import _kernel
+from callboard_actors._engine._frames import HEADER, MAGIC, Kind
+from callboard_actors.process import Processes, WorkerDiedError
 
 from . import _bodies as bodies
 from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, started, zygote_of

@@ -14,10 +14,11 @@ import anyio
 import pytest
 
 from callboard import ActorStartError
-from callboard.engines import Engine
+from callboard.extend import Engine
 from callboard.testing import Backend, EngineContract
 from callboard_actors import process
-from callboard_actors.process import Confine, Processes, WorkerDiedError, _kernel
+from callboard_actors._engine import _kernel
+from callboard_actors.process import Confine, Processes, WorkerDiedError
 
 from . import _bodies as bodies
 from ._processes import WAIT, alive, descendants, only_workers_beside, running, started

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.engines import Body
+from callboard.extend import Body
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies

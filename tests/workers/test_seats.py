@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.engines import Body, EngineError
+from callboard.extend import Body, EngineError
+from callboard_actors._engine._frames import HEADER, MAGIC, Kind
 from callboard_actors.process import Processes, WorkerDiedError
-from callboard_actors.process._frames import HEADER, MAGIC, Kind
 
 from . import _bodies as bodies
 from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, started

@@ -14,8 +14,8 @@ from tests.helpers import ended, make
 
 from callboard import CallPolicy, ToolNode, observe
 from callboard.testing import calls
+from callboard_actors._engine._frames import HEADER, MAGIC, MAX_TOLD, Kind
 from callboard_actors.process import Processes, WorkerDiedError
-from callboard_actors.process._frames import HEADER, MAGIC, MAX_TOLD, Kind
 
 from . import _bodies as bodies
 from ._processes import WAIT, started

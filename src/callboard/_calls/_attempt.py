@@ -18,7 +18,7 @@ from callboard._loops._levels import Levels
 from callboard._loops._protocol import EventLoop
 from callboard._loops._start_order import StartOrder
 from callboard._loops._threads import run_in_thread
-from callboard._types import CallPolicy, Limit, ToolCallLike
+from callboard._records._policies import CallPolicy, Limit, ToolCallLike
 from callboard.exceptions import CallTimeoutError
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from callboard._loops._current import run_there
 from callboard._loops._deadline import Timed, TimeLimit, current_timed
 from callboard._loops._idle import IdleScope
 from callboard._loops._protocol import EventLoop, Scope
-from callboard._types import CallPolicy
+from callboard._records._policies import CallPolicy
 
 T = TypeVar("T")
 

@@ -7,13 +7,13 @@ from typing import Any, Generic, NoReturn, TypeVar
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard._calls._call import SupervisedCall
+from callboard._calls._draining import undertakings
 from callboard._calls._left_behind import tell_left
-from callboard._calls._under_way import undertakings
 from callboard._loops._current import current_loop
 from callboard._loops._left_tasks import LeftTasks
 from callboard._loops._protocol import ChildFn, Nursery, Scope
 from callboard._loops._watchdog import Holder, marks
-from callboard._types import OnError
+from callboard._records._policies import OnError
 from callboard.exceptions import CallError
 
 T = TypeVar("T")

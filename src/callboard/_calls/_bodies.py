@@ -4,10 +4,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from callboard._calls._under_way import PATIENCE, Undertaking, UnderWay
-from callboard._drained import Drained
+from callboard._calls._draining import PATIENCE, Undertaking, UnderWay
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._types import Body
+from callboard._records._policies import Body
+from callboard._records._reports import Drained
 from callboard.exceptions import DrainingError, EngineError
 
 

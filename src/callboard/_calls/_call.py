@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from callboard._actor_events import ActorObserver
-from callboard._call_events import CallEvent, CallPhase
 from callboard._calls._attempt import Attempt, ThreadPlaces
 from callboard._calls._call_time import CallTime
 from callboard._calls._context import Surroundings
@@ -23,7 +22,8 @@ from callboard._loops._deadline import current_timed, is_cleaning_up
 from callboard._loops._idle import alive
 from callboard._loops._protocol import ChildFn
 from callboard._loops._watchdog import Holder, marks
-from callboard._types import CallPolicy, ToolCallLike
+from callboard._records._events import CallEvent, CallPhase
+from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError
 
 T = TypeVar("T")

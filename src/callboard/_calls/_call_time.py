@@ -9,7 +9,7 @@ from typing import TypeVar
 from callboard._calls._context import Surroundings
 from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, Timed, TimeLimit
 from callboard._loops._protocol import Scope
-from callboard._types import CallPolicy, ToolCallLike
+from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 
 R = TypeVar("R")

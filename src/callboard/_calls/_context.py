@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from anyio import current_effective_deadline
 
-from callboard._call_events import RunInfo
 from callboard._calls._observers import Observers, current_observers, current_run, numbers
 from callboard._calls._progress import OnProgress
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import current_timed
 from callboard._loops._idle import is_put_off
 from callboard._loops._protocol import EventLoop
-from callboard._types import ToolCallLike
+from callboard._records._events import RunInfo
+from callboard._records._policies import ToolCallLike
 
 
 @dataclass(frozen=True, slots=True)

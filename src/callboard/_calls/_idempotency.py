@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from callboard._calls._progress import reporter
-from callboard._canonical import digest
-from callboard._types import ToolCallLike
+from callboard._records._policies import ToolCallLike
+from callboard._util._canonical import digest
 
 
 class Scope(Protocol):

@@ -16,7 +16,7 @@ from anyio import sleep_until
 
 from callboard._calls._nested_places import Holder, LoanTurn, Turnstile
 from callboard._loops._protocol import EventLoop, Wakeup
-from callboard._types import CallContext, Limit, Rate, ToolCallLike, key_function
+from callboard._records._policies import CallContext, Limit, Rate, ToolCallLike, key_function
 
 
 class NoPlaceError(Exception):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from callboard._calls._limits import NoPlaceError
 from callboard._calls._shared_limits import count_start, limiter_of
 from callboard._loops._current import current_loop
-from callboard._types import Limit, ToolCallLike, _check_type
+from callboard._records._policies import Limit, ToolCallLike, _check_type
 from callboard.exceptions import CallRejectedError
 
 

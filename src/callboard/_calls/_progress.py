@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
-from callboard._types import ToolCallLike
+from callboard._records._policies import ToolCallLike
 
 
 class Progress(NamedTuple):

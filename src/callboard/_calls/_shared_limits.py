@@ -8,9 +8,18 @@ from collections.abc import Callable, Hashable, Sequence
 
 from callboard._calls._limits import Gates, Limiter, NoPlaceError, Place, Seeing, without_key
 from callboard._calls._nested_places import Holder, Loan, LoanTurn
-from callboard._canonical import digest
 from callboard._loops._protocol import EventLoop
-from callboard._types import CallContext, KeyFunction, Limit, SharedLimits, Stay, ToolCallLike, Wanted, key_function
+from callboard._records._policies import (
+    CallContext,
+    KeyFunction,
+    Limit,
+    SharedLimits,
+    Stay,
+    ToolCallLike,
+    Wanted,
+    key_function,
+)
+from callboard._util._canonical import digest
 
 
 def limiter_of(limit: Limit, name: str, title: str) -> "Limiter | SharedLimiter":

@@ -7,7 +7,7 @@ from callboard._calls._limits import Gate
 from callboard._loops._current import current_loop
 from callboard._loops._levels import Levels
 from callboard._loops._threads import run_in_thread
-from callboard._types import Limit
+from callboard._records._policies import Limit
 
 T = TypeVar("T")
 

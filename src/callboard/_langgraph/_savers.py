@@ -10,8 +10,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard._loops._bridge import run_on_asyncio, stands_still
 from callboard._loops._current import current_loop
-from callboard._loops._door import from_sync
-from callboard._loops._to_the_end import CutOffError, to_the_end
+from callboard._loops._entry_mode import from_sync
+from callboard._loops._shielded import CutOffError, to_the_end
 from callboard.exceptions import StorageError
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from callboard._loops._left_tasks import unmarked
 from callboard._loops._protocol import ChildFn
 from callboard._loops._swallowed import SwallowedCancellation
 from callboard._loops._watchdog import Pulse
-from callboard._loops._workers import run_in_worker
+from callboard._loops._worker_threads import run_in_worker
 
 T = TypeVar("T")
 

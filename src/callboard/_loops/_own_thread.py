@@ -13,7 +13,7 @@ from anyio import CancelScope
 from anyio.lowlevel import EventLoopToken, current_token
 
 from callboard._loops._current import current_loop
-from callboard._loops._workers import outcome_in_thread
+from callboard._loops._worker_threads import outcome_in_thread
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from typing import (
     overload,
 )
 
-from callboard._suggestions import did_you_mean, suggests_keywords
-from callboard._types import check_count
+from callboard._records._policies import check_count
+from callboard._util._suggestions import did_you_mean, suggests_keywords
 from callboard.actors._reply import Reply
 from callboard.actors._resources import Resources
 

@@ -12,8 +12,8 @@ from callboard._loops._protocol import EventLoop
 from callboard._statistics import ActorStatistics
 from callboard.actors._child import ChildSpec
 from callboard.actors._held_engines import HeldEngines
-from callboard.actors._journal_snapshots import Journal, JournalSnapshots
 from callboard.actors._residents import Residents
+from callboard.actors._snapshots import Journal, JournalSnapshots
 
 
 @dataclass(frozen=True, slots=True)

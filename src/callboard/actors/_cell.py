@@ -8,17 +8,17 @@ from itertools import count
 from typing import Any
 
 from callboard._calls._call import SupervisedCall
-from callboard._fleets import Ownership
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
+from callboard._records._fleets import Ownership
 from callboard.actors._actor import Actor, Handler
 from callboard.actors._circles import refuse_circle, refuse_standstill
 from callboard.actors._deadlock import Needs
+from callboard.actors._events import WatchedAsk, watched
 from callboard.actors._inhabitant import Inhabitant
 from callboard.actors._mailbox import Mailbox, WhenFull, is_awaited_here, jumps_queue
 from callboard.actors._message import Message
 from callboard.actors._poison import Poison
-from callboard.actors._watch import WatchedAsk, watched
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
 
 _log = logging.getLogger("callboard")

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
-from callboard._fleets import Fleet
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._suggestions import suggests_keywords
-from callboard._types import (
+from callboard._records._fleets import Fleet
+from callboard._records._policies import (
     Engine,
     KeyFunction,
     LimitKey,
@@ -18,12 +17,13 @@ from callboard._types import (
     has_members_of,
     key_function,
 )
+from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._ends import Lifespan
-from callboard.actors._journal_snapshots import JournalSnapshots
 from callboard.actors._mailbox import WhenFull, check_mailbox
 from callboard.actors._restarts import RESTARTS, Restart
 from callboard.actors._snapshot_store import JOURNAL, SAVES, InJournal, InMemorySnapshots, Save, Snapshots
+from callboard.actors._snapshots import JournalSnapshots
 
 A = TypeVar("A", bound=Actor)
 

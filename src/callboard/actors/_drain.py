@@ -7,11 +7,11 @@ from functools import partial
 from anyio import sleep
 from anyio.lowlevel import checkpoint
 
-from callboard._calls._under_way import tell_of_drain
-from callboard._drained import Drained, UnknownCall
-from callboard._fleets import KeyMovedError
+from callboard._calls._draining import tell_of_drain
 from callboard._loops._current import current_loop, run_there
-from callboard._types import check_duration
+from callboard._records._fleets import KeyMovedError
+from callboard._records._policies import check_duration
+from callboard._records._reports import Drained, UnknownCall
 from callboard.actors._cell import Cell
 from callboard.actors._message import Message
 from callboard.exceptions import ActorDiedError, ActorGoneError

@@ -2,7 +2,7 @@
 
 from contextlib import AsyncExitStack
 
-from callboard._types import Engine
+from callboard._records._policies import Engine
 from callboard.exceptions import EngineError
 
 

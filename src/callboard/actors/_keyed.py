@@ -4,12 +4,12 @@ from collections.abc import AsyncGenerator, Hashable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
-from callboard._calls._under_way import PATIENCE
-from callboard._drained import Drained
+from callboard._calls._draining import PATIENCE
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._records._policies import unhashable
+from callboard._records._reports import Drained
 from callboard._statistics import ActorStatistics
-from callboard._types import unhashable
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec, check_store, child
 from callboard.actors._reference import reference_to

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from callboard._types import check_count
+from callboard._records._policies import check_count
 from callboard.actors._actor import CONTROL
 from callboard.actors._deadlock import NOTHING, Needs
 from callboard.actors._message import Message

@@ -8,7 +8,7 @@ from callboard._loops._deadline import DEFAULT_GRACE, current_timed
 from callboard._loops._left_tasks import unmarked
 from callboard._loops._protocol import EventLoop, Scope
 from callboard.actors._actor import Handler
-from callboard.actors._watch import WatchedAsk
+from callboard.actors._events import WatchedAsk
 
 State = Literal["waiting", "running", "deferred", "ended"]
 """`waiting`: in the queue. `running`: taken, or its handler runs. `deferred`: the handler ended without a reply."""

@@ -5,11 +5,11 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from callboard._calls._attempt import fenced_by
-from callboard._fleets import KeyMovedError, Ownership
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import cap_grace
+from callboard._records._fleets import KeyMovedError, Ownership
+from callboard.actors._code import Code
 from callboard.actors._message import Message
-from callboard.actors._own_code import Code
 from callboard.actors._resources import Resources
 
 T = TypeVar("T")

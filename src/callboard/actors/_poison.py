@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from callboard._canonical import digest, place_of
+from callboard._util._canonical import digest, place_of
 
 _KEPT = 100
 """Maximum number of counted calls; the least recent is dropped first."""

@@ -5,7 +5,7 @@ from inspect import signature
 from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary
 
-from callboard._suggestions import did_you_mean
+from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor, Handler, S
 from callboard.actors._cell import Cell
 

@@ -11,20 +11,20 @@ from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
-from callboard._drained import Drained
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import Scope, Spawned, Wakeup
+from callboard._records._reports import Drained
 from callboard._statistics import ActorStatistics
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
 from callboard.actors._deadlock import NOTHING, Needs
 from callboard.actors._drain import Draining
+from callboard.actors._events import tell_of_life
+from callboard.actors._fleet_host import FleetCell, Tenancy
 from callboard.actors._restarts import Backoff, Restarts, Terms
 from callboard.actors._snapshot_store import InMemorySnapshots
-from callboard.actors._tenancy import FleetCell, Tenancy
+from callboard.actors._supervised import ActorUnit, Manager, Unit, cell_for
 from callboard.actors._tree import Tree
-from callboard.actors._unit import ActorUnit, Manager, Unit, cell_for
-from callboard.actors._watch import tell_of_life
 from callboard.exceptions import ActorStartError
 
 _log = logging.getLogger("callboard")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from callboard._types import check_seconds
+from callboard._records._policies import check_seconds
 
 Restart = Literal["permanent", "transient", "temporary"]
 """Restart type of a child: restarted always; unless it ended in order; never."""

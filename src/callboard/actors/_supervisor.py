@@ -8,21 +8,21 @@ from typing import Any, NoReturn, Self, TypeVar, cast, overload
 
 from anyio import get_current_task
 
-from callboard._calls._under_way import PATIENCE
-from callboard._drained import Drained
+from callboard._calls._draining import PATIENCE
 from callboard._loops._current import current_loop, is_over
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope
-from callboard._suggestions import did_you_mean, suggests_keywords
-from callboard._types import check_count, check_seconds
+from callboard._records._policies import check_count, check_seconds
+from callboard._records._reports import Drained
+from callboard._util._suggestions import did_you_mean, suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, check_fleet, check_store, child, spec_of
 from callboard.actors._drain import Draining
 from callboard.actors._ends import End
 from callboard.actors._reference import reference_to
 from callboard.actors._restarts import SHUTDOWNS, STRATEGIES, AutoShutdown, Backoff, Restarts, Strategy, Terms
+from callboard.actors._supervised import ActorUnit, Manager, Unit
 from callboard.actors._tree import Tree
-from callboard.actors._unit import ActorUnit, Manager, Unit
 
 A = TypeVar("A", bound=Actor)
 

@@ -11,7 +11,7 @@ from callboard._loops._current import current_loop
 from callboard._loops._protocol import Scope, Spawned, Wakeup
 from callboard.actors._ends import End
 from callboard.actors._restarts import Decision, Ended, Forget, GiveUp, Restarts, ShutDown, StartAgain, Terms
-from callboard.actors._unit import Manager, Unit
+from callboard.actors._supervised import Manager, Unit
 from callboard.exceptions import ActorStartError, SupervisorError
 
 _log = logging.getLogger("callboard")

@@ -10,19 +10,19 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.types import StateSnapshot, StateUpdate
 
-from callboard._calls._under_way import PATIENCE
-from callboard._drained import Drained
+from callboard._calls._draining import PATIENCE
 from callboard._langgraph import run_config
 from callboard._langgraph._node_scope import checkpointer_in, for_all_visits
 from callboard._loops._bridge import pulled, run_from_sync
-from callboard._loops._door import entered
-from callboard.agent._conversation._database import close
-from callboard.agent._conversation._journal import SavedThread
-from callboard.agent._conversation._snapshots import history_of, snapshot_of, update
-from callboard.agent._doors import Doors
-from callboard.agent._graph import HasGraph
+from callboard._loops._entry_mode import entered
+from callboard._records._reports import Drained
+from callboard.agent._as_graph._graph import HasGraph
+from callboard.agent._entry_points import Doors
 from callboard.agent._runner import Runner, opened, saver_for
 from callboard.agent._stops import Stops
+from callboard.conversations._database import close
+from callboard.conversations._journal import SavedThread
+from callboard.conversations._snapshots import history_of, snapshot_of, update
 from callboard.tools._node import ToolNode
 from callboard.tools._workings import Workings
 

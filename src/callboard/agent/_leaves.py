@@ -12,7 +12,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
-from callboard._loops._door import from_sync, is_missing
+from callboard._loops._entry_mode import from_sync, is_missing
 from callboard._loops._threads import run_in_thread
 
 T = TypeVar("T")

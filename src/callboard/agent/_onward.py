@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.types import Send
 
-from callboard.agent._conversation._channels import State
-from callboard.agent._conversation._checkpoint import MESSAGES
-from callboard.agent._conversation._thread import Thread
-from callboard.agent._flow import END, TOOLS
-from callboard.agent._sends import Sent, Target
+from callboard.conversations._channels import State
+from callboard.conversations._checkpoint import MESSAGES
+from callboard.conversations._flow import END, TOOLS
+from callboard.conversations._sends import Sent, Target
+from callboard.conversations._thread import Thread
 from callboard.tools._unanswered import last_reply
 
 

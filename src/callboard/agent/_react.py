@@ -11,25 +11,25 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
-from callboard._callers import level_of_user
-from callboard._calls._under_way import UnderWay
-from callboard._durations import tell_of_milliseconds
+from callboard._calls._draining import UnderWay
+from callboard._calls._durations import tell_of_milliseconds
 from callboard._langgraph import arguments_of
-from callboard._suggestions import did_you_mean
-from callboard._types import OnUnknown, check_seconds
+from callboard._records._policies import OnUnknown, check_seconds
+from callboard._util._callers import level_of_user
+from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
-from callboard.agent._conversation._channels import Schema
-from callboard.agent._conversation._connect import saver_of, store_of
-from callboard.agent._conversation._stored_types import checked_types, named_types
-from callboard.agent._drawing import Builder, drawing
-from callboard.agent._flow import AFTER, BEFORE, Flow
 from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
 from callboard.agent._run import AgentPlan
 from callboard.agent._runner import Runner
-from callboard.agent._state import AgentState, AgentStateWithStructuredResponse
 from callboard.agent._stops import Stops
+from callboard.conversations._channels import Schema
+from callboard.conversations._connect import saver_of, store_of
+from callboard.conversations._drawing import Builder, drawing
+from callboard.conversations._flow import AFTER, BEFORE, Flow
+from callboard.conversations._state import AgentState, AgentStateWithStructuredResponse
+from callboard.conversations._stored_types import checked_types, named_types
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._errors import only_invalid_arguments
 from callboard.tools._node import ToolNode

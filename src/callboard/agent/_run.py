@@ -16,26 +16,26 @@ from langgraph.types import Interrupt
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, config_at, task_id_of
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard.agent._conversation._channels import Clock, Schema, goto_of
-from callboard.agent._conversation._checkpoint import MESSAGES
-from callboard.agent._conversation._journal import SavedThread
-from callboard.agent._conversation._snapshots import snapshot_of
-from callboard.agent._conversation._thread import Thread
-from callboard.agent._flow import AGENT, RESPONSE, TOOLS, Flow
-from callboard.agent._history import complete_calls, keepable, repaired
 from callboard.agent._leaves import run_leaf
 from callboard.agent._model import Asks
 from callboard.agent._onward import Ran, distinct, in_order, onward
 from callboard.agent._own_model import lending
 from callboard.agent._run_events import RunReporter
 from callboard.agent._run_input import finished_writes
-from callboard.agent._sends import Sent, check_sends, for_model, value_in
 from callboard.agent._sent_calls import run_sent_calls
 from callboard.agent._stops import Conditions
 from callboard.agent._stream_payloads import INTERRUPT as INTERRUPT
 from callboard.agent._stream_payloads import Teller
 from callboard.agent._tools_step import answer_open_calls, run_calls
 from callboard.agent._trace import Body, traced_node
+from callboard.conversations._channels import Clock, Schema, goto_of
+from callboard.conversations._checkpoint import MESSAGES
+from callboard.conversations._flow import AGENT, RESPONSE, TOOLS, Flow
+from callboard.conversations._history import complete_calls, keepable, repaired
+from callboard.conversations._journal import SavedThread
+from callboard.conversations._sends import Sent, check_sends, for_model, value_in
+from callboard.conversations._snapshots import snapshot_of
+from callboard.conversations._thread import Thread
 from callboard.tools._errors import is_control_flow
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._ledger import Ledger

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 
-from callboard._call_events import RunEvent, RunInfo, RunObserver, RunPhase
 from callboard._calls._observers import current_observers, current_run, numbers
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import EventLoop
+from callboard._records._events import RunEvent, RunInfo, RunObserver, RunPhase
 
 R = TypeVar("R")
 

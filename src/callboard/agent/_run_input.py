@@ -7,13 +7,13 @@ from langchain_core.messages import BaseMessage
 from langgraph.errors import EmptyInputError, ErrorCode, InvalidUpdateError, create_error_message
 from langgraph.types import Command
 
-from callboard._suggestions import did_you_mean
-from callboard.agent._conversation._checkpoint import MESSAGES
-from callboard.agent._conversation._journal_entries import Source
-from callboard.agent._conversation._langgraph_threads import open_calls
-from callboard.agent._conversation._thread import START, Thread
-from callboard.agent._flow import END, Flow
-from callboard.agent._sends import check_sends, nodes_in, sends_in
+from callboard._util._suggestions import did_you_mean
+from callboard.conversations._checkpoint import MESSAGES
+from callboard.conversations._flow import END, Flow
+from callboard.conversations._journal_entries import Source
+from callboard.conversations._langgraph_threads import open_calls
+from callboard.conversations._sends import check_sends, nodes_in, sends_in
+from callboard.conversations._thread import START, Thread
 from callboard.tools._answers import Answers, answers_by_id, is_by_id
 
 

@@ -5,8 +5,8 @@ from typing import Any, Literal, TypedDict
 
 from langgraph.runtime import RunControl
 
-from callboard.agent._conversation._journal import Durability
 from callboard.agent._stream import MODES
+from callboard.conversations._journal import Durability
 
 StreamModes = str | Sequence[str]
 NodeNames = Sequence[str] | Literal["*"] | None

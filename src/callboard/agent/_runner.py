@@ -15,16 +15,12 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from callboard._calls._context import surroundings
-from callboard._calls._under_way import UnderWay
+from callboard._calls._draining import UnderWay
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._loops._background import beside
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
-from callboard._loops._door import Door, entered
-from callboard.agent._conversation._actor_journal import ActorJournal
-from callboard.agent._conversation._journal import Durability, SavedThread
-from callboard.agent._conversation._saver import Saver
-from callboard.agent._conversation._thread import Thread
+from callboard._loops._entry_mode import Door, entered
 from callboard.agent._run import AgentPlan, Run
 from callboard.agent._run_events import reported
 from callboard.agent._run_input import take_in
@@ -32,6 +28,10 @@ from callboard.agent._stops import Conditions, Stops
 from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
 from callboard.agent._stream_payloads import Keys, Teller
 from callboard.agent._trace import traced
+from callboard.conversations._actor_journal import ActorJournal
+from callboard.conversations._journal import Durability, SavedThread
+from callboard.conversations._saver import Saver
+from callboard.conversations._thread import Thread
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._workings import Workings

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from callboard._langgraph._node_scope import PUSH, NodePlace, Outer
-from callboard.agent._conversation._channels import Schema, State, Write
-from callboard.agent._sends import Sent
 from callboard.agent._stream_payloads import Teller
 from callboard.agent._tools_step import CallsRun, CallStep, CallsThread, run_as_one, unknown_settled
+from callboard.conversations._channels import Schema, State, Write
+from callboard.conversations._sends import Sent
 from callboard.tools._call_record import CallRecord
 from callboard.tools._keys import keys_of
 from callboard.tools._workings import Workings

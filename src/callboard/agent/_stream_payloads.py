@@ -10,8 +10,8 @@ from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import NodePlace
-from callboard.agent._conversation._channels import Schema, State, Write
 from callboard.agent._stream import Emit, emit_nothing
+from callboard.conversations._channels import Schema, State, Write
 
 INTERRUPT = "__interrupt__"
 

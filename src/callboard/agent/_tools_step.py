@@ -12,12 +12,12 @@ from langgraph.types import Command
 
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, Outer, to_parent
 from callboard._loops._deadline import cleanup
-from callboard.agent._conversation._channels import Schema, State, Write
-from callboard.agent._conversation._thread import as_update
 from callboard.agent._entries import around_all, around_call, sent
-from callboard.agent._flow import TOOLS
-from callboard.agent._sends import Sent
 from callboard.agent._stream_payloads import Teller
+from callboard.conversations._channels import Schema, State, Write
+from callboard.conversations._flow import TOOLS
+from callboard.conversations._sends import Sent
+from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args, written_args
@@ -25,10 +25,10 @@ from callboard.tools._input import Requested, messages_in, reading
 from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._keys import naming
 from callboard.tools._ledger import Ledger
-from callboard.tools._own_methods import Entries, Entry
 from callboard.tools._portions import in_portions
 from callboard.tools._reports import CallBody
 from callboard.tools._results import ResultRules
+from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import ToolBatch
 from callboard.tools._unknown_outcome import UNKNOWN, question_about, runs_again, said_of
 from callboard.tools._workings import Workings

@@ -5,55 +5,55 @@ Each middleware gets the request of a call, and a function that runs the rest of
 
 from typing import TYPE_CHECKING
 
-from callboard._lazy import lazy
+from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
     from callboard._calls._call import note as note
+    from callboard.guards._redact._detectors import Detector as Detector
+    from callboard.guards._redact._exceptions import RedactedError as RedactedError
+    from callboard.guards._redact._redact import Redact as Redact
+    from callboard.guards._redact._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
+    from callboard.guards._redact._vault import MemoryVault as MemoryVault
+    from callboard.guards._redact._vault import StoreVault as StoreVault
+    from callboard.guards._redact._vault import Vault as Vault
+    from callboard.guards._repair._repair_arguments import RepairArguments as RepairArguments
+    from callboard.guards._sanitize._hosts import Url as Url
+    from callboard.guards._sanitize._paths import PathIn as PathIn
+    from callboard.guards._sanitize._sanitize import Sanitize as Sanitize
+    from callboard.guards._sanitize._text import Text as Text
+    from callboard.guards._sanitize._untrusted import Results as Results
     from callboard.middleware._alternatives import Value as Value
-    from callboard.middleware._approval import RequireApproval as RequireApproval
-    from callboard.middleware._approved import approved_arguments as approved_arguments
-    from callboard.middleware._breaker import CircuitBreaker as CircuitBreaker
-    from callboard.middleware._cache import Cache as Cache
+    from callboard.middleware._approval._approval import RequireApproval as RequireApproval
+    from callboard.middleware._approval._approved import approved_arguments as approved_arguments
+    from callboard.middleware._breaker._breaker import CircuitBreaker as CircuitBreaker
+    from callboard.middleware._cache._cache import Cache as Cache
     from callboard.middleware._fallback import Fallback as Fallback
     from callboard.middleware._output._output_budget import OutputBudget as OutputBudget
-    from callboard.middleware._redact._detectors import Detector as Detector
-    from callboard.middleware._redact._exceptions import RedactedError as RedactedError
-    from callboard.middleware._redact._redact import Redact as Redact
-    from callboard.middleware._redact._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
-    from callboard.middleware._redact._vault import MemoryVault as MemoryVault
-    from callboard.middleware._redact._vault import StoreVault as StoreVault
-    from callboard.middleware._redact._vault import Vault as Vault
-    from callboard.middleware._repair._repair_arguments import RepairArguments as RepairArguments
     from callboard.middleware._retry import Retry as Retry
-    from callboard.middleware._sanitize._hosts import Url as Url
-    from callboard.middleware._sanitize._paths import PathIn as PathIn
-    from callboard.middleware._sanitize._sanitize import Sanitize as Sanitize
-    from callboard.middleware._sanitize._text import Text as Text
-    from callboard.middleware._sanitize._untrusted import Results as Results
     from callboard.middleware._supervise import Supervise as Supervise
 
 _HOMES = {
     "callboard._calls._call": ("note",),
     "callboard.middleware._alternatives": ("Value",),
-    "callboard.middleware._approval": ("RequireApproval",),
-    "callboard.middleware._approved": ("approved_arguments",),
-    "callboard.middleware._breaker": ("CircuitBreaker",),
-    "callboard.middleware._cache": ("Cache",),
-    "callboard.middleware._redact._detectors": ("Detector",),
+    "callboard.middleware._approval._approval": ("RequireApproval",),
+    "callboard.middleware._approval._approved": ("approved_arguments",),
+    "callboard.middleware._breaker._breaker": ("CircuitBreaker",),
+    "callboard.middleware._cache._cache": ("Cache",),
+    "callboard.guards._redact._detectors": ("Detector",),
     "callboard.middleware._fallback": ("Fallback",),
-    "callboard.middleware._sanitize._hosts": ("Url",),
+    "callboard.guards._sanitize._hosts": ("Url",),
     "callboard.middleware._output._output_budget": ("OutputBudget",),
-    "callboard.middleware._sanitize._paths": ("PathIn",),
-    "callboard.middleware._redact._redact": ("Redact",),
-    "callboard.middleware._redact._exceptions": ("RedactedError",),
-    "callboard.middleware._redact._redaction": ("DEFAULT_DETECTORS",),
-    "callboard.middleware._repair._repair_arguments": ("RepairArguments",),
+    "callboard.guards._sanitize._paths": ("PathIn",),
+    "callboard.guards._redact._redact": ("Redact",),
+    "callboard.guards._redact._exceptions": ("RedactedError",),
+    "callboard.guards._redact._redaction": ("DEFAULT_DETECTORS",),
+    "callboard.guards._repair._repair_arguments": ("RepairArguments",),
     "callboard.middleware._retry": ("Retry",),
-    "callboard.middleware._sanitize._sanitize": ("Sanitize",),
+    "callboard.guards._sanitize._sanitize": ("Sanitize",),
     "callboard.middleware._supervise": ("Supervise",),
-    "callboard.middleware._sanitize._text": ("Text",),
-    "callboard.middleware._sanitize._untrusted": ("Results",),
-    "callboard.middleware._redact._vault": (
+    "callboard.guards._sanitize._text": ("Text",),
+    "callboard.guards._sanitize._untrusted": ("Results",),
+    "callboard.guards._redact._vault": (
         "MemoryVault",
         "StoreVault",
         "Vault",

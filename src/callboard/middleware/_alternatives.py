@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
-from callboard._calls._crossing import SyncMiddleware
-from callboard._suggestions import no_such
+from callboard._calls._sync_middleware import SyncMiddleware
+from callboard._util._suggestions import no_such
 from callboard.tools._call_output import CallNext, Output, is_output, with_entries
 from callboard.tools._chain import _is_async
 from callboard.tools._vocabulary import ToolCallRequest, msg_content_output

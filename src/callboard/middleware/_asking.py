@@ -3,9 +3,9 @@
 from typing import TypeVar
 
 from callboard._calls._call import waiting
-from callboard._documents import Away, Document, Done, Rule, SharedDocuments
 from callboard._loops._protocol import EventLoop
-from callboard._types import has_members_of
+from callboard._records._documents import Away, Document, Done, Rule, SharedDocuments
+from callboard._records._policies import has_members_of
 from callboard.exceptions import CallRejectedError
 from callboard.tools._vocabulary import ToolCallRequest
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from langchain_core.tools import BaseTool
 
-from callboard._canonical import digest, place_of
+from callboard._util._canonical import digest, place_of
 
 
 def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 import anyio
 from langchain_core.messages import ToolMessage
 
-from callboard._callers import level_of_user
 from callboard._calls._call import SupervisedCall, note, waiting
 from callboard._loops._deadline import current_timed, remaining
-from callboard._types import CallPolicy, _check_type, check_count, check_seconds
+from callboard._records._policies import CallPolicy, _check_type, check_count, check_seconds
+from callboard._util._callers import level_of_user
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import (
     ActorGoneError,

@@ -17,10 +17,9 @@ from callboard._calls._limits import NoKeyError
 from callboard._langgraph import runtime_of, scope_in_task
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._door import entered
+from callboard._loops._entry_mode import entered
+from callboard._records._policies import CallPolicy, Limit
 from callboard._statistics import Statistics
-from callboard._types import CallPolicy, Limit
-from callboard.tools._beside_calls import check_policies, check_tools, shown_by, tools_of
 from callboard.tools._call_context import context_of
 from callboard.tools._call_output import Item
 from callboard.tools._chain import Chain, chain_of, middleware_in
@@ -34,6 +33,7 @@ from callboard.tools._errors import (
 from callboard.tools._inject import inject
 from callboard.tools._input import messages_in
 from callboard.tools._invoke import check_arguments
+from callboard.tools._middleware_extras import check_policies, check_tools, shown_by, tools_of
 from callboard.tools._plan import Plan, plan_for
 from callboard.tools._progress_chunks import chunks_for
 from callboard.tools._supervision import OnFailure, Supervision

@@ -9,7 +9,7 @@ carrier, continued        inject the trace context into another process, and ext
 
 from typing import TYPE_CHECKING
 
-from callboard._lazy import lazy
+from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
     from callboard.telemetry._links import carrier as carrier
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from callboard.telemetry._logs import Logs as Logs
     from callboard.telemetry._metrics import Metrics as Metrics
     from callboard.telemetry._outcome import outcome_of as outcome_of
-    from callboard.telemetry._recorder import Recorder as Recorder
-    from callboard.telemetry._recordings import read_recording as read_recording
+    from callboard.telemetry._recording._recorder import Recorder as Recorder
+    from callboard.telemetry._recording._recordings import read_recording as read_recording
+    from callboard.telemetry._recording._timeline import ActorChange as ActorChange
+    from callboard.telemetry._recording._timeline import Closing as Closing
+    from callboard.telemetry._recording._timeline import ModelRequest as ModelRequest
+    from callboard.telemetry._recording._timeline import Note as Note
+    from callboard.telemetry._recording._timeline import Part as Part
+    from callboard.telemetry._recording._timeline import RecordedAsk as RecordedAsk
+    from callboard.telemetry._recording._timeline import RecordedAttempt as RecordedAttempt
+    from callboard.telemetry._recording._timeline import RecordedCall as RecordedCall
+    from callboard.telemetry._recording._timeline import RecordedRun as RecordedRun
+    from callboard.telemetry._recording._timeline import Recording as Recording
+    from callboard.telemetry._recording._timeline import Wait as Wait
     from callboard.telemetry._setup import Telemetry as Telemetry
     from callboard.telemetry._setup import setup as setup
-    from callboard.telemetry._timeline import ActorChange as ActorChange
-    from callboard.telemetry._timeline import Closing as Closing
-    from callboard.telemetry._timeline import ModelRequest as ModelRequest
-    from callboard.telemetry._timeline import Note as Note
-    from callboard.telemetry._timeline import Part as Part
-    from callboard.telemetry._timeline import RecordedAsk as RecordedAsk
-    from callboard.telemetry._timeline import RecordedAttempt as RecordedAttempt
-    from callboard.telemetry._timeline import RecordedCall as RecordedCall
-    from callboard.telemetry._timeline import RecordedRun as RecordedRun
-    from callboard.telemetry._timeline import Recording as Recording
-    from callboard.telemetry._timeline import Wait as Wait
     from callboard.telemetry._tracing import Tracing as Tracing
     from callboard.telemetry._tracker import FAILURES as FAILURES
     from callboard.telemetry._tracker import CallPlace as CallPlace
@@ -44,10 +44,10 @@ _HOMES = {
     "callboard.telemetry._logs": ("Logs",),
     "callboard.telemetry._metrics": ("Metrics",),
     "callboard.telemetry._outcome": ("outcome_of",),
-    "callboard.telemetry._recordings": ("read_recording",),
-    "callboard.telemetry._recorder": ("Recorder",),
+    "callboard.telemetry._recording._recordings": ("read_recording",),
+    "callboard.telemetry._recording._recorder": ("Recorder",),
     "callboard.telemetry._setup": ("Telemetry", "setup"),
-    "callboard.telemetry._timeline": (
+    "callboard.telemetry._recording._timeline": (
         "ActorChange",
         "Closing",
         "ModelRequest",

@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 import callboard.telemetry._names as names
-from callboard._call_events import CallEvent
+from callboard._records._events import CallEvent
 from callboard.exceptions import CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError
 from callboard.telemetry._capture import Capture, result_of, sendable
 from callboard.telemetry._links import CALL, link_to_call

@@ -12,8 +12,8 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 import callboard.telemetry._names as names
-from callboard._call_events import CallEvent, RunEvent
 from callboard._calls._observers import Observers, careful_observers, observed_by
+from callboard._records._events import CallEvent, RunEvent
 from callboard.telemetry._actor_metrics import ActorMetrics
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._instruments import histogram

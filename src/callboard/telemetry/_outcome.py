@@ -2,7 +2,7 @@
 
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
-from callboard._call_events import RunEvent
+from callboard._records._events import RunEvent
 from callboard.exceptions import (
     CallCancelledError,
     CallRejectedError,

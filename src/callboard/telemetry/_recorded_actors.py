@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from callboard._actor_events import ActorPhase
 from callboard.telemetry._fields import real, text, whole
-from callboard.telemetry._timeline import ActorChange, RecordedAsk
+from callboard.telemetry._recording._timeline import ActorChange, RecordedAsk
 
 _LIVES = {f"actor_{phase}": phase for phase in get_args(ActorPhase)}
 

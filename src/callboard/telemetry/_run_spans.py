@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Tracer
 
 import callboard.telemetry._names as names
-from callboard._call_events import RunEvent
+from callboard._records._events import RunEvent
 from callboard.telemetry._call_spans import Attributes, failed, of_run
 from callboard.telemetry._capture import Capture, conversation
 from callboard.telemetry._foreign_spans import Foreign, Spotter

@@ -6,7 +6,7 @@ Spans, metrics, logs, recordings and the live view all build on this tracker, so
 from collections.abc import Callable, Mapping
 from typing import Generic, Literal, Protocol, TypeVar
 
-from callboard._call_events import CallPhase
+from callboard._records._events import CallPhase
 
 Outcome = Literal["ok", "timeout", "deadline", "rejected", "error", "interrupted", "cancelled"]
 """Outcome of a call or a run. `timeout`: an attempt took too long. `deadline`: the budget of the whole was spent.

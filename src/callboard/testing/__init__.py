@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from callboard._lazy import lazy
+from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
     from callboard.testing._actors import ActorContract as ActorContract

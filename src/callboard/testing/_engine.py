@@ -13,9 +13,9 @@ from typing import Any, Self
 import anyio
 from anyio.to_thread import run_sync
 
-from callboard._drained import Drained
-from callboard.engines import Bodies, Body, Seat, arrived, carried, deliver
+from callboard._records._reports import Drained
 from callboard.exceptions import EngineError
+from callboard.extend import Bodies, Body, Seat, arrived, carried, deliver
 
 
 class FakeEngine:

@@ -12,9 +12,9 @@ import anyio
 
 import callboard.testing._engine_bodies as bodies
 from callboard._calls._observers import observe
-from callboard._types import Body, CallPolicy, Engine
-from callboard.engines import EngineError
+from callboard._records._policies import Body, CallPolicy, Engine
 from callboard.exceptions import ActorGoneError
+from callboard.extend import EngineError
 from callboard.testing._replies import calls
 from callboard.tools._node import ToolNode
 

@@ -11,18 +11,18 @@ from langchain_core.tools.base import _get_runnable_config_param
 
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._loops._current import current_loop
-from callboard._types import CallContext, Engine, KeyFunction
+from callboard._records._policies import CallContext, Engine, KeyFunction
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet, Lodging
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec, check_alone, check_grace, spec_of
-from callboard.actors._journal_snapshots import InThread
 from callboard.actors._residents import Residents
+from callboard.actors._snapshots import InThread
 from callboard.exceptions import ActorDiedError
 from callboard.tools._call_context import call_context
-from callboard.tools._elsewhere import portable, sendable
 from callboard.tools._handler_calls import IDEMPOTENT, HandlerCall
 from callboard.tools._lost_state import LostState, with_notice
+from callboard.tools._on_engine import portable, sendable
 from callboard.tools._toolkits import unpacked
 from callboard.tools._unknown_outcome import REPEATS
 from callboard.tools._vocabulary import ToolRuntime

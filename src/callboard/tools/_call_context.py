@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from callboard._types import CallContext
+from callboard._records._policies import CallContext
 from callboard.tools._vocabulary import ToolCallRequest
 
 

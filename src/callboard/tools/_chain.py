@@ -12,12 +12,12 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
 from callboard._calls._call import SupervisedCall
-from callboard._calls._crossing import SyncMiddleware, TwoHalves
-from callboard._loops._door import is_missing
-from callboard._suggestions import misspelt_in
+from callboard._calls._sync_middleware import SyncMiddleware, TwoHalves
+from callboard._loops._entry_mode import is_missing
+from callboard._util._suggestions import misspelt_in
 from callboard.tools._call_output import Item, entries_in, is_output, items_in
 from callboard.tools._errors import is_control_flow
-from callboard.tools._langchain_middleware import (
+from callboard.tools._langchain_hooks import (
     langchain_base,
     langchain_middleware,
     warn_of_ignored_hooks,

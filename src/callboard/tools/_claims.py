@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from langchain_core.messages import ToolCall
 
-from callboard._types import CallPolicy
+from callboard._records._policies import CallPolicy
 from callboard.tools._call_record import CallRecord
 from callboard.tools._node_setup import Setup
 from callboard.tools._portions import PORTION, Steps

@@ -10,7 +10,7 @@ from langgraph.errors import GraphBubbleUp, is_invalid_resume
 from pydantic import ValidationError
 
 from callboard.exceptions import CallError
-from callboard.tools._result_text import finished_without_text
+from callboard.tools._large_values import finished_without_text
 from callboard.tools._vocabulary import (
     INVALID_TOOL_NAME_ERROR_TEMPLATE,
     TOOL_CALL_ERROR_TEMPLATE,

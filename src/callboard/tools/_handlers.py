@@ -21,7 +21,7 @@ from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, 
 from opentelemetry import context as spans
 
 from callboard._loops._bridge import run_on_asyncio
-from callboard._loops._door import from_sync
+from callboard._loops._entry_mode import from_sync
 
 _log = logging.getLogger("callboard")
 _UNSET = object()

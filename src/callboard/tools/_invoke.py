@@ -33,9 +33,9 @@ from callboard.exceptions import CallError
 from callboard.tools._callbacks import ToolRun
 from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._inject import written_args
+from callboard.tools._large_values import as_content, in_words, note_without_text, takes_long, writing
 from callboard.tools._plan import ArgsModel, Plan
 from callboard.tools._portions import in_portions
-from callboard.tools._result_text import as_content, in_words, note_without_text, takes_long, writing
 from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, is_lost, question_instead, runs_again
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")

@@ -12,15 +12,15 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
 
-from callboard._calls._under_way import PATIENCE
-from callboard._drained import Drained
+from callboard._calls._draining import PATIENCE
 from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._door import entered
+from callboard._loops._entry_mode import entered
+from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
+from callboard._records._reports import Drained
 from callboard._statistics import Statistics
-from callboard._suggestions import suggests_keywords
-from callboard._types import CallPolicy, Limit, OnError, OnUnknown
+from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.tools._chain import middleware_in
@@ -30,9 +30,11 @@ from callboard.tools._input import InputKind, parse_input, reading
 from callboard.tools._ledger import Ledger
 from callboard.tools._many import ManyInputs
 from callboard.tools._node_setup import Setup
-from callboard.tools._options import Options, setup_of
 from callboard.tools._overrides import Unbuilt, check_class, remember
-from callboard.tools._own_methods import (
+from callboard.tools._portions import in_portions
+from callboard.tools._results import output_in
+from callboard.tools._setup import Options, setup_of
+from callboard.tools._subclassing import (
     Entries,
     Entry,
     beyond_entries,
@@ -49,8 +51,6 @@ from callboard.tools._own_methods import (
     rest_of_run,
     way_back,
 )
-from callboard.tools._portions import in_portions
-from callboard.tools._results import output_in
 from callboard.tools._tool_batch import ToolBatch
 from callboard.tools._toolkits import Toolkit
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime

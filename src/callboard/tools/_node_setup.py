@@ -7,18 +7,18 @@ from typing import Any
 from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
-from callboard._call_events import RunInfo
-from callboard._calls._under_way import UnderWay
-from callboard._loops._door import from_sync
-from callboard._types import OnError, ToolCallLike
+from callboard._calls._draining import UnderWay
+from callboard._loops._entry_mode import from_sync
+from callboard._records._events import RunInfo
+from callboard._records._policies import OnError, ToolCallLike
 from callboard.actors._actor_set import ActorSet
 from callboard.tools._chain import Chain, Middleware
-from callboard.tools._elsewhere import elsewhere
 from callboard.tools._errors import Judge
 from callboard.tools._handler_calls import by_reference
 from callboard.tools._inject import InjectedArgs, inject
-from callboard.tools._own_methods import Injecting
+from callboard.tools._on_engine import elsewhere
 from callboard.tools._plan import Plan, plan_for
+from callboard.tools._subclassing import Injecting
 from callboard.tools._supervision import Supervision
 from callboard.tools._tool_facts import ToolFacts
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 
-from callboard._callers import level_of_user
+from callboard._util._callers import level_of_user
 from callboard.exceptions import MiddlewareOrderWarning
 
 REVEALING = "Redact(reveal=...)"

@@ -18,7 +18,7 @@ from langchain_core.tools.base import (
 from langchain_core.utils._signature import _signature_parameters
 from pydantic import BaseModel, RootModel
 
-from callboard._loops._door import Door, is_missing
+from callboard._loops._entry_mode import Door, is_missing
 from callboard.tools._inject import InjectedArgs, injected_args
 
 Kind = Literal["async", "sync", "foreign", "foreign sync"]

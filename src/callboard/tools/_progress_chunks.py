@@ -7,7 +7,7 @@ from langgraph.runtime import Runtime
 
 from callboard._calls._progress import OnProgress, Progress
 from callboard._langgraph import NO_RUNTIME
-from callboard._types import ToolCallLike
+from callboard._records._policies import ToolCallLike
 
 _log = logging.getLogger("callboard")
 

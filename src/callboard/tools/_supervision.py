@@ -12,13 +12,11 @@ from langchain_core.runnables import RunnableConfig
 from callboard._calls._attempt import ThreadPlaces
 from callboard._calls._batch import Batch
 from callboard._calls._call import SupervisedCall, Terms
+from callboard._calls._durations import tell_of_idle_timeout, tell_of_milliseconds
 from callboard._calls._limits import Gates, Limiter
 from callboard._calls._shared_limits import SharedLimiter, limiter_of
-from callboard._durations import tell_of_idle_timeout, tell_of_milliseconds
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._statistics import Statistics
-from callboard._suggestions import no_such
-from callboard._types import (
+from callboard._records._policies import (
     CallContext,
     CallPolicy,
     Limit,
@@ -28,6 +26,8 @@ from callboard._types import (
     check_on_unknown,
     check_seconds,
 )
+from callboard._statistics import Statistics
+from callboard._util._suggestions import no_such
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 from callboard.tools._errors import Judge, error_message
 

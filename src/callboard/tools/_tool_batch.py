@@ -14,7 +14,6 @@ from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from pydantic import ValidationError
 
-from callboard._call_events import RunInfo
 from callboard._calls._attempt import Attempt
 from callboard._calls._batch import PORTION, Batch
 from callboard._calls._call import SupervisedCall, Terms
@@ -22,6 +21,7 @@ from callboard._calls._context import Surroundings, surroundings
 from callboard._calls._limits import NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._langgraph import config_for_calls, read_state, runtime_of
+from callboard._records._events import RunInfo
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._call_context import call_context, context_of
 from callboard.tools._call_output import Output
@@ -35,12 +35,12 @@ from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_k
 from callboard.tools._keys import naming
 from callboard.tools._ledger import MakesLedger
 from callboard.tools._node_setup import Setup
-from callboard.tools._own_methods import untouched
 from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
 from callboard.tools._progress_chunks import chunks_for
 from callboard.tools._reports import Reports
 from callboard.tools._results import ResultRules
+from callboard.tools._subclassing import untouched
 from callboard.tools._supervision import OnFailure, limiters_of_run
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from langchain_core.tools import BaseTool
 from pydantic import AliasChoices, BaseModel
 
-from callboard._suggestions import no_such
+from callboard._util._suggestions import no_such
 from callboard.tools._inject import injected_args
 
 Missing = Literal["error", "ignore"]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
-from callboard._types import has_members_of
+from callboard._records._policies import has_members_of
 
 
 class Toolkit(Protocol):

@@ -7,7 +7,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt
 
-from callboard._types import CallPolicy
+from callboard._records._policies import CallPolicy
 from callboard.exceptions import ActorDiedError, EngineError
 from callboard.tools._errors import error_message
 

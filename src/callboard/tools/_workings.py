@@ -11,14 +11,14 @@ from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 
-from callboard._types import CallPolicy
+from callboard._records._policies import CallPolicy
 from callboard.actors._actor_set import ActorSet
 from callboard.tools._call_record import CallRecord
 from callboard.tools._input import Requested
 from callboard.tools._ledger import Ledger
 from callboard.tools._node import ToolNode
-from callboard.tools._own_methods import Entries
 from callboard.tools._reports import Reports
+from callboard.tools._subclassing import Entries
 from callboard.tools._tool_batch import ToolBatch
 
 

@@ -12,7 +12,7 @@ that is not public.
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from callboard_actors._on_demand import on_demand
+from callboard_actors._util._on_demand import on_demand
 
 _NEEDED = ("httpx2", "lxml", "markdownify", "protego")
 if missing := [package for package in _NEEDED if find_spec(package) is None]:

@@ -1,7 +1,7 @@
 """Errors of requests, in words that a model can act on."""
 
 from callboard import CallboardError
-from callboard_actors._excerpts import clean
+from callboard_actors._util._excerpts import clean
 
 _LONGEST_URL = 300
 

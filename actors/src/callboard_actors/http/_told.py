@@ -2,7 +2,7 @@
 
 import re
 
-from callboard_actors._excerpts import clean
+from callboard_actors._util._excerpts import clean
 from callboard_actors.http._errors import shown
 from callboard_actors.http._page import Page
 from callboard_actors.http._repeat import wait_asked_by

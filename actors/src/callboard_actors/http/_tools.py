@@ -7,7 +7,7 @@ import anyio
 import anyio.to_thread
 
 from callboard import Actor, handler, remaining
-from callboard_actors._excerpts import clean
+from callboard_actors._util._excerpts import clean
 from callboard_actors.http._answer import Answer, artifact_of
 from callboard_actors.http._client import HttpClient, request_of
 from callboard_actors.http._errors import HttpError

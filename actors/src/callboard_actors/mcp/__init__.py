@@ -8,7 +8,7 @@ The session belongs to a task of its own. All callers share it, and it is opened
 
 from typing import TYPE_CHECKING
 
-from callboard_actors._on_demand import on_demand
+from callboard_actors._util._on_demand import on_demand
 
 if TYPE_CHECKING:
     from callboard_actors.mcp._content import McpArtifact as McpArtifact

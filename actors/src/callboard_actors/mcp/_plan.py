@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 from mcp_types import LoggingLevel
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from callboard_actors._server_store import check_seconds
+from callboard_actors._server._store import check_seconds
 from callboard_actors.mcp._link import Link, watched
 from callboard_actors.mcp._targets import Command, Given, Target, Url
 

@@ -12,7 +12,7 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, EngineError, Keyed, child, keyed
-from callboard_actors._extras import needs
+from callboard_actors._util._extras import needs
 from callboard_actors.mcp._library import Library, T
 from callboard_actors.mcp._memory import SeenSessions
 from callboard_actors.mcp._options import check_options

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from callboard_actors._environment import variables
+from callboard_actors._util._environment import variables
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ and is cancelled when the client cancels it. Questions to a person go to the cli
 
 from typing import TYPE_CHECKING
 
-from callboard_actors._on_demand import on_demand
+from callboard_actors._util._on_demand import on_demand
 
 if TYPE_CHECKING:
     from callboard_actors.mcp_service._app import McpApp as McpApp

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from callboard_actors._command_app import Backend, command_app
+from callboard_actors._util._command_app import Backend, command_app
 from callboard_actors.mcp_service._token import TOKEN
 
 app = command_app()

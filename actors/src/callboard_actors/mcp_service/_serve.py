@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import sniffio
 
 from callboard import Drained
-from callboard_actors._extras import needs
+from callboard_actors._util._extras import needs
 from callboard_actors.mcp_service._token import Token, check_token
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from callboard_actors._documents._desk import WhileAway
-from callboard_actors._documents._store import DocumentStore
+from callboard_actors._server.documents._desk import WhileAway
+from callboard_actors._server.documents._store import DocumentStore
 from callboard_actors.postgres._where import checked
 
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from callboard.documents import EVERYBODY, Document
-from callboard_actors._documents._line import Shelved, Swap
+from callboard_actors._server.documents._line import Shelved, Swap
 from callboard_actors.postgres._connection import PostgresConnection
 
 _PATIENCE = 2.0

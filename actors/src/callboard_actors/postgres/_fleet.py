@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from callboard_actors._fleet._store import FleetStore
+from callboard_actors._server.fleet._store import FleetStore
 from callboard_actors.postgres._where import checked
 
 

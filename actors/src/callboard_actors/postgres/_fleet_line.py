@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from callboard_actors._fleet._line import Address, Common, Owned
+from callboard_actors._server.fleet._line import Address, Common, Owned
 from callboard_actors.postgres._server import PostgresServer
 
 _SCRIPT = files("callboard_actors.postgres").joinpath("_fleet.sql")

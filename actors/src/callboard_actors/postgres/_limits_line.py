@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from typing import Any
 
-from callboard_actors._places._line import Answer, Step
+from callboard_actors._server.limits._line import Answer, Step
 from callboard_actors.postgres._connection import PostgresConnection
 
 _STEP = "SELECT callboard_limits_step_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"

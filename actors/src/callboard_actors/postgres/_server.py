@@ -10,7 +10,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from callboard import StorageError
-from callboard_actors._clerk import AwayError
+from callboard_actors._server._client import AwayError
 
 _LEAST = 13
 """Oldest supported version of PostgreSQL."""

@@ -18,20 +18,20 @@ if sys.platform in ("win32", "emscripten", "wasi"):
 # Loaded on first use: the zygote and every spawned worker import this package, and each import costs them time and
 # memory.
 if TYPE_CHECKING:
-    from callboard_actors.process._confine import Confine as Confine
-    from callboard_actors.process._errors import ResultLostError as ResultLostError
-    from callboard_actors.process._errors import WorkerCallError as WorkerCallError
-    from callboard_actors.process._errors import WorkerDiedError as WorkerDiedError
+    from callboard_actors._engine._errors import ResultLostError as ResultLostError
+    from callboard_actors._engine._errors import WorkerCallError as WorkerCallError
+    from callboard_actors._engine._errors import WorkerDiedError as WorkerDiedError
+    from callboard_actors.process._confinement._confine import Confine as Confine
     from callboard_actors.process._pool import Processes as Processes
 
 __all__ = ["Confine", "Processes", "ResultLostError", "WorkerCallError", "WorkerDiedError"]
 
 _HOMES = {
-    "Confine": "callboard_actors.process._confine",
+    "Confine": "callboard_actors.process._confinement._confine",
     "Processes": "callboard_actors.process._pool",
-    "ResultLostError": "callboard_actors.process._errors",
-    "WorkerCallError": "callboard_actors.process._errors",
-    "WorkerDiedError": "callboard_actors.process._errors",
+    "ResultLostError": "callboard_actors._engine._errors",
+    "WorkerCallError": "callboard_actors._engine._errors",
+    "WorkerDiedError": "callboard_actors._engine._errors",
 }
 
 

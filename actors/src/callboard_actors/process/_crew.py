@@ -16,14 +16,14 @@ import sniffio
 from anyio.abc import TaskGroup
 
 from callboard import ActorGoneError, ActorStartError
-from callboard.engines import Body
+from callboard.extend import Body
+from callboard_actors._engine._errors import WorkerDiedError
+from callboard_actors._engine._main_module import HERE, main_module
+from callboard_actors._engine._queue import Idle
 from callboard_actors.process._commands import Command
-from callboard_actors.process._confine import INIT
-from callboard_actors.process._errors import WorkerDiedError
+from callboard_actors.process._confinement._confine import INIT
 from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._held_zygote import HeldZygote, UnloadableError
-from callboard_actors.process._idle import Idle
-from callboard_actors.process._main_module import HERE, main_module
 from callboard_actors.process._settings import Settings, Terms
 
 _NAME = "Processes"

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from socket import socket
 from typing import TYPE_CHECKING, NoReturn
 
-from callboard_actors.process import _kernel, _seat, _worker
+from callboard_actors._engine import _kernel
+from callboard_actors.process import _seat, _worker
 from callboard_actors.process._exits import end_after
 from callboard_actors.process._settings import Settings
 
 if TYPE_CHECKING:
-    from callboard_actors.process._confinement import Confinement
+    from callboard_actors.process._confinement._confinement import Confinement
 
 
 class Forks:

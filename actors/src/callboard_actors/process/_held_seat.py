@@ -7,14 +7,14 @@ from typing import Any
 
 import anyio
 
-from callboard.engines import Body, carried, deliver
-from callboard_actors.process._crossing import packed
-from callboard_actors.process._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
-from callboard_actors.process._frames import GarbageError, Header, Kind, call, frame
+from callboard.extend import Body, carried, deliver
+from callboard_actors._engine._codec import packed
+from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
+from callboard_actors._engine._frames import GarbageError, Header, Kind, call, frame
+from callboard_actors._engine._plain_codec import opener
+from callboard_actors._engine._variables import Variables
 from callboard_actors.process._held_worker import HeldWorker, hand_on
-from callboard_actors.process._plain_crossing import opener
 from callboard_actors.process._settings import Terms
-from callboard_actors.process._variables import Variables
 
 _WORDS = 1_000
 """Undelivered events kept for one call; when there are more, the oldest are dropped."""

@@ -11,15 +11,15 @@ from typing import Any
 
 import anyio
 
-from callboard.engines import NonsenseError
-from callboard_actors.process._frames import (
+from callboard.extend import NonsenseError
+from callboard_actors._engine._frames import (
     NOTEBOOK,
     GarbageError,
     Kind,
     frame,
 )
-from callboard_actors.process._incoming import incoming
-from callboard_actors.process._kernel import resident, shared_number
+from callboard_actors._engine._kernel import resident, shared_number
+from callboard_actors._engine._socket_reader import incoming
 from callboard_actors.process._reader import FrameReader, told_by
 from callboard_actors.process._settings import Terms
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import anyio
 
 from callboard import ActorStartError
-from callboard_actors.process import _kernel
+from callboard_actors._engine import _kernel
+from callboard_actors._engine._frames import Kind, frame
 from callboard_actors.process._commands import COMMAND, REPORT, Command, Report
-from callboard_actors.process._confine import CannotConfineError, Confine
-from callboard_actors.process._frames import Kind, frame
+from callboard_actors.process._confinement._confine import CannotConfineError, Confine
 from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._settings import Settings
 
 if TYPE_CHECKING:
-    from callboard_actors.process._bubblewrap import Inside
+    from callboard_actors.process._confinement._bubblewrap import Inside
 
 _NAME = "Processes"
 _TO_END = 3.0
@@ -250,7 +250,7 @@ def _started(control: socket.socket, confine: Confine | None) -> tuple["subproce
     command = [sys.executable, "-c", code]
     if confine is None or not confine.in_bubblewrap:
         return _run(command, control, confine), None
-    from callboard_actors.process._bubblewrap import Inside, wrapped
+    from callboard_actors.process._confinement._bubblewrap import Inside, wrapped
 
     process = _run(wrapped(command, confine), control, confine)
     return process, Inside(process.pid)
@@ -282,7 +282,7 @@ def _above_standard(end: socket.socket) -> socket.socket:
 
 async def _ended_at_once(confine: Confine | None) -> ActorStartError:
     if confine is not None and confine.in_bubblewrap:
-        from callboard_actors.process._bubblewrap import why_it_failed
+        from callboard_actors.process._confinement._bubblewrap import why_it_failed
 
         if (reason := await why_it_failed(confine)) is not None:
             return ActorStartError(_NAME, reason, never=True)

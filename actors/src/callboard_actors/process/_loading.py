@@ -8,9 +8,9 @@ import traceback
 from contextlib import suppress
 from socket import socket
 
-from callboard_actors.process import _main_module
+from callboard_actors._engine import _main_module
+from callboard_actors._engine._frames import receive_frame
 from callboard_actors.process._commands import REPORT, Report
-from callboard_actors.process._frames import receive_frame
 from callboard_actors.process._settings import Settings
 
 _HELD_IN_WORDS = "starts a thread, which a fork would lose; leave it to the workers"

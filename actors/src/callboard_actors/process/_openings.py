@@ -1,13 +1,13 @@
 """Crews of a pool in all event loops that have it open, and the modules that they preload."""
 
 from callboard import ActorStartError
-from callboard_actors import _openings
+from callboard_actors._engine import _opened
+from callboard_actors._engine._main_module import why_no_pool
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._main_module import why_no_pool
 from callboard_actors.process._settings import Terms
 
 
-class Openings(_openings.Openings[Crew]):
+class Openings(_opened.Openings[Crew]):
     """Crews of a pool, one per event loop."""
 
     def __init__(self, terms: Terms) -> None:

@@ -7,21 +7,21 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
 import anyio
 
-from callboard.engines import Body, carried, deliver
-from callboard_actors._lost_cleanup import warn_of_lost_cleanup
-from callboard_actors._openings import OpenedEngine
-from callboard_actors.process import _kernel
-from callboard_actors.process._confine import Confine
+from callboard.extend import Body, carried, deliver
+from callboard_actors._engine import _kernel
+from callboard_actors._engine._codec import check, module_of, name_of, packed
+from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
+from callboard_actors._engine._frames import Kind, call
+from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
+from callboard_actors._engine._opened import OpenedEngine
+from callboard_actors._engine._plain_codec import opener
+from callboard_actors._engine._variables import Variables
+from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._crossing import check, module_of, name_of, packed
-from callboard_actors.process._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
-from callboard_actors.process._frames import Kind, call
 from callboard_actors.process._held_seat import HeldSeat
 from callboard_actors.process._held_worker import BrokenError, HeldWorker
 from callboard_actors.process._openings import Openings
-from callboard_actors.process._plain_crossing import opener
 from callboard_actors.process._settings import Terms
-from callboard_actors.process._variables import Variables
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from anyio.lowlevel import checkpoint
 
-from callboard_actors.process._frames import HEADER, MAX_TOLD, GarbageError, Header, Kind, header_of
-from callboard_actors.process._incoming import Incoming
+from callboard_actors._engine._frames import HEADER, MAX_TOLD, GarbageError, Header, Kind, header_of
+from callboard_actors._engine._socket_reader import Incoming
 
 _CHUNK: Final = 64 * 1024
 _FRAMES_IN_A_ROW: Final = 32

@@ -7,12 +7,12 @@ from os import _exit  # bound at import: user code may replace attributes of `os
 from socket import socket
 from typing import Any, Protocol
 
-from callboard.engines import arrived
+from callboard.extend import arrived
+from callboard_actors._engine._frames import NOTEBOOK, Kind, parts_of
+from callboard_actors._engine._pickles import loads
+from callboard_actors._engine._variables import set_all
 from callboard_actors.process._exits import exit_code, flush
-from callboard_actors.process._frames import NOTEBOOK, Kind, parts_of
-from callboard_actors.process._pickles import loads
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._variables import set_all
 from callboard_actors.process._voice import Voice
 from callboard_actors.process._worker import Replies, bounded, prepare, replies_of, without_own_frame
 
@@ -57,7 +57,7 @@ class _Seat:
             await self._listen(_starts_on_asyncio())
 
     async def _listen(self, start: _Starts) -> None:
-        from callboard_actors.process._incoming import incoming
+        from callboard_actors._engine._socket_reader import incoming
         from callboard_actors.process._reader import FrameReader
 
         reader = FrameReader(incoming(self._sock), _MOST)

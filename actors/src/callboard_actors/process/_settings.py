@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from callboard_actors.process import _kernel
-from callboard_actors.process._confine import Confine
-from callboard_actors.process._main_module import MainModule
+from callboard_actors._engine import _kernel
+from callboard_actors._engine._main_module import MainModule
+from callboard_actors.process._confinement._confine import Confine
 
 # Fewer files than this, and a worker fails before its first call.
 _OWN_FILES = 16

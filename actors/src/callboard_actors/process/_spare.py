@@ -9,7 +9,8 @@ import signal
 from socket import socket
 from typing import NoReturn
 
-from callboard_actors.process import _kernel, _seat, _worker
+from callboard_actors._engine import _kernel
+from callboard_actors.process import _seat, _worker
 from callboard_actors.process._commands import COMMAND, GIVEN, Command, Report
 from callboard_actors.process._exits import end_after, flush
 from callboard_actors.process._loading import load, received_settings, tell, tell_failure

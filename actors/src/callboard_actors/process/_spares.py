@@ -13,9 +13,9 @@ from select import POLLIN, poll
 from socket import MSG_DONTWAIT, send_fds, socket, socketpair
 from typing import Final
 
-from callboard_actors.process import _kernel
+from callboard_actors._engine import _kernel
+from callboard_actors._engine._frames import Kind, frame, receive_exactly
 from callboard_actors.process._commands import COMMAND, REPORT, Command, Report
-from callboard_actors.process._frames import Kind, frame, receive_exactly
 from callboard_actors.process._loading import FatalError
 from callboard_actors.process._settings import Settings
 

@@ -9,7 +9,7 @@ from functools import partial
 from socket import socket
 from typing import Any
 
-from callboard_actors.process._frames import MAX_TOLD, Kind, frame
+from callboard_actors._engine._frames import MAX_TOLD, Kind, frame
 
 
 class Voice:

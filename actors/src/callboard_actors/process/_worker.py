@@ -12,14 +12,14 @@ from io import TextIOWrapper
 from socket import socket
 from typing import Any, Protocol
 
-from callboard.engines import arrived
-from callboard_actors.process import _kernel
+from callboard.extend import arrived
+from callboard_actors._engine import _kernel
+from callboard_actors._engine._frames import NOTEBOOK, Kind, parts_of, receive_frame
+from callboard_actors._engine._pickles import loads
+from callboard_actors._engine._variables import set_all
 from callboard_actors.process._exits import flush
-from callboard_actors.process._frames import NOTEBOOK, Kind, parts_of, receive_frame
-from callboard_actors.process._pickles import loads
 from callboard_actors.process._sent_file import set_sent_file
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._variables import set_all
 from callboard_actors.process._voice import Voice
 
 Tell = Callable[[dict[str, Any]], None]
@@ -100,10 +100,10 @@ def _outcome(call: bytes | bytearray, tell: Tell, backend: str, replies: Replies
 def replies_of(settings: Settings) -> Replies:
     """Return the encoding of replies; its module was preloaded by the zygote."""
     if settings.terms.confine is None:
-        from callboard_actors.process import _pickled_replies
+        from callboard_actors._engine import _pickled_replies
 
         return _pickled_replies
-    from callboard_actors.process import _plain_replies
+    from callboard_actors._engine import _plain_replies
 
     return _plain_replies
 

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from socket import socket, socketpair
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
-from callboard_actors.process import _kernel
+from callboard_actors._engine import _kernel
+from callboard_actors._engine._frames import receive_exactly
 from callboard_actors.process._commands import COMMAND, GIVEN, Command, Report
-from callboard_actors.process._confine import CannotConfineError
-from callboard_actors.process._frames import receive_exactly
+from callboard_actors.process._confinement._confine import CannotConfineError
 from callboard_actors.process._loading import FatalError, load, received_settings, tell, tell_failure
 from callboard_actors.process._settings import Settings
 
 if TYPE_CHECKING:
-    from callboard_actors.process._confinement import Confinement
+    from callboard_actors.process._confinement._confinement import Confinement
 
 _ORPHANS_TIME: Final = 1.0
 """Seconds after which a worker's end is reported although a child of it remains, such as one stuck in the kernel."""
@@ -116,9 +116,9 @@ def _confinement(settings: Settings) -> "Confinement | None":
     if settings.terms.confine is None:
         return None
     # Imported only if needed, since imports cost memory; and here, so that all forks share them.
-    from callboard_actors.process import _plain_replies as _plain_replies
+    from callboard_actors._engine import _plain_replies as _plain_replies
     from callboard_actors.process import _reader as _reader
-    from callboard_actors.process._confinement import Confinement
+    from callboard_actors.process._confinement._confinement import Confinement
 
     importlib.import_module(settings.backend)  # before the confinement: importing trio starts a compiler
     try:

@@ -7,7 +7,7 @@ Each conversation has an interpreter of its own, in a confined worker process, w
 
 from typing import TYPE_CHECKING
 
-from callboard_actors._on_demand import on_demand
+from callboard_actors._util._on_demand import on_demand
 
 if TYPE_CHECKING:
     from callboard_actors.python._python import Python as Python

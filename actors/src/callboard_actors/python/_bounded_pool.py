@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 
-from callboard.engines import Body, EngineError, Seat
+from callboard.extend import Body, EngineError, Seat
 from callboard_actors.process import Processes
 
 _TO_ANSWER = 10.0

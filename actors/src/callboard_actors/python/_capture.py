@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import Any, TextIO
 
-from callboard_actors._excerpts import Excerpt
+from callboard_actors._util._excerpts import Excerpt
 
 _CHUNK = 64 * 1024
 _MOST_AT_END = 64

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Iterable
 
-from callboard_actors._excerpts import Excerpt
+from callboard_actors._util._excerpts import Excerpt
 from callboard_actors.python._cells import again, is_cell
 
 _MOST = 4000

@@ -10,7 +10,7 @@ from os import _exit  # imported now, because a cell may replace it in `os`
 from typing import Any, cast
 
 from callboard import Actor, handler, remaining
-from callboard_actors._numbers import check_counts, check_durations
+from callboard_actors._util._numbers import check_counts, check_durations
 from callboard_actors.python._answer import answer
 from callboard_actors.python._interpreter import Interpreter, own_process
 from callboard_actors.python._pictures import Budget

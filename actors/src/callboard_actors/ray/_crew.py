@@ -10,8 +10,8 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
 from callboard import ActorGoneError, ActorStartError
-from callboard.engines import Body, EngineError
-from callboard_actors.process._idle import Idle
+from callboard.extend import Body, EngineError
+from callboard_actors._engine._queue import Idle
 from callboard_actors.ray._cluster import disconnect
 from callboard_actors.ray._held_host import HeldHost, NoRoomError
 from callboard_actors.ray._room import what_lacks

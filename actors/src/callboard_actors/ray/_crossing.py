@@ -13,11 +13,11 @@ from typing import Any, Literal, cast
 
 from ray import cloudpickle
 
-from callboard.engines import Body, EngineError
-from callboard_actors.process._main_module import NAMES
-from callboard_actors.process._names import found_behind, way_to
-from callboard_actors.process._pickles import loads
-from callboard_actors.process._remade import is_read_again, pickled
+from callboard.extend import Body, EngineError
+from callboard_actors._engine._exceptions import is_read_again, pickled
+from callboard_actors._engine._main_module import NAMES
+from callboard_actors._engine._names import found_behind, way_to
+from callboard_actors._engine._pickles import loads
 
 Reply = tuple[Literal["value", "raised", "lost", "unread"], bytes]
 """Encoded outcome of a body: a pickle, or the reason why there is none."""

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from callboard.engines import Body
-from callboard_actors._openings import OpenedEngine, Openings
+from callboard.extend import Body
+from callboard_actors._engine._opened import OpenedEngine, Openings
 from callboard_actors.ray._cluster import connect
 from callboard_actors.ray._crew import Crew
 from callboard_actors.ray._crossing import check

@@ -14,8 +14,8 @@ from anyio.to_thread import run_sync
 from ray.exceptions import RayError
 
 from callboard import ActorStartError
-from callboard.engines import Body, EngineError, carried, deliver
-from callboard_actors._own_task import finish
+from callboard.extend import Body, EngineError, carried, deliver
+from callboard_actors._util._own_task import finish
 from callboard_actors.ray._crossing import Reply, opened, packed
 from callboard_actors.ray._host import Hello, Host, Word, here
 from callboard_actors.ray._refs import Bell, value_of

@@ -12,8 +12,8 @@ from importlib.metadata import version
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
-from callboard.engines import arrived
-from callboard_actors.process._pickles import loads
+from callboard.extend import arrived
+from callboard_actors._engine._pickles import loads
 from callboard_actors.ray._crossing import Reply, raised, returned, unread
 
 _WORDS = 1_000

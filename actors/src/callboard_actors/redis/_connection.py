@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from callboard_actors._clerk import AwayError
+from callboard_actors._server._client import AwayError
 from callboard_actors.redis._server import RedisServer
 
 

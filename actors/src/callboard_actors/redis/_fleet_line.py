@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from typing import Any
 
-from callboard_actors._fleet._line import Address, Common, Owned
+from callboard_actors._server.fleet._line import Address, Common, Owned
 from callboard_actors.redis._server import RedisServer
 
 _SCRIPT = files("callboard_actors.redis").joinpath("_fleet.lua")

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from callboard_actors._places._share import Away
-from callboard_actors._places._store import LimitStore
+from callboard_actors._server.limits._share import Away
+from callboard_actors._server.limits._store import LimitStore
 from callboard_actors.redis._where import checked
 
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from typing import Any
 
-from callboard_actors._places._line import Answer, Step
+from callboard_actors._server.limits._line import Answer, Step
 from callboard_actors.redis._connection import RedisConnection
 
 # The order of KEYS in `_step.lua`.

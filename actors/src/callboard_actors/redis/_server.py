@@ -22,7 +22,7 @@ from redis.exceptions import (
 )
 
 from callboard import StorageError
-from callboard_actors._clerk import AwayError
+from callboard_actors._server._client import AwayError
 
 _LEAST = (6, 2)
 """Oldest supported version of Redis."""

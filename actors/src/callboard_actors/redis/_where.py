@@ -1,7 +1,7 @@
 """Checks of a Redis URL."""
 
-from callboard_actors._extras import needs
-from callboard_actors._server_store import check_prefix, split_url
+from callboard_actors._server._store import check_prefix, split_url
+from callboard_actors._util._extras import needs
 
 
 def checked(whose: str, url: str, prefix: object) -> str:

@@ -8,7 +8,7 @@ Works on asyncio and trio. Both sides prove that they share a secret before they
 
 from typing import TYPE_CHECKING
 
-from callboard_actors._on_demand import on_demand
+from callboard_actors._util._on_demand import on_demand
 
 # Loaded on first use: the worker processes of `callboard worker` import this package, too, and do not need the engine.
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from callboard_actors._command_app import Backend, command_app
-from callboard_actors.remote._secret import VARIABLE
+from callboard_actors._util._command_app import Backend, command_app
+from callboard_actors._util._secret import VARIABLE
 
 app = command_app()
 

@@ -5,19 +5,19 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from callboard.engines import Body, EngineError
-from callboard_actors._lost_cleanup import warn_of_lost_cleanup
-from callboard_actors._openings import OpenedEngine, Openings
-from callboard_actors.process import _crossing
-from callboard_actors.process._main_module import NAMES
-from callboard_actors.process._variables import Variables
+from callboard.extend import Body, EngineError
+from callboard_actors._engine import _codec
+from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
+from callboard_actors._engine._main_module import NAMES
+from callboard_actors._engine._open_call import NotBegunError
+from callboard_actors._engine._opened import OpenedEngine, Openings
+from callboard_actors._engine._variables import Variables
+from callboard_actors._util._secret import checked, secret_from
 from callboard_actors.remote._addresses import address
-from callboard_actors.remote._call import NotBegunError
 from callboard_actors.remote._fleet import Fleet
 from callboard_actors.remote._handshake import Wishes
 from callboard_actors.remote._held_seat import RemoteSeat
 from callboard_actors.remote._link import Terms
-from callboard_actors.remote._secret import checked, secret_from
 from callboard_actors.remote._there import name_of
 from callboard_actors.remote._tls import ClientTLS, client_context
 
@@ -111,7 +111,7 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
             TypeError: the function cannot be sent; the text says why.
         """
         _check_name(name_of(fn), title)
-        _crossing.check(fn, title)
+        _codec.check(fn, title)
         warn_of_lost_cleanup(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
@@ -124,7 +124,7 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
         """
         subject = name_of(body.fn if body.subject is None else body.subject)
         _check_name(subject, body.title)
-        pickled = _crossing.packed(body, self._terms.variables.values())
+        pickled = _codec.packed(body, self._terms.variables.values())
         with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
             return await self._run(noted, pickled, subject)
 

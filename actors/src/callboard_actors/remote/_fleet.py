@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 
 from callboard import ActorStartError
-from callboard.engines import EngineError
+from callboard.extend import EngineError
 from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._link import Link, Terms
 

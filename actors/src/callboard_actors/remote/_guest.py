@@ -9,12 +9,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import CallError, Drained, UnknownCall
-from callboard.engines import Body, Engine, EngineError, Seat, relayed
-from callboard_actors.process import _frames as inner
-from callboard_actors.process._frames import GarbageError, lost
-from callboard_actors.remote._connection import Connection
+from callboard.extend import Body, Engine, EngineError, Seat, relayed
+from callboard_actors._engine import _frames as inner
+from callboard_actors._engine._frames import GarbageError, lost
+from callboard_actors._engine._session import Connection
+from callboard_actors._engine._wire import Header, Kind, as_json, frame, from_json, parts_of
 from callboard_actors.remote._there import run_there
-from callboard_actors.remote._wire import Header, Kind, as_json, frame, from_json, parts_of
 
 _MOST_WORDS: Final = 1_000
 """Queued frames above which events are dropped. Replies are never dropped."""
@@ -224,7 +224,7 @@ class Guest:
         except CallError as error:  # for instance, its engine was closed
             return ended("unavailable", str(error))
         except Exception as error:
-            from callboard_actors.process import _pickled_replies, _plain_replies
+            from callboard_actors._engine import _pickled_replies, _plain_replies
 
             replies = _plain_replies if self._house.is_plain else _pickled_replies
             inner_kind, said = replies.raised(error)

@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 
 from anyio.abc import ByteStream
 
-from callboard_actors.process._frames import GarbageError
-from callboard_actors.remote._secret import is_proved, nonce, proof
-from callboard_actors.remote._wire import (
+from callboard_actors._engine._frames import GarbageError
+from callboard_actors._engine._wire import (
     LONGEST_WELCOME,
     PROTOCOL,
     FrameReader,
@@ -30,6 +29,7 @@ from callboard_actors.remote._wire import (
     frame,
     from_json,
 )
+from callboard_actors._util._secret import is_proved, nonce, proof
 
 T = TypeVar("T", "Wishes", "Offer")
 # The role is part of a proof. Otherwise a go-between could return the agent's own proof as the worker's.

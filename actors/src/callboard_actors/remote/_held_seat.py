@@ -4,9 +4,9 @@ from typing import Any, Protocol
 
 import anyio
 
-from callboard.engines import Body, EngineError
-from callboard_actors.process._crossing import packed
-from callboard_actors.process._variables import Variables
+from callboard.extend import Body, EngineError
+from callboard_actors._engine._codec import packed
+from callboard_actors._engine._variables import Variables
 
 
 class Runs(Protocol):

@@ -12,7 +12,7 @@ from anyio import from_thread
 from anyio.lowlevel import current_token
 from anyio.to_thread import run_sync
 
-from callboard.engines import Body, EngineError, Seat, arrived, carried, deliver
+from callboard.extend import Body, EngineError, Seat, arrived, carried, deliver
 
 
 class InProcess:

@@ -13,17 +13,12 @@ from typing import Any, Final
 import anyio
 from anyio.abc import ByteStream, SocketStream
 
-from callboard.engines import Body, carried
-from callboard_actors.process._frames import GarbageError
-from callboard_actors.process._variables import Variables
-from callboard_actors.remote import _tls
-from callboard_actors.remote._addresses import Address
-from callboard_actors.remote._call import OpenCall, outcome
-from callboard_actors.remote._connection import Connection
-from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, greet
-from callboard_actors.remote._held_seat import RemoteSeat
-from callboard_actors.remote._there import name_of
-from callboard_actors.remote._wire import (
+from callboard.extend import Body, carried
+from callboard_actors._engine._frames import GarbageError
+from callboard_actors._engine._open_call import OpenCall, outcome
+from callboard_actors._engine._session import Connection
+from callboard_actors._engine._variables import Variables
+from callboard_actors._engine._wire import (
     LONGEST_GREETING,
     LONGEST_WELCOME,
     FrameReader,
@@ -34,6 +29,11 @@ from callboard_actors.remote._wire import (
     frame,
     from_json,
 )
+from callboard_actors.remote import _tls
+from callboard_actors.remote._addresses import Address
+from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, greet
+from callboard_actors.remote._held_seat import RemoteSeat
+from callboard_actors.remote._there import name_of
 
 _logger = logging.getLogger("callboard_actors.remote")
 _PAUSE: Final = 0.05

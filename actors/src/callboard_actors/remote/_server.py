@@ -10,14 +10,14 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from anyio.streams.stapled import MultiListener
 
 from callboard import Drained
-from callboard.engines import Engine
-from callboard_actors.process._frames import GarbageError
+from callboard.extend import Engine
+from callboard_actors._engine._frames import GarbageError
+from callboard_actors._engine._session import Connection
+from callboard_actors._engine._wire import LONGEST_GREETING, FrameReader
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
-from callboard_actors.remote._connection import Connection
 from callboard_actors.remote._guest import Guest, House
 from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, admit
-from callboard_actors.remote._wire import LONGEST_GREETING, FrameReader
 
 _logger = logging.getLogger("callboard_actors.remote")
 _STRANGERS: Final = 64

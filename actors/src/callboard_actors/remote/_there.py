@@ -17,8 +17,8 @@ def run_there(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
         is_plain: encode the reply as JSON, because this worker is not trusted.
         pickled: function, arguments and context variables.
     """
-    from callboard_actors.process._pickles import loads
-    from callboard_actors.process._variables import set_all
+    from callboard_actors._engine._pickles import loads
+    from callboard_actors._engine._variables import set_all
 
     try:
         fn, args, kwargs, variables = loads(pickled)
@@ -77,9 +77,9 @@ def _raised(error: Exception, is_plain: bool) -> _OUTCOME:
 
 def _replies(is_plain: bool) -> Any:
     if is_plain:
-        from callboard_actors.process import _plain_replies
+        from callboard_actors._engine import _plain_replies
 
         return _plain_replies
-    from callboard_actors.process import _pickled_replies
+    from callboard_actors._engine import _pickled_replies
 
     return _pickled_replies

@@ -12,13 +12,13 @@ from typing import Any, Final
 import anyio
 
 from callboard import ActorStartError, Drained
-from callboard.engines import Engine
+from callboard.extend import Engine
+from callboard_actors._util._secret import secret_from
 from callboard_actors.process import Confine, Processes
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address, address
 from callboard_actors.remote._handshake import Offer
 from callboard_actors.remote._in_process import InProcess
-from callboard_actors.remote._secret import secret_from
 from callboard_actors.remote._served import served
 from callboard_actors.remote._server import Door, Server
 

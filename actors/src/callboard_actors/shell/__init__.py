@@ -8,7 +8,7 @@ other commands go on. Jobs run in the background until they end, are stopped, or
 
 from typing import TYPE_CHECKING
 
-from callboard_actors._on_demand import on_demand
+from callboard_actors._util._on_demand import on_demand
 
 if TYPE_CHECKING:
     from callboard_actors.shell._shell import Shell as Shell

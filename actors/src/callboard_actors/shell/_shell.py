@@ -13,8 +13,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from callboard import Actor, EngineError, handler, remaining
-from callboard_actors._environment import variables
-from callboard_actors._numbers import check_counts, check_durations
+from callboard_actors._util._environment import variables
+from callboard_actors._util._numbers import check_counts, check_durations
 from callboard_actors.process import Processes
 from callboard_actors.shell._bounds import check_confinement, confined
 from callboard_actors.shell._command import Ending, Order, run_command

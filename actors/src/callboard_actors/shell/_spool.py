@@ -12,7 +12,7 @@ import struct
 import tempfile
 from typing import Self
 
-from callboard_actors._excerpts import Excerpt
+from callboard_actors._util._excerpts import Excerpt
 
 _HEADER = struct.Struct("<QQ")  # bytes whose writing has begun, bytes that are written
 _TRIES = 20

@@ -10,7 +10,7 @@ The database enforces the permissions and limits of a statement. The text of a s
 
 from typing import TYPE_CHECKING
 
-from callboard_actors._on_demand import on_demand
+from callboard_actors._util._on_demand import on_demand
 
 if TYPE_CHECKING:
     from callboard_actors.sql._database import SqlDatabase as SqlDatabase

@@ -9,8 +9,8 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.store.base import BaseStore
 
 from callboard._calls._call import note
-from callboard._extras import require
-from callboard._types import check_count
+from callboard._records._policies import check_count
+from callboard._util._extras import require
 from callboard.middleware._output._blocks import shown, texts_of, with_texts
 from callboard.middleware._output._cut import CountTokens, begin_after, end_before, measure_of
 from callboard.middleware._output._outputs import Outputs, Runtime

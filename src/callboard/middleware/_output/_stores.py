@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from callboard._calls._thread_pool import Threads
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
-from callboard._loops._door import from_sync
+from callboard._loops._entry_mode import from_sync
 
 
 class StoreDoor:

@@ -1,0 +1,1 @@
+"""Shared parts of the engines: frames, codecs, sessions and calls between a process and its workers."""

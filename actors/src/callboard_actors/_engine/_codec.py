@@ -1,0 +1,139 @@
+"""Transfer of calls from the pool to its workers as pickles, and of results and exceptions back; the pool's side."""
+
+import inspect
+import io
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from callboard.extend import Body
+from callboard_actors._engine._errors import ResultLostError, add_output
+from callboard_actors._engine._frames import Kind, reason_and_details
+from callboard_actors._engine._main_module import HERE, NAMES, main_module
+from callboard_actors._engine._names import found_behind, named, way_to
+from callboard_actors._engine._pickles import loads
+
+
+class _Pickler(pickle.Pickler):
+    """Pickler that finds functions behind decorators, and rejects names of a `__main__` that workers cannot load."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        # Functions and classes are pickled by module and name. So a name that is missing in the worker's main module is
+        # detected here, not after the call was sent.
+        if hasattr(obj, "__qualname__") and getattr(obj, "__module__", None) in NAMES:
+            _check_main(obj.__module__, obj.__qualname__)
+        # The name of a decorated function leads to the decorator's result; the worker follows the same attributes.
+        if isinstance(obj, FunctionType) and not _is_its_name(obj) and (way := way_to(obj)):
+            return found_behind, (obj.__module__, obj.__qualname__, way)
+        return NotImplemented
+
+
+def _is_its_name(fn: FunctionType) -> bool:
+    """Return whether the function's name leads to it directly: the most common case, and a cheap check."""
+    return getattr(sys.modules.get(fn.__module__), fn.__qualname__, None) is fn
+
+
+def _check_main(module: str, qualname: str) -> None:
+    if main_module() is None:
+        raise pickle.PicklingError(
+            f"{qualname} is defined in __main__, which is no script or module that a worker could load (but a REPL, "
+            "a notebook, `python -c` or the __main__.py of a package); move it into a module"
+        )
+    try:
+        named(module, qualname)
+    except AttributeError as error:
+        raise pickle.PicklingError(str(error)) from error
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """Return the name of a function for error texts."""
+    if isinstance(fn, partial):
+        return name_of(fn.func)
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+
+
+def packed(body: Body, variables: Mapping[str, Any]) -> bytes:
+    """Pickle a call with its context variables; raise `TypeError` that names the part that cannot be pickled."""
+    try:
+        return _pickled((body.fn, body.args, dict(body.kwargs), variables))
+    except Exception as error:
+        # Parts are pickled one by one only after a failure, to name the part.
+        raise TypeError(_why_not(body, variables) or _refusal(body.title, "call", error)) from error
+
+
+def check(fn: Callable[..., Any], title: str) -> None:
+    """Raise `TypeError` for a function that cannot be sent to a worker, or cannot return its result from there."""
+    inner = fn.func if isinstance(fn, partial) else fn
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise TypeError(
+            f"{title!r} cannot run in a worker process: it is a generator function, whose values cannot be sent one by "
+            "one; have it return a list, and tell of its progress by callboard.progress()"
+        )
+    try:
+        _pickled(fn)
+    except Exception as error:
+        raise TypeError(_refusal(title, "function, which has to be importable by its name,", error)) from error
+
+
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def _why_not(body: Body, variables: Mapping[str, Any]) -> str | None:
+    parts: list[tuple[object, str]] = [(body.fn, "function, which has to be importable by its name,")]
+    parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(body.args, 1)]
+    parts += [(value, f"argument {name} ({_shown(value)})") for name, value in body.kwargs.items()]
+    parts += [(value, f"context variable {name} ({_shown(value)})") for name, value in variables.items()]
+    for value, what in parts:
+        try:
+            _pickled(value)
+        except Exception as error:
+            return _refusal(body.title, what, error)
+    return None
+
+
+def module_of(fn: Callable[..., Any]) -> str | None:
+    """Return the name of the module that a worker has to load for a function."""
+    if isinstance(fn, partial):
+        return module_of(fn.func)
+    module = getattr(fn, "__module__", None)
+    return HERE if module in NAMES else module
+
+
+def _refusal(title: str, what: str, error: Exception) -> str:
+    return f"{title!r} cannot run in a worker process: its {what} cannot be pickled: {error}"
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.80}"
+    except Exception:  # user-defined `__repr__`
+        return f"of type {type(value).__qualname__}"
+
+
+def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
+    """Return the result of a call, or raise its exception; raise `ResultLostError` if neither can be decoded."""
+    if kind is Kind.LOST:
+        reason, details = reason_and_details(reply)
+        lost = ResultLostError(body.title, reason, call_id=body.call_id, output=output)
+        if details:
+            lost.add_note(details)
+        raise lost
+    try:
+        found = loads(reply)
+    except Exception as error:
+        said = f"it cannot be read here: {type(error).__qualname__}({error})"
+        raise ResultLostError(body.title, said, call_id=body.call_id, output=output) from error
+    if kind is Kind.VALUE:
+        return found
+    # Raising a `BaseException` such as `KeyboardInterrupt` or a cancellation here would act on the caller's task.
+    if not isinstance(found, Exception):
+        said = f"it raised an object of type {type(found).__qualname__}"
+        raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
+    add_output(found, output)
+    raise found

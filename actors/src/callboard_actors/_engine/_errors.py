@@ -1,0 +1,116 @@
+"""Errors of calls that end without a result in their worker."""
+
+import signal
+from typing import Final, Literal
+
+from callboard import CallboardError
+from callboard.extend import EngineError
+
+TO_TELL: Final = 0.5
+"""Seconds to wait for the zygote's report of a worker's end after its socket was closed.
+
+Without a report in this time, the worker still lives and has closed the socket itself.
+"""
+_SHOWN = 2_000
+"""Characters of output in an error's note; the attribute `output` has all that was kept."""
+_OWN_SIGNALS = frozenset(
+    {
+        signal.SIGALRM,
+        signal.SIGXCPU,
+        signal.SIGSEGV,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGILL,
+        signal.SIGFPE,
+    }
+)
+"""Signals that end a process because of its own code. Others are usually sent by other processes."""
+
+
+class WorkerDiedError(EngineError):
+    """The worker process of a call ended before the call did; calls in other workers continue.
+
+    `ended` is "unavailable" if the call had not begun. It is "unknown" if it had begun, and may have had side effects.
+    `recurs` says that the call itself ended the worker, by a crash, an exit or by exceeding a limit.
+    """
+
+    def __init__(
+        self,
+        tool: str,
+        reason: str,
+        *,
+        begun: bool,
+        call_id: str | None = None,
+        exitcode: int | None = None,
+        pid: int | None = None,
+        output: str = "",
+        recurs: bool = False,
+    ) -> None:
+        ended: Literal["unknown", "unavailable"] = "unknown" if begun else "unavailable"
+        # A call that had not begun cannot be the cause, so a retry in another worker is safe.
+        super().__init__(tool, call_id, reason, ended=ended, recurs=begun and recurs)
+        self.begun = begun
+        self.exitcode = exitcode
+        """Exit code, or minus the signal number, as in `multiprocessing`; `None` if unknown."""
+        self.pid = pid
+        self.output = output
+        """Last part of the output that the call wrote to stdout and stderr."""
+        add_output(self, output)
+
+
+class ResultLostError(EngineError):
+    """A call finished in its worker with all its effects, but its result or exception could not be transferred.
+
+    `ended` is "finished".
+    """
+
+    def __init__(self, tool: str, reason: str, *, call_id: str | None = None, output: str = "") -> None:
+        super().__init__(tool, call_id, reason, ended="finished", recurs=True)
+        self.output = output
+        add_output(self, output)
+
+
+class WorkerCallError(CallboardError):
+    """A call in a confined worker raised an exception of a class that is not built into Python.
+
+    Confined workers send no pickles, so only built-in exceptions are raised here as themselves.
+    """
+
+    def __init__(self, tool: str, type_name: str, text: str) -> None:
+        self.tool = tool
+        self.type_name = type_name
+        """Qualified name of the exception's class in the worker."""
+        self.text = text
+        super().__init__(f"{tool!r} has raised {type_name}: {text}")
+
+
+def add_output(error: Exception, output: str) -> None:
+    """Add the output of a call to its error as a note."""
+    if output:
+        more = "... " if len(output) > _SHOWN else ""
+        error.add_note(f"Its stdout and stderr:\n{more}{output[-_SHOWN:]}")
+
+
+def is_own_doing(exitcode: int | None) -> bool:
+    """Return whether a process with this exit code was ended by its own code, not by another process."""
+    return exitcode is not None and (exitcode >= 0 or -exitcode in _OWN_SIGNALS)
+
+
+def end_of(exitcode: int | None, cpu: int | None) -> str:
+    """Return an error text for the end of a worker process; `cpu` is its limit of processor time in seconds."""
+    if exitcode is None:
+        return "its worker process was lost with the zygote, its parent"
+    if exitcode >= 0:
+        return f"its worker process exited with code {exitcode}"
+    if cpu is not None and -exitcode == signal.SIGXCPU:
+        return f"its worker process was killed by SIGXCPU, for it had used its {cpu} s of processor time"
+    name = _signal_name(-exitcode)
+    hint = ", which the kernel also does when memory runs out" if -exitcode == signal.SIGKILL else ""
+    return f"its worker process was killed by {name}{hint}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

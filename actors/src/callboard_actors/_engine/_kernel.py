@@ -1,0 +1,212 @@
+"""Requests to the operating system: limits, signals at a parent's death, descendants, memory and file descriptors.
+
+Linux offers more than POSIX. On other systems each function does as much as possible, and its docstring says how much.
+Options without any replacement are rejected by `Terms`.
+"""
+
+import fcntl
+import os
+import resource
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from signal import Signals
+from socket import CMSG_LEN, SCM_RIGHTS, SOL_SOCKET, socket
+from typing import Literal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+FORKS = sys.platform == "linux"
+"""`True` if a fork of a process with many modules is safe, and is told of its parent's death.
+
+On macOS, system frameworks crash in such forks. Other systems were not tested.
+"""
+TELLS_SIZE = sys.platform == "linux"
+"""`True` if the resident memory of another process can be read."""
+LIMITS_MEMORY = sys.platform != "darwin"
+"""`True` if a limit of address space is enforced; macOS accepts the limit, if at all, and ignores it."""
+
+
+def best_start() -> Literal["fork", "spawn"]:
+    """Return the default of `start`."""
+    return "fork" if FORKS else "spawn"
+
+
+def signal_when_parent_dies(number: Signals) -> bool:
+    """Let the kernel signal this process when the thread that created it ends; return `False` if unsupported."""
+    if sys.platform == "linux":
+        from callboard_actors._engine._libc import prctl
+
+        prctl(_PR_SET_PDEATHSIG, number)
+    return sys.platform == "linux"
+
+
+def adopt_orphans() -> None:
+    """Become the parent of orphaned descendants, instead of init. Linux only; otherwise do nothing."""
+    if sys.platform == "linux":
+        from callboard_actors._engine._libc import prctl
+
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def resident(pid: int) -> int:
+    """Return the bytes of a process in memory, shared pages included; 0 if it has ended. Linux only."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
+def shared_number(size: int) -> int:
+    """Create an unnamed file of `size` bytes and return its descriptor; on Linux its size is sealed."""
+    with ExitStack() as opened:
+        if sys.platform == "linux":
+            fd = os.memfd_create("callboard-begun", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        else:
+            from tempfile import TemporaryFile
+
+            with TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        opened.callback(os.close, fd)
+        # A worker shares this file. Unsealed, it could grow it without any limit, since its memory is not counted by
+        # RLIMIT_AS.
+        os.ftruncate(fd, size)
+        if sys.platform == "linux":
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        opened.pop_all()
+    return fd
+
+
+def receive_with_files(sock: socket, size: int, most: int) -> tuple[bytes, list[int]]:
+    """Receive at most `size` bytes and `most` file descriptors, which child processes will not inherit."""
+    flags = 0
+    if sys.platform == "linux":
+        from socket import MSG_CMSG_CLOEXEC
+
+        flags = MSG_CMSG_CLOEXEC
+    fds = array("i")
+    data, ancillary, _, _ = sock.recvmsg(size, CMSG_LEN(most * fds.itemsize), flags)
+    for level, kind, content in ancillary:
+        if level == SOL_SOCKET and kind == SCM_RIGHTS:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    # Systems without MSG_CMSG_CLOEXEC: a fork and exec in another thread, before this line, would inherit them.
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return data, list(fds)
+
+
+def signal_group(leader: int, number: Signals) -> None:
+    """Signal a process and the process group that it leads; ignore processes that are gone.
+
+    The caller must not have reaped the process before, or its id may be that of another process.
+    """
+    # Also the process alone: a new worker may not have created its group yet.
+    for send in (os.killpg, os.kill):
+        try:
+            send(leader, number)
+        except ProcessLookupError:
+            pass  # just forked: it leads no group yet
+        except PermissionError:
+            pass  # the remaining members belong to another user
+
+
+def bury(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
+    """Reap one child that has ended; return its id and status, or `None`. On Linux any child, otherwise one of `among`.
+
+    `first` is called with the id just before the id becomes free, so that the child's process group can still be
+    killed. On other systems than Linux the id is already free then. It may be reused if the group is empty and a
+    process starts in the same instant.
+    """
+    try:
+        if sys.platform == "linux":
+            # WNOWAIT leaves the child a zombie, which keeps its id reserved until `waitpid`.
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return None
+            first(found.si_pid)
+            return found.si_pid, os.waitpid(found.si_pid, 0)[1]
+        else:
+            for pid in among:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    first(pid)
+                    return pid, status
+    except ChildProcessError:
+        pass
+    return None
+
+
+def children() -> set[int]:
+    """Return the children of this single-threaded process, zombies included; empty if the system cannot tell."""
+    return children_of(os.getpid()) if sys.platform == "linux" else set()
+
+
+def children_of(parent: int) -> set[int]:
+    """Return the children of a single-threaded process, zombies included; empty if it has ended. Linux only."""
+    try:
+        return {int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
+    except ProcessLookupError:
+        return set()
+    except FileNotFoundError:
+        return _children_by_search(parent)  # the file depends on the kernel's configuration
+
+
+def _children_by_search(parent: int) -> set[int]:
+    entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {int(entry.name) for entry in entries if _parent_of(entry) == parent}
+
+
+def descendants_of(ancestor: int) -> set[int]:
+    """Return all descendants of a process, zombies included; empty if the system cannot tell."""
+    return _descendants_by_search(ancestor) if sys.platform == "linux" else set()
+
+
+def _descendants_by_search(ancestor: int) -> set[int]:
+    parents = {int(entry.name): _parent_of(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    found, due = set[int](), [ancestor]
+    while due:
+        above = due.pop()
+        below = {pid for pid, parent in parents.items() if parent == above} - found
+        found |= below
+        due += below
+    return found
+
+
+def _parent_of(process: Path) -> int | None:
+    try:
+        # The field after the state. The process name in parentheses may contain spaces and parentheses.
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def limit_memory(size: int) -> None:
+    """Limit the address space of this process in bytes."""
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def limit_files(count: int) -> None:
+    """Limit the number of open files of this process."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+def leave_no_core(*, for_good: bool) -> None:
+    """Disable core dumps of this process; `for_good` if its code must not raise the limit again."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0 if for_good else resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def limit_processor_time(seconds: int, *, for_good: bool) -> None:
+    """Let the kernel send SIGXCPU after `seconds` more of processor time, rounded up.
+
+    `for_good` is for untrusted code, which could ignore the signal or raise the limit: SIGKILL follows a second later.
+    """
+    # The limit counts from the start of the process; earlier calls of this worker have used a part.
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    # A hard limit cannot be raised again, so it is lowered only for workers that serve one call.
+    hard = most + 1 if for_good else resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (most, hard))

@@ -1,0 +1,168 @@
+"""Replies of confined workers, on the pool's side: JSON, read in linear time; nothing is unpickled."""
+
+import builtins
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import lru_cache, partial
+from typing import Annotated, Any, Final, Protocol, get_args, get_origin, get_type_hints
+
+import anyio
+from anyio import to_thread
+from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from callboard.extend import Body
+from callboard_actors._engine._codec import opened
+from callboard_actors._engine._errors import ResultLostError, WorkerCallError, add_output
+from callboard_actors._engine._frames import Kind
+from callboard_actors._engine._plain_replies import TEXT_BOUND
+
+_MOST_VALUES: Final = 1_000_000
+"""JSON values of one reply at most: two bytes of JSON can become a hundred bytes of memory."""
+_BETWEEN: Final = (b",", b"[", b"{")
+_PIECE: Final = 256 * 1024
+"""Bytes processed in one step, which holds the interpreter's lock. A longer reply is read in a thread."""
+_MOST_RAISED: Final = 1024 * 1024
+"""Bytes of a reply with an exception at most; its four texts at their maximum need less."""
+_MOST_ERRORS: Final = 100
+"""Validation errors included in a text. A reply could cause a million, with 200 MB of text."""
+
+_NOT_BY_TEXT: Final = (UnicodeError, BaseExceptionGroup, StopIteration, StopAsyncIteration)
+"""Exceptions that need more than a text, or that change the control flow of the task that awaits."""
+_BUILTIN: Final = {
+    name: cls
+    for name, cls in vars(builtins).items()
+    if isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, _NOT_BY_TEXT)
+}
+
+_Text = Annotated[str, StringConstraints(max_length=TEXT_BOUND)]
+
+
+class _Raised(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    module: _Text
+    type: _Text
+    text: _Text
+    traceback: _Text
+
+
+class Opener(Protocol):
+    """Reads a reply: returns the result of the call, or raises its exception."""
+
+    async def __call__(self, kind: Kind, reply: bytes | bytearray, body: Body, /, *, output: str) -> Any: ...
+
+
+def opener(*, is_plain: bool) -> Opener:
+    """Return the reader of replies; `is_plain` for workers that are not trusted."""
+    return _open_plain if is_plain else _open_pickled
+
+
+async def _open_pickled(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
+    return opened(kind, reply, body, output=output)
+
+
+async def _open_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
+    """Read a large reply in a thread; if the caller is cancelled, the thread ends by itself, in linear time."""
+    work = partial(opened_plain, kind, reply, body, output=output)
+    if len(reply) <= _PIECE:
+        return work()
+    # A limiter of its own: abandoned threads must not use up the program's.
+    return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+
+
+def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
+    """Return the result of a call, or raise an error for its exception.
+
+    Raise `WorkerCallError` for an exception that is not Python's own, and `ResultLostError` for an invalid reply.
+    """
+    if kind is Kind.LOST:
+        said = reply[:TEXT_BOUND].decode(errors="replace")
+        raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
+    try:
+        if kind is Kind.VALUE:
+            return _value(bytes(reply), _adapter_of(_plain_function(body.fn)))
+        if len(reply) > _MOST_RAISED:
+            raise ValueError(f"an exception of {len(reply)} bytes, and {_MOST_RAISED} are the most")
+        # Only four bounded texts are taken over. The class is looked up by name among Python's own.
+        found = _Raised.model_validate_json(bytes(reply))
+    except Exception as error:
+        said, cause = _told(error)
+        raise ResultLostError(
+            body.title, f"it cannot be read here: {said}", call_id=body.call_id, output=output
+        ) from cause
+    raise _error(found, body.title, output)
+
+
+def _value(reply: bytes, adapter: TypeAdapter[Any] | None) -> Any:
+    # Before parsing, which would allocate all of them.
+    if has_more_values(reply, _MOST_VALUES):
+        raise ValueError(f"it has more than {_MOST_VALUES} values")
+    return from_json(reply) if adapter is None else adapter.validate_json(reply)
+
+
+def has_more_values(reply: bytes, most: int) -> bool:
+    """Return whether JSON has more than `most` values, by counting commas and opening brackets in one pass.
+
+    Characters within texts are excluded. For invalid JSON the count is meaningless, but parsing fails afterwards.
+    """
+    # An upper bound, since marks within texts count, too. Most replies are decided here.
+    if sum(reply.count(mark) for mark in _BETWEEN) <= most:
+        return False
+    marks, quotes = 0, 0
+    for piece in without_escapes(reply):
+        parts = piece.split(b'"')
+        # Quotes delimit texts, so every second part is a text: the odd ones, or the even ones after an odd number of
+        # quotes in the pieces before.
+        bare = b"".join(parts[quotes % 2 :: 2])
+        marks += sum(bare.count(mark) for mark in _BETWEEN)
+        quotes += len(parts) - 1
+        # A value and its key have at most four quotes. This bounds the parts of a reply that consists of quotes.
+        if marks > most or quotes > 4 * (most + 1):
+            return True
+    return False
+
+
+def without_escapes(reply: bytes) -> Iterator[bytes]:
+    """Yield pieces of JSON without escaped backslashes and quotes, so that each quote left delimits a text."""
+    at = 0
+    while at < len(reply):
+        end = at + _PIECE
+        piece = reply[at:end]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape would be cut: include its second byte
+            piece += reply[end : end + 1]
+        at += len(piece)
+        yield piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+def _told(error: Exception) -> tuple[str, Exception | None]:
+    """Return a short text for an error, and the error itself unless its own text may be huge."""
+    if isinstance(error, ValidationError) and error.error_count() > _MOST_ERRORS:
+        return f"{error.error_count()} validation errors for {error.title}"[:TEXT_BOUND], None
+    return str(error)[:TEXT_BOUND], error
+
+
+def _error(found: _Raised, title: str, output: str) -> Exception:
+    cls = _BUILTIN.get(found.type) if found.module == "builtins" else None
+    error = WorkerCallError(title, found.type, found.text) if cls is None else cls(found.text)
+    error.add_note(f"In a confined worker process:\n{found.traceback}")
+    add_output(error, output)
+    return error
+
+
+def _plain_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn
+
+
+@lru_cache(maxsize=256)
+def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
+    """Return the validator of a function's declared return type; `None` without a usable declaration."""
+    try:
+        annotation = get_type_hints(fn, include_extras=True).get("return", Any)
+        if get_origin(annotation) in (Coroutine, Awaitable):
+            annotation = get_args(annotation)[-1]
+        return None if annotation in (Any, object, inspect.Signature.empty) else TypeAdapter(annotation)
+    except Exception:  # names that do not exist at run time, or types that pydantic does not know
+        return None

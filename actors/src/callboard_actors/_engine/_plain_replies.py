@@ -1,0 +1,63 @@
+"""Replies of a confined worker, on its side: JSON; of an exception, its name, its text and its traceback."""
+
+import json
+import traceback
+from typing import Any
+
+from pydantic_core import to_json
+
+from callboard_actors._engine._frames import Kind
+
+TEXT_BOUND = 16 * 1024
+"""Characters of each text of an exception at most."""
+_PIECE_BOUND = 1024
+"""Characters of each frame of a traceback, and of the error text that ends it; the reply has that text, too."""
+
+_REMEDY = (
+    "; a confined worker loads the standard library and site-packages: name another module in preload=[...], or its "
+    "folder in Confine(modules=[...])"
+)
+
+
+def returned(value: Any) -> tuple[Kind, bytes]:
+    """Return the reply for a result."""
+    try:
+        return Kind.VALUE, to_json(value)
+    except Exception as error:
+        return Kind.LOST, f"it returned {_type_of(value)}, which is no JSON: {_text_of(error)}".encode(errors="replace")
+
+
+def raised(error: Exception) -> tuple[Kind, bytes]:
+    """Return the reply for an exception; the caller has removed callboard's frame from its traceback."""
+    told = {
+        "module": type(error).__module__,
+        "type": type(error).__qualname__,
+        "text": (_text_of(error) + _remedy(error))[:TEXT_BOUND],
+        "traceback": "".join(piece[:_PIECE_BOUND] for piece in traceback.format_exception(error))[-TEXT_BOUND:],
+    }
+    return Kind.RAISED, json.dumps(told).encode()
+
+
+def _remedy(error: Exception) -> str:
+    """Return advice for a module that the confinement refuses to load; empty for other errors."""
+    refused = isinstance(error, PermissionError) and _is_of_an_import(error)
+    return _REMEDY if refused or isinstance(error, ModuleNotFoundError) else ""
+
+
+def _is_of_an_import(error: Exception) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code.co_filename.startswith("<frozen importlib") for frame in frames)
+
+
+def _type_of(value: Any) -> str:
+    return f"an object of type {type(value).__qualname__}"
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        # `str` of a KeyError is the `repr` of its key; the pool makes a KeyError of this text, which would quote it
+        # twice.
+        text = error.args[0] if isinstance(error, KeyError) and error.args else error
+        return str(text)[:TEXT_BOUND]
+    except Exception:  # user-defined `__str__`; the type is reported separately
+        return ""

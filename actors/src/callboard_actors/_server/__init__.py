@@ -1,0 +1,1 @@
+"""State that processes share on a Redis or PostgreSQL server: its client, and the stores above it."""

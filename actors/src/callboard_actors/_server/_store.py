@@ -1,0 +1,106 @@
+"""Base of stores on a server shared by processes: checked options, and one background client in each process."""
+
+import os
+import re
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from callboard_actors._server._client import Clerk
+
+LONGEST: Final = 30 * 86_400.0
+"""Largest lease or patience, in seconds; servers count them in whole micro- and milliseconds."""
+NAME_RULE: Final = "1 to 200 letters, digits and . @ + - _"
+_NAME: Final = re.compile(r"[\w.@+-]{1,200}")
+
+C = TypeVar("C", bound=Clerk[Any])
+
+
+class ServerStore(ABC, Generic[C]):
+    """Store on a server, with one background client in each process that uses it.
+
+    Args:
+        whose: name of the user's class, for errors.
+        where: address of the server, without a password.
+    """
+
+    def __init__(self, whose: str, where: str) -> None:
+        self._whose = whose
+        self._where = where
+        # Any thread may be the first to use the store, so `_current` is read and replaced under the lock only.
+        self._lock = threading.Lock()
+        self._current: C | None = None
+
+    def close(self) -> None:
+        """Close the connection until the store is used again; waits at most a second for the final messages."""
+        with self._lock:
+            clerk, self._current = self._current, None
+        if clerk is not None:
+            # Outside the lock: other threads may use the store meanwhile, with a new client.
+            clerk.close()
+
+    @abstractmethod
+    def _new_clerk(self) -> C:
+        """Make a client for this process; called with the lock held."""
+
+    def _clerk(self) -> C:
+        with self._lock:
+            clerk = self._current
+            if clerk is None or clerk.pid != os.getpid():  # after a fork the child has the object, but not the thread
+                clerk = self._current = self._new_clerk()
+                # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
+                weakref.finalize(self, clerk.dismiss).atexit = False
+            return clerk
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options only; a copy gets its own client and counts as one more process at the server."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock(), _current=None)
+
+    def __repr__(self) -> str:
+        return f"{self._whose}({self._where!r})"
+
+
+def split_url(whose: str, url: object, remedy: str) -> SplitResult:
+    """Split a URL into its parts; raise ValueError or TypeError if it is not valid, without quoting any part of it."""
+    if not isinstance(url, str):
+        raise TypeError(f"{whose}(url) is a URL, got {url!r}; {remedy}")
+    try:
+        parts = urlsplit(url)
+        # PostgreSQL takes several hosts, separated by commas; an IPv6 host has colons within brackets.
+        numbers = [host.rpartition("]")[2].partition(":")[2] for host in parts.netloc.rpartition("@")[2].split(",")]
+    except ValueError:
+        raise ValueError(f"{whose}(url) is no URL; {remedy}") from None
+    # An unquoted '/', '?' or '#' in a password ends the host early: the rest lands in the path, query or fragment.
+    is_cut = parts.fragment or (parts.netloc and "@" not in parts.netloc and "@" in parts.path)
+    if is_cut or not all(number.isdecimal() for number in numbers if number):
+        raise ValueError(
+            f"{whose}(url): after the host comes a port, which is a number. "
+            "If there is a '/', '?', '#' or '%' in the password, quote it: urllib.parse.quote(password, safe='')"
+        )
+    return parts
+
+
+def check_prefix(whose: str, prefix: object) -> None:
+    """Raise ValueError for a prefix that may not stand before stored names."""
+    if not is_name(prefix):
+        raise ValueError(f"{whose}(prefix=...) is {NAME_RULE}, got {prefix!r}")
+
+
+def is_name(value: object) -> bool:
+    """Return whether a value may be part of a key: no separators, and short enough for every server."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
+    """Raise for an option (name, value, least) that is not a number of seconds from its least to `longest`."""
+    for option, value, least in options:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
+        if not least <= value <= longest:
+            raise ValueError(f"{whose}({option}=...) is {least:g} to {longest:g} seconds, got {value!r}")

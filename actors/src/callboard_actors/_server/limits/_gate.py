@@ -1,0 +1,269 @@
+"""Gate: one limit, or one key of it, as one process knows it, with the changes to report to the server.
+
+Decides, and never waits. All of it runs in the client's thread, except `is_safe`.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from callboard import StorageError
+from callboard.limits import Wanted
+from callboard_actors._server.limits._line import Answer, Numbers, Op, Step
+from callboard_actors._server.limits._stay import HeldStay, Phase
+from callboard_actors._util._boot_clock import now
+
+if TYPE_CHECKING:
+    from callboard_actors._server.limits._share import Share
+
+_AT_ONCE = 500
+"""Changes in one step; the server does nothing else during a step. All held permits go into one step, however many."""
+_BEATS = 3
+"""Heartbeats within a lease."""
+
+
+class Gate:
+    """Permits of one process at one limit, or at one key of it.
+
+    Args:
+        name: of the limit and its key, at the server.
+        wanted: first request for this gate; describes the limit.
+        numbers: of the limit.
+        where: address of the server, for errors.
+        clock: counts the lease; see `callboard_actors._util._boot_clock`.
+    """
+
+    def __init__(
+        self, name: str, wanted: Wanted, numbers: Numbers, where: str, clock: Callable[[], float] = now
+    ) -> None:
+        self.name = name
+        self.numbers = numbers
+        # All permits here that are not gone, in the order of their requests: a resend keeps that order.
+        self.stays: dict[str, HeldStay] = {}
+        self._wanted = wanted
+        self._where = where
+        self._clock = clock
+        # Clock times: when the last step was sent, and when the lease ends that the last answer renewed. The lease
+        # counts from the sending, so it ends here first. `is_safe` reads the second one in other threads.
+        self._said_at = self._safe_until = -math.inf
+        # Version of the server's memory that the changes here build on; "" means that everything is to be sent again.
+        self._epoch = ""
+        # Changes that are still to be sent.
+        self._ops: deque[Op] = deque()
+        # Loop times. `_beat_at`: next heartbeat. `_ask_at`: next question for all permits of this process.
+        self._beat_at = self._ask_at = -math.inf
+        # Loop time at which the passing of time alone may free a permit, as in a rate.
+        self._look_at = math.inf
+        # Loop time from which on the server has forgotten this process; see `is_over`.
+        self._over_at = -math.inf
+        # Loop time of the next full report to a server that has other numbers for this limit.
+        self._again_at = -math.inf
+        # Changes that were sent and not answered.
+        self._unheard: list[Op] = []
+        # Starts that may be unknown to the server, because a connection broke before they were answered. They are kept:
+        # a start that a rate forgets would allow one call too many.
+        self._begins: list[Op] = []
+        # True if any other change may not have arrived, such as the release of a permit.
+        self._owes_word = False
+
+    def is_over(self, now: float) -> bool:
+        """Return whether this process has been done with the gate for so long that the server has forgotten it, too."""
+        has_more = self.stays or self._ops or self._owes_word or self._look_at < math.inf
+        return not has_more and now > self._over_at
+
+    def enter(self, stay: HeldStay) -> None:
+        """Add a permit that has its id, and report it."""
+        self.stays[stay.id] = stay
+        self._ops.append(Op("enter", stay.id, tenant=stay.wanted.tenant))
+
+    def note_begin(self, stay: HeldStay) -> None:
+        if self.numbers.calls is not None:
+            self._ops.append(Op("begin", stay.id))
+
+    def note_leave(self, stay: HeldStay) -> None:
+        stay.phase = Phase.GONE
+        del self.stays[stay.id]  # at once: the release is queued, and a late grant is answered with another one
+        self._ops.append(Op("leave", stay.id, spot=stay.spot))
+
+    def is_safe(self) -> bool:
+        """Return whether the server still counts this process's permits as taken; may be called from any thread."""
+        return self._clock() < self._safe_until
+
+    def _lose(self) -> None:
+        """Drop granted permits with no running body: the lease has ended, and other processes may have them."""
+        for stay in list(self.stays.values()):
+            # A body that runs cannot be undone, so its permit stays. Local shares (no token) have no lease.
+            if stay.phase is Phase.HELD and stay.token is not None and not stay.is_begun:
+                del self.stays[stay.id]
+                stay.lose()
+        # The server has dropped this process: everything is reported again.
+        self.forget_line()
+
+    def note_heard(self, id: str, token: int) -> None:
+        """Handle a permit that the server granted to a waiting call; the call may have left meanwhile.
+
+        A process that was stopped also reads grants that the server has since given to other processes.
+        """
+        if not self.is_safe():
+            return self._lose()
+        stay = self.stays.get(id)
+        # A call that has left reported so already: its "leave" is in the queue or at the server.
+        if stay is not None and stay.is_waiting:
+            stay.grant(token)
+        return None
+
+    def forget_line(self) -> None:
+        """Send everything again: how much the server has received is unknown."""
+        self._epoch = ""
+        unheard = [*self._unheard, *self._ops]
+        # Only starts must survive. The full report replaces all other changes, releases by omission.
+        self._begins += [op for op in unheard if op.kind == "begin"]
+        self._owes_word = self._owes_word or bool(unheard)
+        self._unheard = []
+        self._ops.clear()
+        for stay in self.stays.values():
+            if stay.phase is Phase.ASKED:
+                # Without an answer, the server may or may not know it: it is requested again.
+                stay.phase = Phase.NEW
+
+    def due(self, now: float) -> float:
+        """Return the loop time at which the next step must be sent."""
+        if self._ops:
+            return -math.inf
+        # A full report is due at once, unless the server has other numbers: then after a pause.
+        if self._owes_word or (not self._epoch and self.stays):
+            return self._again_at
+        # With no permits left, the next wake-up is when the gate can be dropped.
+        return min(self._look_at, self._beat_at if self.stays else max(self._over_at, now))
+
+    def step(self, now: float) -> Step:
+        """Return the changes to send to the server now."""
+        if not self.is_safe():
+            self._lose()
+        # Before sending: the lease must end here before it ends at the server.
+        self._said_at = self._clock()
+        # A grant on the notification channel may be lost, so all permits are asked for once per heartbeat.
+        asks_all = now >= self._ask_at
+        self._beat_at = now + self.numbers.lease / 1e6 / _BEATS
+        if asks_all:
+            self._ask_at = self._beat_at
+        self._look_at = math.inf
+        self._over_at = now + self.numbers.lease / 1e6
+        if not self._epoch:
+            # The full report stands in for the changes queued so far.
+            self._ops = deque(self._everything())
+            self._owes_word = False
+        ops = self._unheard = [self._ops.popleft() for _ in range(self._how_many_at_once())]
+        for op in ops:
+            # ASKED only when it is really sent: a later step may hold the rest.
+            if op.kind == "enter" and (stay := self.stays.get(op.id)) is not None and stay.phase is Phase.NEW:
+                stay.phase = Phase.ASKED
+        return Step(self.name, self.numbers, self._epoch, ops, asks_all=asks_all)
+
+    def _how_many_at_once(self) -> int:
+        # The server gives free permits away after each step. A permit that is reported only in the next step would be
+        # given a second time, so all running and started calls go into the first step of a report.
+        least = 0 if self._epoch else sum(op.kind in ("begin", "hold") for op in self._ops)
+        return min(max(_AT_ONCE, least), len(self._ops))
+
+    def _everything(self) -> list[Op]:
+        """Return the full report for a server that knows nothing: starts, permits held, calls waiting, new requests."""
+        stays = list(self.stays.values())
+        held = [Op("hold", one.id, token=one.token or 0, begun=one.begun) for one in stays if one.phase is Phase.HELD]
+        waited = [Op("wait", one.id, spot=one.spot) for one in stays if one.is_waiting and one.spot]
+        new = [Op("enter", one.id, tenant=one.wanted.tenant) for one in stays if one.is_waiting and not one.spot]
+        begins, self._begins = self._begins, []
+        # In this order: held permits before waiting calls before new ones, or new calls would take others' permits.
+        return [*begins, *held, *waited, *new]
+
+    def take(self, answer: Answer, now: float) -> None:
+        """Update all permits from the server's answer to a step."""
+        if answer.other:
+            self._refuse_all(answer.other)
+            # Deployments change numbers: once the old processes are gone, the server accepts the new ones.
+            self._again_at = now + self.numbers.lease / 1e6 / _BEATS
+            return
+        self._again_at = -math.inf
+        self._epoch = answer.epoch
+        # Counted from the sending: see `_said_at`.
+        if answer.epoch:
+            self._safe_until = self._said_at + self.numbers.lease / 1e6
+        # This process was stopped between question and answer: the answer is too old to be believed.
+        if not self.is_safe():
+            self._lose()
+            return
+        # The server has restarted, or has dropped this process: it needs the full report.
+        if not answer.epoch:
+            self.forget_line()
+            return
+        self._unheard = []
+        if answer.opens_in is not None:
+            self._look_at = now + answer.opens_in
+        for number, spot in answer.queued.items():
+            self._note_queued(number, spot)
+        for number, (running, waiting) in answer.full.items():
+            if (stay := self.stays.pop(number, None)) is not None and stay.is_waiting:
+                stay.refuse(self._no_room(stay.wanted, running, waiting))
+        # By token, which is the order in which the server granted them.
+        for number, token in sorted(answer.granted.items(), key=itemgetter(1)):
+            self._note_granted(number, token)
+
+    def _note_queued(self, id: str, spot: str) -> None:
+        stay = self.stays.get(id)
+        if stay is None:
+            # The call left before its place in the queue was known; without the place, the server cannot find it.
+            self._tell_left(id, spot)
+        else:
+            stay.spot = spot
+            if stay.phase is Phase.ASKED:
+                stay.phase = Phase.WAITING
+
+    def _tell_left(self, id: str, spot: str) -> None:
+        """Report again that a call has left, now that its place in the queue is known."""
+        for op in self._ops:
+            if op.id == id and op.kind == "leave":
+                self._ops.remove(op)
+                break
+        self._ops.append(Op("leave", id, spot=spot))
+
+    def _note_granted(self, id: str, token: int) -> None:
+        stay = self.stays.get(id)
+        if stay is None:
+            # Granted to a call that has left: release it, unless the release is under way.
+            if not any(op.id == id for op in self._ops):
+                self._ops.append(Op("leave", id))
+        elif stay.is_waiting:
+            stay.grant(token)
+
+    def _no_room(self, wanted: Wanted, running: int, waiting: int) -> str:
+        concurrency = self.numbers.concurrency
+        what = "the rate is used up" if concurrency is None else f"{running} of {concurrency} run"
+        return f"{wanted.title} is full in all processes together: {what}, {waiting} wait, and no more may"
+
+    def _refuse_all(self, other: str) -> None:
+        """Refuse the waiting calls, because other processes use other numbers for this limit."""
+        reason = (
+            f"has other numbers for the limit {self.name!r}: {other}, and here it is {self.numbers.text}. "
+            "Give it the same numbers in all processes, or another name"
+        )
+        self._epoch = ""
+        self.refuse(lambda _: StorageError(self._where, reason + "."))
+
+    def refuse(self, failure: Callable[[HeldStay], str | Exception]) -> None:
+        """Raise a failure in all waiting calls of this gate."""
+        for stay in [one for one in self.stays.values() if one.is_waiting]:
+            del self.stays[stay.id]
+            stay.refuse(failure(stay))
+        # The refused calls must not enter the queue at the server later.
+        self._ops = deque(op for op in self._ops if op.kind != "enter")
+
+    def share_out(self, share: "Share", now: float) -> None:
+        """Grant permits from this process's own share during an outage, in the order of arrival."""
+        for stay in [one for one in self.stays.values() if one.is_waiting]:
+            held = sum(one.phase is Phase.HELD for one in self.stays.values())
+            if not share.allows(self.name, self.numbers, held, now):
+                return  # the first refusal ends it: a later call must not overtake
+            # No token: no server has ordered this permit against those of other processes.
+            stay.grant(None)

@@ -1,0 +1,1 @@
+"""Helpers of several rooms that belong to none of them."""

@@ -1,0 +1,1 @@
+"""Confinement of worker processes: files, network and system calls that they may use."""

@@ -1,0 +1,125 @@
+"""Bubblewrap: runs a zygote in its own namespaces, with a file system that holds only the paths it needs.
+
+The first process in the new process namespace belongs to bubblewrap. It ends with the program that it runs, and then
+the kernel kills every other process of that namespace.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+
+from callboard_actors._engine._kernel import children_of
+from callboard_actors.process._confinement._confine import TEMPORARY, CannotConfineError, Confine
+from callboard_actors.process._confinement._mounts import OwnPlaceError, mounts
+from callboard_actors.process._confinement._readable import ways_to_readable
+
+# Bytes. A tmpfs is memory of the kernel, which the limit of address space does not count.
+_TEMPORARY_SIZE = 256 * 1024**2
+
+# A user namespace lets bubblewrap create the others without root.
+_ALONE = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")
+
+
+def wrapped(command: Sequence[str], confine: Confine) -> list[str]:
+    """Return the `bwrap` command that runs `command` in the sandbox; raise `CannotConfineError` if it cannot."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise CannotConfineError(
+            "isolation='bubblewrap' needs bwrap, which is not installed; the package is called bubblewrap"
+        )
+    return [
+        program,
+        *_ALONE,
+        *([] if confine.network else ["--unshare-net"]),
+        # A session without a terminal: the program cannot put input into the terminal of ours.
+        *("--cap-drop", "ALL", "--die-with-parent", "--new-session"),
+        *("--proc", "/proc", "--dev", "/dev", "--size", str(_TEMPORARY_SIZE), "--tmpfs", TEMPORARY),
+        *_inside(confine),
+        # Last, because bubblewrap creates the mount points of the options above in the root.
+        *("--remount-ro", "/", "--", *command),
+    ]
+
+
+def _inside(confine: Confine) -> list[str]:
+    read, write = [[_still_there(name, str(path)) for path in getattr(confine, name)] for name in ("read", "write")]
+    always = ways_to_readable(confine.modules, network=confine.network)
+    try:
+        return mounts([*always, *read], write)
+    except OwnPlaceError as error:
+        name = "read or write" if error.path in (*read, *write) else "modules"
+        raise CannotConfineError(
+            f"{name} has {error.path!r}, and isolation='bubblewrap' has a root and a /tmp of its own; "
+            "name what is needed below it"
+        ) from error
+
+
+def _still_there(name: str, path: str) -> str:
+    # Paths were resolved when `Confine` was created. A confined worker with write access could since have replaced one
+    # by a link, to gain access to its target.
+    now = os.path.realpath(path)
+    if now != path:
+        raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {path} leads to {now} now")
+    if not Path(path).exists():
+        raise CannotConfineError(f"{name} has {path!r}, which cannot be had: it is not there any more")
+    return path
+
+
+async def why_it_failed(confine: Confine) -> str | None:
+    """Run an interpreter that does nothing in bubblewrap; return an error text, or `None` if it succeeded."""
+    found = await anyio.run_process(
+        wrapped([sys.executable, "-I", "-S", "-c", ""], confine),
+        check=False,
+        env=confine.environment_from(os.environ),
+        start_new_session=True,
+    )
+    if not found.returncode:
+        return None
+    said = found.stderr.decode(errors="replace").strip() or f"it ended with {found.returncode}"
+    return f"isolation='bubblewrap' cannot be had on this system (are user namespaces allowed?): {said}"
+
+
+class Inside:
+    """Processes inside one bubblewrap sandbox, by their process ids outside and inside.
+
+    Args:
+        bwrap: process id of the outer `bwrap` process, which leads its own process group.
+    """
+
+    def __init__(self, bwrap: int) -> None:
+        self._bwrap = bwrap
+        self._program: int | None = None
+
+    def kill(self) -> None:
+        """Kill the sandbox with all its processes."""
+        # The whole group: early in its start, bubblewrap has not yet arranged that its child dies with it.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._bwrap, signal.SIGKILL)
+
+    def program(self) -> int | None:
+        """Return the outer process id of the program; `None` before it has started or after it has ended."""
+        # Process tree: bwrap, its init process in the namespace, the program. Cached, since the ids do not change.
+        if self._program is None:
+            self._program = next((pid for init in children_of(self._bwrap) for pid in children_of(init)), None)
+        return self._program
+
+    def pid(self, own: int) -> int | None:
+        """Return the outer process id of a child of the program, given its inner id; `None` if it has ended."""
+        program = self.program()
+        if program is None:
+            return None
+        return next((pid for pid in children_of(program) if _own_number(pid) == own), None)
+
+
+def _own_number(pid: int) -> int | None:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # NSpid lists the ids from the outermost namespace to the innermost.
+    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), None)

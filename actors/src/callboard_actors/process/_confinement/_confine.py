@@ -1,0 +1,93 @@
+"""`Confine`: the permissions and the environment of workers that run untrusted code."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from callboard_actors._util._environment import variables
+
+_INHERITED = ("PATH", "LANG", "TZ")
+_NOWHERE = "/nonexistent"
+"""HOME of a confined worker: a folder that does not exist, as for system users on Debian."""
+_ISOLATIONS: Final = ("landlock", "bubblewrap")
+TEMPORARY: Final = "/tmp"  # noqa: S108 - a private file system, which no other user can reach
+"""Folder for temporary files inside bubblewrap."""
+INIT: Final = 1
+"""Process id of the first process of a process namespace, as seen inside."""
+
+
+class CannotConfineError(Exception):
+    """Raised if this system cannot enforce the confinement; the text names the missing part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confine:
+    """Permissions of workers that run untrusted code; the kernel refuses everything else.
+
+    Workers may always read the interpreter, its standard library and its site-packages, and use processor time, memory
+    and threads.
+
+    Args:
+        read: files and folders, with everything below them. They must exist.
+        write: files and folders that may be written and read. Modes, owners and times cannot be changed.
+        network: allow to connect and listen by TCP and UDP, to and on any address. UNIX sockets are always refused.
+        processes: allow to start processes, and to execute readable files.
+        environment: additional variables. By default a worker has PATH, LANG, LC_*, TZ, and a HOME that does not exist.
+        modules: folders from which workers may load your own modules, besides the standard library and site-packages.
+            Every file in such a folder becomes readable. The script's folder, `PYTHONPATH` and editable installations
+            are closed unless they are named here. A module named in `preload` is loaded before the confinement and
+            needs no folder, except with isolation="bubblewrap".
+        reuse: allow a worker to serve several calls. Code left behind by one call can then read the arguments of the
+            next call, and answer in its place.
+        isolation: "landlock" refuses access to other files. With "bubblewrap", which must be installed, other files do
+            not exist: workers run in their own namespaces with their own /proc, /dev and /tmp. The workers of one event
+            loop share this /tmp; it is deleted with them.
+    """
+
+    read: Iterable[str | os.PathLike[str]] = ()
+    write: Iterable[str | os.PathLike[str]] = ()
+    network: bool = False
+    processes: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    modules: Iterable[str | os.PathLike[str]] = ()
+    reuse: bool = False
+    isolation: Literal["landlock", "bubblewrap"] = "landlock"
+
+    def __post_init__(self) -> None:
+        for name in ("read", "write", "modules"):
+            # Links are resolved now: the meaning of a path is fixed before any untrusted code runs.
+            object.__setattr__(self, name, _paths(name, getattr(self, name)))
+        for name in ("network", "processes", "reuse"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")
+        if self.isolation not in _ISOLATIONS:
+            raise ValueError(f"isolation={self.isolation!r} is neither {' nor '.join(map(repr, _ISOLATIONS))}")
+        object.__setattr__(self, "environment", variables("environment", self.environment))
+
+    def environment_from(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """Return the complete environment of a worker, given the environment `ours` of this process."""
+        # An allow-list: variables of this process may contain secrets.
+        kept = {name: value for name, value in ours.items() if name in _INHERITED or name.startswith("LC_")}
+        own = {"TMPDIR": TEMPORARY} if self.in_bubblewrap else {}
+        return kept | {"HOME": _NOWHERE} | own | dict(self.environment)
+
+    @property
+    def in_bubblewrap(self) -> bool:
+        """`True` if workers run in their own namespaces and file system."""
+        return self.isolation == "bubblewrap"
+
+
+def _paths(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}={value!r} is no list of paths")
+    return tuple(_resolved(name, one) for one in value)
+
+
+def _resolved(name: str, path: Any) -> str:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise TypeError(f"{name} has {path!r}, which is no path")
+    if not Path(path).exists():
+        raise ValueError(f"{name} has {os.fspath(path)!r}, which is not there; a confined worker cannot get it later")
+    return os.path.realpath(path)

@@ -1,0 +1,165 @@
+"""Enforcement of `Confine`: the zygote opens all paths once, and each worker restricts itself before its first call."""
+
+import os
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+from callboard_actors._engine._libc import syscall
+from callboard_actors.process._confinement import _landlock, _seccomp, _syscalls
+from callboard_actors.process._confinement._confine import TEMPORARY, CannotConfineError, Confine
+from callboard_actors.process._confinement._readable import always_readable
+
+_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
+_CAPABILITIES: Final = 0x20080522
+"""_LINUX_CAPABILITY_VERSION_3, the version of the structures that `capset` reads."""
+_DONE: Final = b"done"
+_MORE_TASKS: Final = 256
+"""Threads and processes that a worker's user may have in addition to the existing ones.
+
+The kernel does not enforce this limit for root.
+"""
+
+
+class Confinement:
+    """Restrictions of all workers of a zygote, prepared once and applied by each worker to itself.
+
+    Paths are opened here, before any worker runs: a worker with write access could later replace a path by a link.
+    """
+
+    def __init__(self, confine: Confine) -> None:
+        self._confine = confine
+        self._machine = _machine()
+        self._landlock = _landlock_for(confine)
+        self._rules = list(self._opened())
+        _seccomp.program(self._machine, 0, self._allowed())  # caches the common part, which forks share
+
+    # The descriptors stay open in the zygote for its lifetime; workers inherit them and close them in `enter`.
+    def _opened(self) -> Iterator[_landlock.Rule]:
+        more = _landlock.EXECUTE if self._confine.processes else 0
+        for path in always_readable(self._confine.modules, network=self._confine.network):
+            yield _landlock.rule(path, _landlock.READ | more)
+        yield _landlock.rule("/dev/null", _landlock.WRITE)
+        for one in self._confine.read:
+            yield self._asked_for("read", str(one), _landlock.READ | more)
+        # Only then is /tmp private. With Landlock alone it is the /tmp of all users.
+        if self._confine.in_bubblewrap:
+            yield _landlock.rule(TEMPORARY, _landlock.WRITE | more)
+        for one in self._confine.write:
+            yield self._asked_for("write", str(one), _landlock.WRITE | more)
+
+    def _asked_for(self, name: str, path: str, rights: int) -> _landlock.Rule:
+        try:
+            return _landlock.rule(path, rights)
+        except OSError as error:
+            raise CannotConfineError(f"{name} has {path!r}, which cannot be had: {error}") from error
+
+    def rehearse(self) -> None:
+        """Confine a forked process that does nothing else; raise `CannotConfineError` if the kernel refuses a step."""
+        heard, told = os.pipe()
+        pid = os.fork()
+        if not pid:
+            # Never returns: the child must not run the zygote's code.
+            self._perform(told)
+        os.close(told)
+        with os.fdopen(heard, "rb") as stream:
+            reason = stream.read()
+        os.waitpid(pid, 0)
+        if reason != _DONE:
+            said = reason.decode(errors="replace") or "it ended without a word"
+            raise CannotConfineError(f"this system cannot confine a worker: {said}")
+
+    def _perform(self, told: int) -> NoReturn:
+        try:
+            self.enter([told])
+            os.write(told, _DONE)
+        except BaseException as error:  # this process ends here in any case
+            os.write(told, repr(error).encode())
+        finally:
+            os._exit(0)
+
+    def enter(self, fds: Iterable[int]) -> None:
+        """Confine this process permanently; keep only these open files, and stdin, stdout and stderr."""
+        # The kernel should kill an untrusted worker first when memory runs out. This protects other processes and is
+        # no part of the confinement, so a failure is ignored.
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        # Against fork bombs. The limit counts all tasks of the user, so the existing ones are added.
+        if os.geteuid() != 0:
+            most = _tasks_of(os.geteuid()) + _MORE_TASKS
+            hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        # The order matters. The kernel requires no_new_privs before Landlock and seccomp. Landlock needs the open files
+        # of its rules, so files are closed after it. The filter comes last, because it refuses the system calls of the
+        # steps before it.
+        _seccomp.take_no_new_privileges()
+        _drop_capabilities(self._machine)
+        _landlock.restrict(self._rules, self._landlock, network=self._confine.network)
+        _close_all_but({0, 1, 2, *fds})
+        _seccomp.install(_seccomp.program(self._machine, os.getpid(), self._allowed()))
+
+    def _allowed(self) -> _seccomp.Allowed:
+        return _seccomp.Allowed(
+            network=self._confine.network,
+            processes=self._confine.processes,
+            # From this version on, Landlock itself refuses signals to processes outside; the filter need not.
+            signals=self._landlock >= _landlock.SIGNALS,
+        )
+
+
+def _machine() -> str:
+    machine = os.uname().machine
+    if machine not in _syscalls.MACHINES or sys.maxsize < 2**32:
+        known = " and ".join(_syscalls.MACHINES)
+        raise CannotConfineError(f"confine= is for 64 bit programs on {known} as yet, and this is {machine}")
+    return machine
+
+
+def _landlock_for(confine: Confine) -> int:
+    found = _landlock.version()
+    reason = why_not(confine, found)
+    if reason:
+        raise CannotConfineError(reason)
+    return found
+
+
+def why_not(confine: Confine, version: int) -> str | None:
+    """Return the reason why a kernel with this Landlock version cannot enforce `confine`; `None` if it can."""
+    if not version:
+        return (
+            "confine= needs Landlock, which this kernel lacks, or was not told to use (since Linux 5.13; lsm=landlock)"
+        )
+    if version < _landlock.TRUNCATES:
+        return f"confine= needs Landlock 3 (Linux 6.2), and this kernel has {version}: reading a file would empty it"
+    if confine.processes and version < _landlock.SIGNALS:
+        return f"processes=True needs Landlock 6 (Linux 6.12), and this kernel has {version}: signals would go anywhere"
+    return None
+
+
+def _tasks_of(user: int) -> int:
+    found = 0
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == user:
+                # Field 20 of /proc/PID/stat is the number of threads. The name in parentheses may contain spaces.
+                found += int((entry / "stat").read_text().rpartition(")")[2].split()[17])
+    return found
+
+
+def _drop_capabilities(machine: str) -> None:
+    """Drop all capabilities: root keeps its ownership of files, and loses every other privilege."""
+    syscall("capset", _CAPSET[machine], struct.pack("=Ii", _CAPABILITIES, 0), bytes(24))
+
+
+def _close_all_but(fds: set[int]) -> None:
+    # Ranges between the descriptors to keep: one system call each, however many files may be open.
+    first = 0
+    for fd in [*sorted(fds), 2**31 - 1]:
+        if first < fd:  # `closerange(0, 0)` would close everything
+            os.closerange(first, fd)
+        first = fd + 1

@@ -1,0 +1,109 @@
+"""Landlock through ctypes: permanently restricts this process to a set of files, sockets and processes.
+
+Landlock does not restrict `stat`, such as existence, size and times of a file, nor changes of mode, owner and times.
+The system call filter refuses these changes.
+"""
+
+import ctypes
+import os
+import stat
+import struct
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from callboard_actors._engine._libc import syscall
+
+_NAME: Final = "Landlock"
+_CREATE_RULESET: Final = 444
+_ADD_RULE: Final = 445
+_RESTRICT_SELF: Final = 446
+_PATH_BENEATH: Final = 1
+
+# Access rights for files, from linux/landlock.h. Rights that no rule grants, such as device nodes and sockets, have no
+# name here.
+EXECUTE: Final = 1 << 0
+_WRITE_FILE: Final = 1 << 1
+_READ_FILE: Final = 1 << 2
+_READ_DIR: Final = 1 << 3
+_REMOVE: Final = 1 << 4 | 1 << 5
+_MAKE_DIR: Final = 1 << 7
+_MAKE_FILE: Final = 1 << 8
+_MAKE_LINK: Final = 1 << 12
+_REFER: Final = 1 << 13
+_TRUNCATE: Final = 1 << 14
+
+READ: Final = _READ_FILE | _READ_DIR
+WRITE: Final = READ | _WRITE_FILE | _REMOVE | _MAKE_DIR | _MAKE_FILE | _MAKE_LINK | _REFER | _TRUNCATE
+
+# The kernel rejects a rule for a file that contains rights for folders.
+_OF_A_FILE: Final = EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
+
+TRUNCATES: Final = 3
+"""First version that can refuse `truncate`; before it, read access allows emptying a file."""
+SIGNALS: Final = 6
+"""First version that confines signals and abstract UNIX sockets to processes of the same sandbox."""
+
+# Bind and connect; then scopes: abstract UNIX sockets and signals.
+_TCP: Final = 0b11
+_SCOPES: Final = 0b11
+
+
+class Rule(NamedTuple):
+    """Open file or folder, and the access rights to it and to everything below it."""
+
+    fd: int
+    rights: int
+
+
+def version() -> int:
+    """Return the kernel's Landlock version; 0 for none."""
+    try:
+        return syscall(_NAME, _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    except OSError:
+        return 0
+
+
+def rule(path: str, rights: int) -> Rule:
+    """Open a path for a rule; raise `OSError` if that fails, or if a link has since been put into the path."""
+    flags = os.O_CLOEXEC
+    if sys.platform == "linux":  # for type checkers; this module is used on Linux only
+        flags |= os.O_PATH
+    fd = os.open(path, flags)
+    # Checked after opening: the descriptor, unlike a path, cannot be redirected any more.
+    now = str(Path(f"/proc/self/fd/{fd}").readlink())
+    if now != path:
+        os.close(fd)
+        raise OSError(f"{path} leads to {now} now")
+    return Rule(fd, rights if stat.S_ISDIR(os.fstat(fd).st_mode) else rights & _OF_A_FILE)
+
+
+def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
+    """Permanently refuse this process and its descendants all files without a rule, and TCP without `network`.
+
+    From version `SIGNALS` on, signals and tracing reach only processes of this sandbox.
+    """
+    ruleset = _attributes(at_version, network=network)
+    fd = syscall(_NAME, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
+    try:
+        # Everything that `_attributes` handles is refused; each rule grants rights again.
+        for one in rules:
+            beneath = struct.pack("=Qi", one.rights, one.fd)
+            syscall(_NAME, _ADD_RULE, fd, _PATH_BENEATH, beneath, ctypes.c_uint(0))
+        syscall(_NAME, _RESTRICT_SELF, fd, ctypes.c_uint(0))
+    finally:
+        os.close(fd)
+
+
+def _attributes(at_version: int, *, network: bool) -> bytes:
+    """Return a `struct landlock_ruleset_attr` with all restrictions that this version supports."""
+    # The kernel rejects unknown bits, so each version gets exactly the rights that it knows. Version 5 adds ioctl on
+    # devices.
+    files = (1 << (16 if at_version >= 5 else 15)) - 1
+    found = struct.pack("=Q", files)
+    if at_version >= 4:
+        found += struct.pack("=Q", 0 if network else _TCP)
+    if at_version >= SIGNALS:
+        found += struct.pack("=Q", _SCOPES)
+    return found

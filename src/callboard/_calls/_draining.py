@@ -1,0 +1,251 @@
+"""Draining: an object refuses new work, waits for its running operations, and cancels those that take too long."""
+
+import logging
+import math
+import threading
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from anyio.lowlevel import checkpoint
+
+from callboard._calls._call import SupervisedCall
+from callboard._loops._bridge import stands_still
+from callboard._loops._current import current_loop, run_there
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._protocol import Wakeup
+from callboard._records._policies import check_duration
+from callboard._records._reports import Drained, UnknownCall
+from callboard.exceptions import DrainingError
+
+T = TypeVar("T")
+
+_log = logging.getLogger("callboard")
+
+PATIENCE = 30.0
+"""Default seconds that a drain waits for running operations."""
+
+
+class HasCalls(Protocol):
+    """Batch, as a drain sees it."""
+
+    calls: Sequence[SupervisedCall[Any]]
+
+
+class Undertaking:
+    """Operation in progress: a block in one task, which a drain may cancel. Raises `DrainingError` on entering.
+
+    Args:
+        whole: operations of the object to which this one belongs.
+        grace: seconds of clean-up after a cancellation by a drain.
+        thread_id: id of the conversation that the operation belongs to.
+    """
+
+    def __init__(self, whole: "UnderWay", *, grace: float = DEFAULT_GRACE, thread_id: str | None = None) -> None:
+        self.loop = current_loop()
+        self.batches: set[HasCalls] = set()
+        """Batches that run within the operation."""
+        self.whole = whole
+        self.has_entered = self.is_over = False
+        """True once the object has admitted the operation; true once it has ended."""
+        self._thread_id = thread_id
+        self._body: UnknownCall | None = None
+        self._at_stake: list[SupervisedCall[Any]] = []  # calls that ran when a drain cancelled the operation
+        self._scope = self.loop.scope(math.inf, grace)
+
+    def __enter__(self) -> Self:
+        self.whole.admit(self)  # may raise: before any state that `__exit__` would have to undo
+        self.has_entered = True
+        self._token = _around.set((*_around.get(), self))
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        was_ended = False
+        try:
+            # trio's scope also returns True for a block that ended normally after a cancellation.
+            was_ended = self._scope.__exit__(kind, error, traceback) and error is not None
+        finally:
+            _around.reset(self._token)
+            self.whole.left(self, was_ended=was_ended)
+        return was_ended
+
+    def begin(self, tool: str, call_id: str | None) -> None:
+        """Record that the body begins: if the operation is cancelled from now on, the outcome is unknown."""
+        self._body = UnknownCall(tool=tool, call_id=call_id, thread_id=self._thread_id)
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the body has begun, and may have had effects."""
+        return self._body is not None
+
+    def end(self) -> None:
+        """Cancel the operation, with its grace for clean-up; in its loop's thread."""
+        if not self.is_over:
+            # Collected before the cancellation: afterwards the batches no longer list their calls. An idempotent call
+            # is not at stake, because it can be repeated.
+            live = [call for batch in self.batches for call in batch.calls]
+            self._at_stake = [call for call in live if call.running and not call.policy.idempotent]
+            self._scope.cancel()
+
+    def unknown(self) -> list[UnknownCall]:
+        """Return the calls whose outcome is unknown after a cancellation of the operation."""
+        lost = [call for call in self._at_stake if not call.ended]
+        known = [UnknownCall(tool=call.name, call_id=call.id, thread_id=self._thread_id) for call in lost]
+        return known if self._body is None else [*known, self._body]
+
+
+class _Round:
+    """State of one drain: operations that it still waits for, and its report. The lock of `UnderWay` guards it."""
+
+    def __init__(self, left: set[Undertaking]) -> None:
+        self.left = left
+        self.wakeup: Wakeup | None = None
+        self.report = Drained()
+
+    def account_for(self, one: Undertaking, *, was_ended: bool) -> None:
+        if one not in self.left:  # nested in another operation, or the caller's own, or already counted
+            return
+        self.left.remove(one)
+        ended = Drained(ended=1, unknown=tuple(one.unknown())) if was_ended else Drained(finished=1)
+        self.report += ended
+        if not self.left and self.wakeup is not None:
+            self.wakeup.set()
+
+
+class UnderWay:
+    """Operations in progress of one object, in any event loop; all methods may be called from any thread.
+
+    An operation that begins within a running operation of the same object belongs to that one. It is admitted during a
+    drain, too: otherwise the outer operation could not finish.
+
+    Args:
+        what: the object in words, such as "the node 'tools'".
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.is_draining = False
+        # Guards the fields below and each `_Round`: operations of several loops begin and end while one of them drains.
+        self._lock = threading.Lock()
+        self._all: set[Undertaking] = set()
+        self._rounds: list[_Round] = []
+
+    def __deepcopy__(self, memo: object) -> "UnderWay":
+        return UnderWay(self.what)  # the copy has no operations in progress
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return UnderWay, (self.what,)
+
+    def admit(self, one: Undertaking) -> None:
+        """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
+        inside = any(outer.whole is self and not outer.is_over for outer in _around.get())
+        # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
+        with self._lock:
+            if self.is_draining and not inside:
+                raise DrainingError(self.what)
+            if not inside:
+                self._all.add(one)
+
+    def left(self, one: Undertaking, *, was_ended: bool) -> None:
+        """Unregister an operation, and count it in every running drain."""
+        with self._lock:
+            one.is_over = True
+            self._all.discard(one)
+            for drain in self._rounds:
+                drain.account_for(one, was_ended=was_ended)
+
+    async def run(
+        self, work: Callable[[], Awaitable[T]], *, grace: float = DEFAULT_GRACE, thread_id: str | None = None
+    ) -> T:
+        """Run `work` as an operation; raise `DrainingError` if a drain refuses or cancels it."""
+        with Undertaking(self, grace=grace, thread_id=thread_id):
+            return await work()
+        # Reached only if a drain cancelled the operation.
+        raise DrainingError(self.what, begun=True)
+
+    async def drain(self, timeout: float) -> Drained:
+        """Refuse new operations until `reopen()`, wait up to `timeout` seconds for running ones, and cancel the rest.
+
+        Cancelled operations have their grace in addition. If the caller is cancelled, running operations are cancelled
+        at once. The operations that the caller itself runs in are not waited for.
+
+        Raises:
+            ValueError: if the timeout is out of range.
+            RuntimeError: if an event loop with a running operation is blocked by the sync code that drains.
+        """
+        check_duration("drain(timeout=...)", timeout)
+        loop = current_loop()
+        drain = self._begun()
+        try:
+            await checkpoint()
+            with loop.scope(loop.now() + timeout, 0.0):
+                await self._until_over(drain)
+        finally:
+            # Reached at the timeout, at a cancellation of the caller, and after a normal end with nothing left.
+            if drain.left:
+                self._end(drain)
+                # Shielded without a limit: each operation ends within its grace.
+                with loop.shield(math.inf):
+                    await self._until_over(drain)
+            with self._lock:
+                self._rounds.remove(drain)
+        tell_of_drain(self.what, drain.report)
+        return drain.report
+
+    def reopen(self) -> None:
+        """Accept new operations again after a drain."""
+        self.is_draining = False
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Restore the state after the block, in which the object may be drained."""
+        was_draining = self.is_draining
+        try:
+            yield
+        finally:
+            self.is_draining = was_draining
+
+    def _begun(self) -> _Round:
+        with self._lock:
+            left = self._all.difference(_around.get())  # without the caller's own operations: they cannot end first
+            # Such a loop could neither finish nor cancel its operations: refuse before anything has changed.
+            if any(stands_still(one.loop) for one in left):
+                raise RuntimeError(
+                    f"{self.what} has something under way in the event loop that waits for this: await it there, or "
+                    "call it in a thread"
+                )
+            self.is_draining = True
+            self._rounds.append(drain := _Round(left))
+        return drain
+
+    async def _until_over(self, drain: _Round) -> None:
+        # Check and wakeup under one lock, or the last operation could end in between and wake nothing.
+        with self._lock:
+            if not drain.left:
+                return
+            wakeup = drain.wakeup = current_loop().wakeup()
+        await wakeup.wait()
+
+    def _end(self, drain: _Round) -> None:
+        for one in list(drain.left):
+            if not run_there(one.loop, one.end):
+                self.left(one, was_ended=True)  # its event loop has ended, so it will never report its end
+
+
+def tell_of_drain(what: str, report: Drained) -> None:
+    """Log the report of a drain, unless it is empty."""
+    if report != Drained():
+        _log.log(logging.WARNING if report.ended else logging.INFO, "%s was drained: %s", what, report)
+
+
+_around: ContextVar[tuple[Undertaking, ...]] = ContextVar("callboard_under_way", default=())
+
+
+def undertakings() -> tuple[Undertaking, ...]:
+    """Return the operations that the running code belongs to, the outermost first."""
+    return _around.get()

@@ -1,0 +1,34 @@
+"""Warnings about durations that were probably given in the wrong unit, or can never take effect."""
+
+import warnings
+
+from callboard._util._callers import level_of_user
+from callboard.exceptions import CallboardWarning
+
+_SUSPECT = 5000
+"""Seconds from which a multiple of 1000 is more likely a number of milliseconds."""
+_HOUR = 3600
+
+
+def tell_of_milliseconds(name: str, seconds: float | None) -> None:
+    """Warn of a duration that looks like milliseconds: a multiple of 1000 that is no multiple of an hour."""
+    if seconds is None or seconds < _SUSPECT or seconds % 1000 or seconds % _HOUR == 0:
+        return
+    warnings.warn(
+        f"{name} is a number of seconds, and {seconds:g} s are {seconds / _HOUR:.1f} hours; for {seconds:g} ms write "
+        f"{seconds / 1000:g}",
+        CallboardWarning,
+        stacklevel=level_of_user(),
+    )
+
+
+def tell_of_idle_timeout(name: str, timeout: float | None, budget: float | None) -> None:
+    """Warn of an attempt timeout that never fires, because the budget of its call ends first."""
+    if timeout is None or budget is None or timeout <= budget:
+        return
+    warnings.warn(
+        f"{name}: an attempt may take timeout={timeout:g} s, but the whole call has budget={budget:g} s, so the "
+        "timeout is never over; give the call a larger budget, or the attempt a shorter timeout",
+        CallboardWarning,
+        stacklevel=level_of_user(),
+    )

@@ -1,0 +1,215 @@
+"""Draining of agents, nodes, actors and engines on SIGTERM or Ctrl-C."""
+
+import logging
+import math
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from types import FrameType
+from typing import Protocol, cast
+
+from anyio import Event, create_task_group
+
+from callboard._calls._draining import PATIENCE
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._protocol import Scope, Spawned
+from callboard._records._policies import check_duration, has_members_of
+from callboard._records._reports import Drained
+
+_log = logging.getLogger("callboard")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class CanDrain(Protocol):
+    """Object that can be drained: agent, node, supervisor or engine."""
+
+    async def drain(self, timeout: float = ..., /) -> Drained:
+        """Refuse new work, wait up to `timeout` seconds for running work, cancel the rest, and report the outcome."""
+        ...
+
+
+class Shutdown:
+    """Ordered shutdown of a process or application; yielded by `drain_on_signal`.
+
+    Args:
+        stages: objects to drain: the stages one after the other, the objects of a stage at the same time.
+        timeout: seconds for all stages together.
+    """
+
+    def __init__(self, stages: Sequence[Sequence[CanDrain]], timeout: float) -> None:
+        self.report = Drained()
+        """Outcome of the drained work; complete when the block has been left."""
+        self._stages = stages
+        self._timeout = timeout
+        self._loop = current_loop()
+        self._told, self._over = Event(), Event()
+        self._deadline = math.inf
+        self._current: Sequence[CanDrain] = ()
+        self._hurries: list[Spawned] = []
+        self._errors: list[Exception] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """True after a signal, or while the block is being left; new work is refused then."""
+        return self._told.is_set()
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code for `sys.exit` after the block: 0, 3 or 4, see `Drained.exit_code`."""
+        return self.report.exit_code
+
+    def begin(self) -> None:
+        """Start the shutdown now, without a signal; only in the event loop's thread."""
+        if not self.has_begun:
+            # Set once, at the start: a stage that takes long leaves less time for the next one.
+            self._deadline = self._loop.now() + self._timeout
+            self._told.set()
+
+    def hear(self) -> None:
+        """Handle a signal: start the shutdown; at the second signal, cancel running work at once."""
+        if self.has_begun:
+            self._hurry()
+        self.begin()
+
+    def _hurry(self) -> None:
+        self._deadline = self._loop.now()  # stages that have not begun get no time either
+        # A second drain with a timeout of 0 cancels the work that the first drain waits for. The first one reports it.
+        self._hurries += [self._loop.spawn(partial(self._end, one), DEFAULT_GRACE) for one in self._current]
+
+    async def _end(self, one: CanDrain, scope: Scope) -> None:
+        with scope:
+            await self._drained(one)
+
+    async def keep(self, then: Callable[[], object], scope: Scope) -> None:
+        """Wait for the start of the shutdown, drain one stage after the other, and call `then`."""
+        with scope:
+            await self._told.wait()
+            for stage in self._stages:
+                self._current = stage
+                async with create_task_group() as group:
+                    for one in stage:
+                        group.start_soon(self._drain, one)
+            self._current = ()
+            for hurry in self._hurries:
+                await hurry.wait()
+        self._over.set()
+        then()
+
+    async def _drain(self, one: CanDrain) -> None:
+        report = await self._drained(one)
+        self.report += report  # not `self.report += await ...`: that would drop reports of parallel drains
+
+    async def _drained(self, one: CanDrain) -> Drained:
+        """Drain one object; an error is stored and must not stop the others."""
+        try:
+            return await one.drain(max(0.0, self._deadline - self._loop.now()))
+        except Exception as error:
+            _log.exception("%r could not be drained", one)
+            self._errors.append(error)
+            return Drained()
+
+    async def finish(self, task: Spawned) -> None:
+        """Wait until all stages are drained; a cancellation of the caller cancels the running work at once."""
+        self.begin()
+        try:
+            await self._over.wait()
+        finally:
+            if not self._over.is_set():
+                self._hurry()
+            # Shielded without a limit: after `_hurry`, each drain ends within the graces of its work.
+            with self._loop.shield(math.inf):
+                await task.wait()
+
+    def check(self) -> None:
+        """Raise the first error of an object that could not be drained."""
+        errors, self._errors = self._errors, []
+        if errors:
+            raise errors[0]
+
+
+@asynccontextmanager
+async def drain_on_signal(
+    *things: CanDrain | Sequence[CanDrain], timeout: float = PATIENCE
+) -> AsyncGenerator[Shutdown]:
+    """Drain agents, nodes, actors and engines when the process is told to end, by SIGTERM or Ctrl-C.
+
+    Draining starts at the first signal, or when the block is left. A second signal cancels running work at once. If a
+    server such as uvicorn has a SIGTERM handler, that is called, too, and the block goes on until the server leaves it.
+    Without such a handler, the block is cancelled after draining. Signals reach only the main thread: in any other
+    thread, draining starts when the block is left.
+
+    Args:
+        things: objects in the order in which they are drained, callers first, such as an agent before the engine of
+            its tools. The objects of a list are drained at the same time.
+        timeout: seconds for all objects together; work that is cancelled then has its grace in addition.
+
+    Raises:
+        TypeError: if an object cannot be drained.
+        ValueError: if there is no object, or the timeout is out of range.
+        Exception: the error of an object that could not be drained; raised at the end of the block.
+    """
+    shutdown = Shutdown(_stages(things), timeout)
+    check_duration("drain_on_signal(timeout=...)", timeout)
+    loop = current_loop()
+    block = loop.scope(math.inf, DEFAULT_GRACE)
+    with _heard(lambda: loop.post(shutdown.hear)) as is_ours:
+        task = loop.spawn(partial(shutdown.keep, block.cancel if is_ours else _nothing), DEFAULT_GRACE)
+        try:
+            with block:
+                yield shutdown
+        finally:
+            await shutdown.finish(task)
+    shutdown.check()
+
+
+def _nothing() -> None: ...
+
+
+def _stages(things: Sequence[object]) -> list[list[CanDrain]]:
+    """Return one list of objects for each stage."""
+    if not things:
+        raise ValueError("drain_on_signal() has nothing to drain: give it agents, nodes, supervisors or engines")
+    return [_stage(one) for one in things]
+
+
+def _stage(given: object) -> list[CanDrain]:
+    found: list[CanDrain] = []
+    for one in given if isinstance(given, (list, tuple)) else (given,):
+        if not has_members_of(CanDrain, one):
+            raise TypeError(
+                f"drain_on_signal(...) takes what has a method drain(timeout), such as an agent; got {one!r}"
+            )
+        found.append(cast("CanDrain", one))
+    return found
+
+
+@contextmanager
+def _heard(on_signal: Callable[[], object]) -> Generator[bool]:
+    """Call a function for each signal, then a server's handler; yield whether there is no such handler."""
+    if threading.current_thread() is not threading.main_thread():
+        _log.info("drain_on_signal: this is not the main thread, which alone hears signals")
+        yield False
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # SIGINT always has a handler (Python's, asyncio's or trio's), so only SIGTERM tells whether a server has one.
+    is_ours = not callable(before[signal.SIGTERM])
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        # Runs between any two instructions of the main thread: `on_signal` only posts to the event loop.
+        on_signal()
+        handler = before[signal.Signals(number)]
+        if callable(handler) and not is_ours:
+            handler(number, frame)
+
+    for number in _SIGNALS:
+        signal.signal(number, hear)
+    try:
+        yield is_ours
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is hear:  # a handler that the block has installed stays
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)

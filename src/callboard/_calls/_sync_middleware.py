@@ -1,0 +1,213 @@
+"""Middleware outside of the call's event loop: in a worker thread, or on asyncio while the call runs on trio.
+
+The rest of the call has to run in the call's own event loop. So the middleware sends a request for it, and a nursery
+of the call runs it with the middleware's context variables. It cannot outlive the call.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Generic, TypeVar
+
+from anyio import CancelScope
+
+from callboard._calls._call import current_call
+from callboard._calls._thread_pool import Threads
+from callboard._loops._bridge import run_on_asyncio
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._entry_mode import from_sync
+from callboard._loops._protocol import EventLoop, Nursery, Scope
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+THREADS = 256
+"""Number of worker threads of one middleware; it occupies a thread while it waits for a slow tool."""
+
+
+class _Question(Generic[Q, A]):
+    """Request of a middleware to run the rest of the call."""
+
+    def __init__(self, request: Q) -> None:
+        self.request = request
+        self.context: Context = copy_context()  # created in the middleware's thread: its variables
+        self.answer: Future[A] = Future()
+        self.is_withdrawn = False  # set from any thread, read in the event loop
+        self._nursery: Nursery | None = None
+
+    async def be_answered(self, call_next: Callable[[Q], Awaitable[A]], scope: Scope) -> None:
+        async def child(scope: Scope) -> None:
+            with scope:
+                await _settle(self.answer, call_next(self.request))
+
+        try:
+            with scope:
+                async with current_loop().nursery() as self._nursery:
+                    self._nursery.start(child, DEFAULT_GRACE)
+                    if self.is_withdrawn:  # before the nursery was open
+                        self._nursery.cancel()
+        finally:
+            # The middleware waits for the future in another thread, and must never wait for ever. No effect if it is
+            # done already.
+            self.answer.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the rest of the call after a withdrawal; in the event loop."""
+        if self._nursery is None:
+            self.answer.cancel()  # it has not begun
+        else:
+            self._nursery.cancel()
+
+
+class _Inbox(Generic[Q, A]):
+    """Queue of requests from other threads to the event loop; `None` is the last item."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self._items: deque[_Question[Q, A] | None] = deque()
+        self._wakeup = loop.wakeup()
+        self._lock = threading.Lock()  # guards all fields: `get` replaces the wakeup, which serves once
+        self._closed = False
+
+    def ask(self, request: Q) -> "_Question[Q, A]":
+        """Request a run of the rest of the call; from any thread."""
+        question: _Question[Q, A] = _Question(request)
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            self._items.append(question)
+            self._wakeup.set()
+        return question
+
+    def withdraw(self, question: "_Question[Q, A]") -> None:
+        """Request the cancellation of an earlier request; from any thread."""
+        with self._lock:
+            question.is_withdrawn = True  # queued once more, so that the loop cancels it even if it runs already
+            self._items.append(question)
+            self._wakeup.set()
+
+    def close(self) -> None:
+        """Refuse further requests, and cancel the queued ones."""
+        with self._lock:
+            self._closed = True
+            left = list(self._items)
+            self._items.clear()
+            self._items.append(None)
+            self._wakeup.set()
+        for question in left:  # outside of the lock: cancelling a future runs its callbacks
+            if question is not None:
+                question.answer.cancel()
+
+    async def get(self) -> "_Question[Q, A] | None":
+        while True:
+            with self._lock:
+                if self._items:
+                    return self._items.popleft()
+                self._wakeup = self._loop.wakeup()
+            await self._wakeup.wait()
+
+
+async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
+    """Store the result or error of an awaitable in a future; raise only requested cancellations."""
+    try:
+        future.set_result(await awaitable)
+    except BaseException as exc:
+        call = current_call()
+        error = exc if call is None else call.as_error(exc) or exc  # a cancellation that nothing requested is an error
+        if isinstance(error, current_loop().cancelled_class):
+            raise
+        future.set_exception(error)
+    finally:
+        future.cancel()  # no effect if the future is done
+
+
+async def _answer_while(run: Callable[[_Inbox[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
+    """Run a middleware outside of this event loop, and the rest of the call here at each of its requests."""
+    loop = current_loop()
+    inbox: _Inbox[Q, A] = _Inbox(loop)
+    outcome: Future[A] = Future()
+
+    async def child(scope: Scope) -> None:
+        try:
+            with scope:
+                await _settle(outcome, run(inbox))
+        finally:
+            inbox.close()  # ends the loop below, also if the middleware failed or was cancelled
+
+    async with loop.nursery() as nursery:
+        nursery.start(child, DEFAULT_GRACE)
+        while (question := await inbox.get()) is not None:
+            if question.is_withdrawn:
+                question.cancel()
+                continue
+            # Started in the middleware's context: the rest of the call sees the variables that the middleware has set.
+            question.context.run(nursery.start, partial(question.be_answered, call_next), DEFAULT_GRACE)
+    return outcome.result()
+
+
+class SyncMiddleware(Generic[Q, A]):
+    """Async wrapper of a sync middleware `(request, call_next) -> answer`, which runs in a worker thread."""
+
+    def __init__(self, fn: Callable[[Q, Callable[[Q], A]], A]) -> None:
+        self._fn = fn
+        self._threads = Threads(repr(fn), THREADS)
+
+    async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
+        return await _answer_while(partial(self._in_thread, request), call_next)
+
+    async def _in_thread(self, request: Q, inbox: _Inbox[Q, A]) -> A:
+        def call(inner: Q) -> A:
+            return inbox.ask(inner).answer.result()  # without a timeout: the future is always settled or cancelled
+
+        return await self._threads.run(partial(self._fn, request, call))
+
+
+class TwoHalves(Generic[Q, A]):
+    """Middleware with a sync and an async version; the sync one serves calls that were entered from sync code."""
+
+    def __init__(
+        self, sync: "SyncMiddleware[Q, A]", awaited: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]
+    ) -> None:
+        self._sync = sync
+        self._awaited = awaited
+
+    async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
+        half = self._sync if from_sync() else self._awaited
+        return await half(request, call_next)
+
+
+class AsyncioMiddleware(Generic[Q, A]):
+    """Async middleware `(request, call_next) -> answer` that needs asyncio; on trio it runs on the background loop."""
+
+    def __init__(self, fn: Callable[[Q, Callable[[Q], Awaitable[A]]], Awaitable[A]]) -> None:
+        self._fn = fn
+
+    async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
+        if current_loop().name == "asyncio":
+            return await self._fn(request, call_next)
+        return await _answer_while(partial(self._across, request), call_next)
+
+    async def _across(self, request: Q, inbox: _Inbox[Q, A]) -> A:
+        async def call(inner: Q) -> A:
+            question = inbox.ask(inner)
+            answer = asyncio.wrap_future(question.answer)
+            try:
+                # `wait` does not cancel the answer if this task is cancelled. Neither does `shield`, but from Python
+                # 3.14 on it then logs the answer's error.
+                await asyncio.wait([answer])
+            except asyncio.CancelledError:
+                # As on asyncio itself: code that cancels a call waits for its end, clean-up included.
+                inbox.withdraw(question)
+                with CancelScope(shield=True):
+                    await asyncio.wait([answer])
+                if not answer.cancelled():
+                    answer.exception()  # or asyncio logs that the exception was never retrieved
+                raise
+            return answer.result()
+
+        return await run_on_asyncio(partial(self._fn, request, call))

@@ -1,0 +1,1 @@
+"""Frozen records without behaviour: policies, events and reports."""

@@ -1,0 +1,120 @@
+"""Events of tool calls and of agent runs for observers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from callboard._records._policies import ToolCallLike
+
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
+CallPhase = Literal["begun", "queued", "gave_up", "started", "attempt_ended", "noted", "ended"]
+"""Phase of a call. `begun`: the call's task runs. `queued`: the call waits for a permit. `gave_up`: it stopped waiting
+without a permit. `started`: a body starts. `attempt_ended`: the body ended. `noted`: a decision about the call, such as
+a retry. `ended`: the call ended.
+
+Observers are called in the task of the call or of the attempt. A progress report that was held back, or that came from
+another thread, is sent from a separate task of the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """Identity of one run of an agent, for observers."""
+
+    number: int
+    """Number of the run, unique in this process."""
+    agent: str
+    run_id: str
+    thread_id: str | None = None
+    namespace: str = ""
+    """Checkpoint namespace of the agent within the graphs around it."""
+    resumes: str | None = None
+    """Mark that an observer left on the run which this one continues; see `Observers.mark`."""
+
+
+class CallEvent(NamedTuple):
+    """Event of one tool call.
+
+    Times are seconds on the clock of the event loop that runs the call. Construct it with keyword arguments only:
+    fields may be added.
+    """
+
+    # A tuple, because each call creates four or more events, and a frozen dataclass takes four times as long to create.
+
+    phase: CallPhase
+    tool: str
+    call_id: str | None
+    time: float
+    number: int = 0
+    """Number of the call, unique in this process. The model's `call_id` may repeat from reply to reply."""
+    batch: int = 0
+    """Number of the batch, unique in this process."""
+    attempt: int = 0
+    """Number of the attempt, from 1; 0 before the first attempt."""
+    queue_wait: float = 0.0
+    """Seconds that the attempt which has just started waited; in `ended`, the sum over all attempts."""
+    error: BaseException | None = None
+    """Error of the attempt or the call, also if it became a message for the model."""
+    what: str = ""
+    """Kind of the noted decision, in one word, such as "retry"."""
+    facts: Mapping[str, object] = _NOTHING
+    """Details of the noted decision; never an argument or a result."""
+    message: str | None = None
+    """Progress message of the tool, in `noted`. It may contain arguments: by default, exporters must not send it out of
+    the process."""
+    call: ToolCallLike | None = None
+    """Tool call as the model wrote it, in `begun`. By default, exporters must not send its arguments out of the
+    process."""
+    description: str | None = None
+    """Description of the tool, in `begun`."""
+    result: object = None
+    """Result of the call, in `ended`: a ToolMessage, a Command, or a list of them. By default, exporters must not send
+    it out of the process."""
+    resumes: str | None = None
+    """Mark that an observer left on the call before it was interrupted or its process was killed; in `begun`."""
+    run: RunInfo | None = None
+    """Run of the agent that made the call."""
+
+    def __repr__(self) -> str:
+        """Return a representation without arguments, progress message and result, which may be confidential."""
+        told = {name: value for name, value in self._asdict().items() if name not in ("call", "message", "result")}
+        return f"CallEvent({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+
+RunPhase = Literal["begun", "asked", "answered", "ended"]
+"""Phase of a run. `begun`: the run's task runs. `asked`: the model is called. `answered`: the model replied or failed.
+`ended`: the run ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """Event of one run of an agent.
+
+    Times are seconds on the clock of the event loop that runs the agent.
+    """
+
+    phase: RunPhase
+    run: RunInfo
+    time: float
+    error: BaseException | None = None
+    """Error that ended the run, or that the model raised."""
+    questions: int = 0
+    """Number of open questions of the run, in `ended`."""
+    model: object = field(default=None, repr=False)
+    """Model with its bound tools and options, in `asked` and `answered`; `None` if the agent chooses the model at each
+    step."""
+    given: object = field(default=None, repr=False)
+    """Input of the run (`begun`), or messages for the model (`asked`). By default, exporters must not send it out of
+    the process."""
+    result: object = field(default=None, repr=False)
+    """State of the run (`ended`), or reply of the model (`answered`). By default, exporters must not send it out of the
+    process."""
+
+
+Observer = Callable[[CallEvent], None]
+"""Callback for events of calls. It runs synchronously and often in the event loop's thread, so it must return quickly.
+An error that it raises does not fail the call."""
+
+RunObserver = Callable[[RunEvent], None]
+"""Callback for events of runs."""

@@ -1,0 +1,146 @@
+"""Snapshots stored in a thread of conversation: each place in its history keeps the state of that place."""
+
+from collections.abc import Awaitable, Callable, Collection, Hashable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeGuard
+
+from callboard._util._canonical import digest
+from callboard.exceptions import ThreadBusyError
+
+
+class Journal(Protocol):
+    """Store of actor states for one thread, at the place where the thread stands. Any event loop may use it.
+
+    An actor is identified by the name of its child spec and the text of its key.
+    """
+
+    @property
+    def identity(self) -> Hashable:
+        """Identity of the thread within the process."""
+        ...
+
+    @property
+    def thread_id(self) -> str: ...
+
+    def version(self, actor: str, key: str) -> str | None:
+        """Return the version of an actor's stored state; `None` for none."""
+        ...
+
+    async def load(self, actor: str, key: str) -> object:
+        """Return the state of an actor; `None` for none."""
+        ...
+
+    def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
+        """Replace the state of an actor, and return the new version. It is stored with the result of the call.
+
+        Raises:
+            Exception: if the state cannot be stored.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """Key of an actor with its state in a thread: the thread, and a key within it."""
+
+    identity: Hashable
+    text: str
+    """Text of the key, for the journal."""
+    thread_id: str = field(compare=False)  # for the user only: `identity` and `text` identify the actor
+    key: Hashable = field(compare=False)
+    """Key as the user gave it; `None` for an actor without keys."""
+
+    @classmethod
+    def of(cls, journal: Journal, key: Hashable) -> "InThread":
+        """Return the key of an actor in the thread of a journal.
+
+        Raises:
+            ValueError: for a key that another process could not write in the same way.
+        """
+        return cls(journal.identity, _text(key), journal.thread_id, key)
+
+    def __repr__(self) -> str:
+        return repr(self.thread_id) if self.key is None else f"{self.thread_id!r}, {self.key!r}"
+
+
+def own_key(key: Hashable) -> Hashable:
+    """Return the key as the actor sees it: the user's key, or else the id of the thread."""
+    if not isinstance(key, InThread):
+        return key
+    return key.thread_id if key.key is None else key.key
+
+
+def _text(key: Hashable) -> str:
+    if key is None:
+        return ""
+    # The prefixes keep texts and digests of other keys apart, and both apart from no key.
+    return f"={key}" if type(key) is str else f"%{digest(key)}"
+
+
+class JournalSnapshots:
+    """Snapshots of keyed actors, each in the journal of its thread while a run has that journal open."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, Journal] = {}
+        self._versions: dict[Hashable, str | None] = {}
+        """Version in the journal of each running actor's state; missing if its state is in no journal."""
+
+    async def load(self, actor: str, key: Hashable) -> object:
+        """Load the state at the place where the thread stands; return `None` for none."""
+        assert isinstance(key, InThread)
+        self._versions.pop(key, None)
+        journal = self._open.get(key.identity)
+        if journal is None:
+            return None  # restarted between two runs: without a version here, the next run restarts it from its place
+        # Read before the await: if the state changes during it, the version differs, and the next run loads again.
+        version = journal.version(actor, key.text)
+        found = await journal.load(actor, key.text)
+        self._versions[key] = version
+        return found
+
+    async def keep(
+        self, actor: str, key: Hashable, taken: Callable[[], Awaitable[object]], call_id: str | None
+    ) -> None:
+        """Take the state of an actor after a call, and store it in its thread."""
+        assert isinstance(key, InThread)
+        # Removed first: if this fails, the actor's state is in no journal, and the next run reverts it.
+        self._versions.pop(key, None)
+        if (snapshot := await taken()) is None:
+            raise ValueError("`snapshot` returned None, which stands for no state; return what `restore` takes")
+        journal = self._open.get(key.identity)
+        if journal is not None:
+            self._versions[key] = journal.keep(actor, key.text, snapshot, call_id)
+
+    def forget(self, key: Hashable) -> None:
+        """Drop the version of an actor that has ended."""
+        self._versions.pop(key, None)
+
+    def open(self, journal: Journal) -> None:
+        """Store the states of one thread in its journal.
+
+        Raises:
+            ThreadBusyError: if another run of the thread has its journal open. Both would share actors with different
+                states.
+        """
+        if journal.identity in self._open:
+            raise ThreadBusyError(journal.thread_id, "another run, which uses the same actors")
+        self._open[journal.identity] = journal
+
+    def close(self, journal: Journal, alive: Collection[Hashable]) -> None:
+        """Close the journal, and drop the versions of actors that do not run."""
+        del self._open[journal.identity]
+        for key in [key for key in list(self._versions) if _is_in(key, journal) and key not in alive]:
+            self._versions.pop(key, None)
+
+    def strayed(self, actor: str, journal: Journal, alive: Collection[Hashable]) -> list[Hashable]:
+        """Return the keys of running actors whose state differs from that of the thread's place."""
+        return [
+            key
+            for key in alive
+            if _is_in(key, journal)
+            and (key not in self._versions or self._versions[key] != journal.version(actor, key.text))
+        ]
+
+
+def _is_in(key: Hashable, journal: Journal) -> TypeGuard[InThread]:
+    return isinstance(key, InThread) and key.identity == journal.identity

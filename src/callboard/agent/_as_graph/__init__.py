@@ -1,0 +1,1 @@
+"""The parts of an agent that look like a compiled LangGraph graph."""

@@ -1,0 +1,133 @@
+"""States of actors at each position of a thread: each state is stored once, and referred to from then on."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from langchain_core.messages import ToolCall
+
+from callboard.conversations._journal_entries import (
+    ActorState,
+    Asked,
+    Claimed,
+    Entry,
+    Failed,
+    Finished,
+    Held,
+    Left,
+    NotedStates,
+)
+from callboard.conversations._sends import id_key_in
+from callboard.tools._keys import keys_of
+
+Name = tuple[str, str]
+"""Actor name and the text of its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateAt:
+    """State of an actor and where it is stored."""
+
+    digest: str
+    at: str | None
+    """Id of the checkpoint whose entries have the state; `None` for the current checkpoint."""
+    entry: ActorState | None = None
+    """Packed state; `None` if it was not read yet."""
+
+
+ByName = Mapping[Name, StateAt]
+
+
+@dataclass(frozen=True, slots=True)
+class ActorStates:
+    """States of actors at a position of the thread."""
+
+    here: ByName = field(default_factory=dict)
+    """States at the position itself: the calls of its step start from these, on every branch."""
+    now: ByName = field(default_factory=dict)
+    """States after the calls of the step that have finished so far."""
+
+    @classmethod
+    def read(cls, notes: NotedStates) -> Self:
+        """Return the states that a checkpoint has noted."""
+        found = {(actor, key): StateAt(digest, at) for actor, key, digest, at in notes}
+        return cls(found, found)
+
+    def noted(self) -> NotedStates:
+        """Return the states of the position, in the form of a checkpoint's notes."""
+        return [[*name, one.digest, one.at] for name, one in sorted(self.here.items())]
+
+    def kept(self) -> list[ActorState]:
+        """Return entries for the states that calls of the step have changed, with references to the stored states."""
+        changed = [(name, one) for name, one in self.now.items() if self.here.get(name) != one]
+        return [ActorState(*name, one.digest, at=one.at) for name, one in changed]
+
+    def changed(self, entry: ActorState) -> "ActorStates":
+        """Return the states after a call has changed one of them."""
+        written = StateAt(entry.digest, entry.at, entry if entry.at is None else None)
+        return ActorStates(self.here, {**self.now, name_of(entry): written})
+
+    def at_next(self) -> "ActorStates":
+        """Return the states at the next position."""
+        return ActorStates(self.now, self.now)
+
+    def before_calls(self) -> "ActorStates":
+        """Return the states of the position, without the changes of its calls."""
+        return ActorStates(self.here, self.here)
+
+    def written_at(self, checkpoint_id: str | None) -> "ActorStates":
+        """Return the states with `checkpoint_id` as their storage, when entries move on to a newer checkpoint."""
+        return ActorStates(_written_at(self.here, checkpoint_id), _written_at(self.now, checkpoint_id))
+
+
+def _written_at(states: ByName, checkpoint_id: str | None) -> ByName:
+    return {name: one if one.at is not None else replace(one, at=checkpoint_id) for name, one in states.items()}
+
+
+def name_of(entry: ActorState) -> Name:
+    """Return the actor name and key of a stored state."""
+    return entry.actor, entry.key
+
+
+class KeptStates:
+    """Actor states of calls that have no result yet; used from any event loop.
+
+    A state is stored in one write with the result of its call. A process that is killed before the write leaves
+    neither, and the call may run again. A process that is killed afterwards leaves both.
+    """
+
+    def __init__(self) -> None:
+        # Handlers of actors add states on their own event loops, while the run's loop takes them out.
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[str, ActorState]] = []
+
+    def add(self, call_id: str | None, state: ActorState) -> None:
+        """Keep a state until its call or the step has ended."""
+        (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
+        with self._lock:
+            self._waiting.append((task, state))
+
+    def due(self, entry: Entry) -> list[ActorState]:
+        """Return and remove the states that have to be stored no later than an entry."""
+        # Without the lock: a state that is added at this moment belongs to a call whose result comes later.
+        if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held)):
+            return []
+        with self._lock:
+            if isinstance(entry, Left):
+                self._waiting.clear()  # their calls have no result and will start from the earlier state
+            last = _last(self._waiting, entry.task if isinstance(entry, Finished) else None)
+            due = [number <= last.get(name_of(one), -1) for number, (_, one) in enumerate(self._waiting)]
+            found = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
+            self._waiting = [one for one, is_due in zip(self._waiting, due, strict=True) if not is_due]
+        return found
+
+
+def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name, int]:
+    """Return, for each actor that a task has changed, the index of its last state; `None` means all tasks.
+
+    Earlier states of these actors are part of the last one and have to be stored with it, also if another call made
+    them. States of calls without an id count as the task's own.
+    """
+    own = None if task is None else (id_key_in(task), "")
+    return {name_of(state): number for number, (one, state) in enumerate(waiting) if own is None or one in own}

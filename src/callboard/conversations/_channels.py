@@ -1,0 +1,222 @@
+"""State of an agent: LangGraph's own channels, read and written without LangGraph's engine."""
+
+import copy
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from operator import attrgetter
+from typing import Any, cast
+
+from langchain_core.messages import BaseMessage, BaseMessageChunk, RemoveMessage
+from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
+from langgraph.channels.base import BaseChannel
+from langgraph.errors import EmptyChannelError, ErrorCode, InvalidUpdateError, create_error_message
+from langgraph.graph import StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Overwrite
+from pydantic import BaseModel
+
+from callboard._langgraph._node_scope import MISSING, command_writes
+from callboard.conversations._flow import Flow
+
+Write = tuple[str, Any]
+"""Channel name and written value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Step counter of a run, for LangGraph's managed values."""
+
+    step: int
+    stop: int
+    """Step at which the run's recursion limit is reached."""
+
+
+class Schema:
+    """Schema of the state, and of each node's view of it, taken from LangGraph's builder.
+
+    Args:
+        builder: builder of the agent's drawing.
+        flow: nodes of the agent.
+    """
+
+    def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", flow: Flow) -> None:
+        self._builder = builder
+        self.flow = flow
+        self._keys = {schema: tuple(parts) for schema, parts in builder.schemas.items()}
+        self.specs = cast("Mapping[str, BaseChannel[Any, Any, Any]]", builder.channels)
+        self.conversations = frozenset(name for name in self.specs if self.adds_messages(name))
+        self.untracked = frozenset(name for name, spec in self.specs.items() if isinstance(spec, UntrackedValue))
+        """Keys that are never stored."""
+        self.output: tuple[str, ...] = tuple(key for key in self._keys[builder.state_schema] if key in self.specs)
+
+    @property
+    def entry(self) -> str:
+        """Return the first node of a turn."""
+        return self.flow.entry
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """Return the names of the agent's nodes."""
+        return self._builder.nodes.keys()
+
+    def adds_messages(self, name: str) -> bool:
+        """Return whether a channel collects messages with `add_messages`."""
+        spec = self.specs.get(name)
+        return isinstance(spec, BinaryOperatorAggregate) and spec.operator is add_messages
+
+    def given_to(self, node: str, state: "State", clock: Clock) -> Any:
+        """Return the state in the form that a node expects: a dict, or an instance of its schema."""
+        spec = self._builder.nodes.get(node)
+        schema: Any = self._builder.state_schema if spec is None else spec.input_schema
+        values = state.read(self._keys[schema])
+        for key in self._keys[schema]:
+            if key in self._builder.managed:
+                values[key] = cast("Any", self._builder.managed[key]).get(clock)
+        if isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)):
+            return schema(**values)
+        return values
+
+    def shaped(self, values: dict[str, Any]) -> Any:
+        """Return values of the state in the form of its schema: a dict, or an instance."""
+        schema: Any = self._builder.state_schema
+        is_dict = not (isinstance(schema, type) and (issubclass(schema, BaseModel) or is_dataclass(schema)))
+        return values if is_dict else schema(**{key: values[key] for key in self.output if key in values})
+
+    def writes_of(self, output: object) -> list[Write]:
+        """Return the writes to known keys in a node's output; raise InvalidUpdateError for an unsuitable output."""
+        if output is None:
+            return []
+        if isinstance(output, (list, tuple)) and any(isinstance(item, Command) for item in output):
+            return [write for item in output for write in self.writes_of(item)]
+        if isinstance(output, Command):
+            return [] if output.graph == Command.PARENT else self._known(command_writes(output))
+        if isinstance(output, dict):
+            return self._known(output.items())
+        if isinstance(output, BaseModel) or is_dataclass(output):
+            return self._known(command_writes(Command(update=output)))
+        raise InvalidUpdateError(
+            create_error_message(
+                message=f"Expected dict, got {output}", error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE
+            )
+        )
+
+    def _known(self, writes: Iterable[Write]) -> list[Write]:
+        return [(key, value) for key, value in writes if key in self.specs]
+
+
+class State:
+    """Values of one thread's state, each in a LangGraph channel.
+
+    Args:
+        schema: schema of the state.
+        stored: values by channel, as `snapshot` returned them.
+    """
+
+    def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:
+        self._channels: dict[str, BaseChannel[Any, Any, Any]] = {
+            name: spec.from_checkpoint(stored.get(name, MISSING)) for name, spec in schema.specs.items()
+        }
+        for name, channel in self._channels.items():
+            channel.key = name
+        self._conversations = schema.conversations
+
+    @property
+    def channels(self) -> Mapping[str, BaseChannel[Any, Any, Any]]:
+        return self._channels
+
+    def replacing(self, name: str, value: object) -> Write:
+        """Return the write that sets a channel to `value`, past its reducer."""
+        reduced = isinstance(self._channels[name], BinaryOperatorAggregate)
+        return name, Overwrite(value) if reduced else value
+
+    def apply(self, writes: Sequence[Write]) -> None:
+        """Apply the writes of one step; raise InvalidUpdateError if a channel without a reducer is written twice."""
+        by_channel: dict[str, list[Any]] = {name: [] for name in self._channels}
+        for name, value in writes:
+            by_channel[name].append(value)
+        # Channels without writes are updated, too: some, such as ephemeral ones, lose their value after a step.
+        for name, values in by_channel.items():
+            channel = self._channels[name]
+            channel.update(_longer(channel, _joined(values)) if name in self._conversations else values)
+
+    def get(self, name: str) -> Any:
+        """Return the value of a channel, or `None` if it is empty."""
+        channel = self._channels.get(name)
+        return channel.get() if channel is not None and channel.is_available() else None
+
+    def read(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the values of the non-empty channels among `names`."""
+        found: dict[str, Any] = {}
+        for name in names:
+            channel = self._channels.get(name)
+            if channel is not None and channel.is_available():
+                found[name] = channel.get()
+        return found
+
+    def with_writes(self, writes: Sequence[Write]) -> "State":
+        """Return a copy of the state with the writes applied."""
+        other = self.copy()
+        other.apply(writes)
+        return other
+
+    def copy(self) -> "State":
+        """Return a copy of the state; writes to the copy do not change the original."""
+        other = copy.copy(self)
+        other._channels = {name: channel.copy() for name, channel in self._channels.items()}
+        return other
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the values to store, from which `State` can be made again."""
+        values: dict[str, Any] = {}
+        for name, channel in self._channels.items():
+            try:
+                value = channel.checkpoint()
+            except EmptyChannelError:
+                continue
+            if value is not MISSING:
+                values[name] = value
+        return values
+
+
+def _joined(values: list[Any]) -> list[Any]:
+    """Join the messages of many calls into one list: `add_messages` walks the whole conversation once per list."""
+    if len(values) < 2 or not all(isinstance(value, list) for value in values):
+        return values
+    return [[message for value in values for message in value]]
+
+
+def _longer(conversation: BaseChannel[Any, Any, Any], values: list[Any]) -> list[Any]:
+    """Return the values to write to a conversation; if they only append, the whole new conversation.
+
+    `add_messages` looks for replaced messages in a slow Python loop. One set operation here answers that for all.
+    """
+    if len(values) != 1 or not conversation.is_available():
+        return values
+    before, new = conversation.get(), values[0]
+    return [Overwrite([*before, *new])] if _only_adds(before, new) else values
+
+
+def _only_adds(before: Any, new: Any) -> bool:
+    """Return whether `add_messages` would only append these messages."""
+    if type(before) is not list or type(new) is not list:
+        return False
+    kinds = {*map(type, before), *(given := {*map(type, new)})}
+    if not all(issubclass(kind, BaseMessage) and not issubclass(kind, BaseMessageChunk) for kind in kinds):
+        return False
+    if any(issubclass(kind, RemoveMessage) for kind in given):
+        return False
+    added = {*map(_id_of, new)}
+    return None not in added and len(added) == len(new) and (added | {None}).isdisjoint(map(_id_of, before))
+
+
+_id_of = attrgetter("id")
+
+
+def goto_of(output: object) -> list[Any]:
+    """Return the `goto` targets of commands in a node's output."""
+    targets: list[Any] = []
+    for item in output if isinstance(output, (list, tuple)) else [output]:
+        if isinstance(item, Command) and item.graph is None:
+            goto: Any = item.goto
+            targets.extend(goto if isinstance(goto, (list, tuple)) else [goto])
+    return [target for target in targets if target]

@@ -1,0 +1,477 @@
+"""Thread of conversation in a checkpointer: each event is written once, as it happens.
+
+A checkpoint holds the whole state, as in LangGraph, and is written where a run ends. Events between two checkpoints are
+written as entries on the earlier checkpoint. Entries are pending writes under callboard's own task ids, which LangGraph
+ignores. To find where a thread stands, read its last checkpoint and replay the entries on it. So storage grows only
+with new content. A killed process loses at most the entries whose write had not begun.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, cast
+
+from anyio import Event, sleep
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+from callboard._calls._observers import current_mark
+from callboard._langgraph._node_scope import PUSH
+from callboard._langgraph._serializers import MEND
+from callboard.conversations._actor_states import ActorStates
+from callboard.conversations._channels import Schema, State, Write
+from callboard.conversations._checkpoint import (
+    CHANNEL,
+    FIRST_ID,
+    MESSAGES,
+    PARENT,
+    Base,
+    base_of,
+    changed_channels,
+    commits_in,
+    entries_of,
+    holder_in,
+    is_damaged,
+    last_id,
+    may_be_thin,
+    metadata_of,
+    new_base,
+    noted_actors,
+    thinned,
+    unknown_values,
+)
+from callboard.conversations._journal_entries import Asked, Claimed, Entry, Finished, Held, Left, Source, Stepped
+from callboard.conversations._langgraph_threads import (
+    coming,
+    furthest,
+    kept_records,
+    read_coming,
+    writes_for_langgraph,
+)
+from callboard.conversations._lease import LEASE, OwnLease, described, is_over, new_holder, prolonged, release
+from callboard.conversations._past import Past, no_checkpoint, place_of, whole
+from callboard.conversations._saver import Saver
+from callboard.conversations._sound import check_messages, sound
+from callboard.conversations._thread import START, Following, Thread, new_id, now
+from callboard.conversations._untracked import tracked_entry, tracked_writes
+from callboard.exceptions import StorageError, ThreadBusyError
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
+
+_log = logging.getLogger("callboard")
+
+Durability = Literal["sync", "async", "exit"]
+
+
+class SavedThread(Thread):
+    """Thread of conversation with its journal.
+
+    Args:
+        schema: of the state.
+        saver: the thread's part of a checkpointer.
+        durability: when entries must be stored: before the run goes on ("sync"), in the background ("async"), or when
+            the run stops ("exit").
+    """
+
+    def __init__(self, schema: Schema, saver: Saver, durability: Durability) -> None:
+        super().__init__(schema, namespace=saver.namespace)
+        self.saver = saver
+        self._durability = durability
+        # Checkpoint on which entries are written; `None` until the first write of a new thread.
+        self._base: Base | None = None
+        self.checkpoint_id = FIRST_ID
+        # Number of writes on `_base`. The next write's task id follows from it, so two runs that write at once collide,
+        # and the saver keeps the first.
+        self._commits = 0
+        # Entries that `take` has applied to the thread and no write contains yet.
+        self._entries: list[Entry] = []
+        self._sending: list[Entry] = []
+        """Entries of the write that is going on, or that failed and has to be repeated."""
+        # Set when the current write ends. At most one task writes at a time, so that task ids stay in order.
+        self._flushing: Event | None = None
+        self._mine: dict[str, Any] | None = None  # this run's holder entry, while it holds the thread
+        self._ahead: set[str] = set()  # claimed calls whose bodies have not started
+        self._lease = OwnLease()
+        self._is_lost = False  # set if another run has taken the thread: no entry may be written any more
+        # Set if the run goes on from an earlier place; its first change then writes a checkpoint of a new branch.
+        self._forks = False
+        self.about: Mapping[str, Any] = {}  # user metadata in the last checkpoint
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the checkpointer has anything of the thread."""
+        return self._base is not None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.checkpoint_id != FIRST_ID
+
+    @property
+    def is_anywhere(self) -> bool:
+        """Return whether the thread has a position; with durability "exit", that is stored only when the run ends."""
+        return self.exists or self.has_begun or bool(self.next)
+
+    @property
+    def is_kept(self) -> bool:
+        return True
+
+    @property
+    def config(self) -> RunnableConfig:
+        """Return the config of the checkpoint at which the thread stands, or of the thread if it has none."""
+        return self.saver.config(self.checkpoint_id) if self.is_anywhere else self.saver.config()
+
+    @property
+    def parent_config(self) -> RunnableConfig | None:
+        """Return the config of the previous position, or `None` for the first."""
+        return None if self.parent_id is None else self.saver.config(self.parent_id)
+
+    async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
+        """Load the thread where it stands now, or at an earlier position; raise ValueError for an unknown one.
+
+        Args:
+            checkpoint_id: the position; by default the latest. A run from an earlier position starts a new branch.
+            looks: only read the position, including results of tasks that ran there later.
+        """
+        found = await self.saver.get()
+        if found is None:
+            if checkpoint_id is not None:
+                raise no_checkpoint(checkpoint_id)
+            return
+        entries = entries_of(found)
+        self._forks = checkpoint_id is not None and checkpoint_id != last_id(found, entries)
+        holder = holder_in(entries)
+        if checkpoint_id is not None and self._forks:
+            past = await place_of(self.saver, checkpoint_id)
+            await self._go_back(past, looks=looks)
+        else:
+            self.play(await whole(self.saver, found), entries)
+        self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
+
+    async def _go_back(self, past: Past, *, looks: bool) -> None:
+        """Load an earlier position; `looks` as in `open`."""
+        self.play(await whole(self.saver, past.found), past.entries)
+        if past.given is not None:
+            self.receive(past.given)  # sets the records of the tasks, too
+        else:
+            self._forget_tasks()
+            for entry in past.tasks if looks else ():
+                self.take(entry)  # only to be read: a new branch starts without those results
+
+    def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
+        """Load a checkpoint and replay entries on it; raise StorageError if the stored data are inconsistent."""
+        with sound(self.saver.told(found)):
+            self.load(found)
+            self._base, self._commits = base_of(found), commits_in(found)
+            # From LangGraph's writes on this checkpoint: its agents may have gone on after the last entry of ours.
+            theirs = dict(self.records)
+            for entry in entries:
+                self.take(entry)
+            if self.checkpoint_id == self._base.id:
+                self.records = furthest(self.records, theirs)
+            for name in self.schema.conversations:
+                check_messages(self.state.get(name) or [])
+
+    def load(self, found: CheckpointTuple) -> None:
+        """Load a checkpoint of callboard or of LangGraph, without entries."""
+        base = base_of(found)
+        values = base.checkpoint["channel_values"]
+        self.state = State(self.schema, values)
+        self.about = base.about
+        self.step = base.metadata.get("step", -1)
+        self.source = base.metadata.get("source", "loop")
+        self.checkpoint_id, self.ts = base.id, base.checkpoint["ts"]
+        self.parent_id = base.notes.get(PARENT, base.parent_id)
+        self.next, self.sends, self.records = (), (), {}
+        self.actor_states = ActorStates.read(noted_actors(base.checkpoint))
+        read_coming(self, found)
+
+    async def prepare(self, *, repeats: bool = False) -> None:
+        if self._forks:
+            # Before the write: a branch is begun at most once, also if the write fails.
+            self._forks = False
+            self.step += repeats
+            self.parent_id, self.checkpoint_id = self.checkpoint_id, new_id(self.step)
+            await self._rebase("fork")
+
+    async def update(self, writes: Iterable[Write], following: Following) -> None:
+        if not self._forks:
+            return await super().update(writes, following)
+        # One checkpoint holds both the branch and the change, so no run can hold the branch in between.
+        await self._refuse_if_held()
+        self._forks = False
+        self.take(self._amended(writes, following, "update"), live=True)
+        return await self._rebase("update")
+
+    async def copy(self) -> None:
+        """Write a copy of the current position with the same parent, without the results of its tasks."""
+        await self._refuse_if_held()
+        self._forks = False
+        self._forget_tasks()
+        self.asked_here = {}
+        self.step, self.source = self.step + 1, "fork"
+        self.checkpoint_id, self.ts = new_id(self.step), now()
+        await self._rebase("fork")
+
+    def _forget_tasks(self) -> None:
+        """Drop the results of the position's tasks, which count on the old branch only; its input is kept."""
+        self.records = {task: record for task, record in self.records.items() if task == START}
+        self.actor_states = self.actor_states if START in self.next else self.actor_states.before_calls()
+
+    async def _refuse_if_held(self) -> None:
+        # May wait for one lease. Nothing was written yet, so a cancellation here leaves nothing behind.
+        if self.holder is not None and not await is_over(self.holder, self.saver.now, self._holder_now):
+            raise ThreadBusyError(self.saver.thread_id, described(self.holder))
+
+    async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
+        # Nothing up to the `append` below suspends this task. Otherwise a write that another task begins could contain
+        # the actors' states without the entry.
+        self._take_kept(entry)
+        if isinstance(entry, Stepped):
+            self._ahead.clear()  # models reuse call ids: a later call must not pass for claimed
+        # The thread changes first, the journal afterwards. If the process dies in between, the next run finds the
+        # thread as it was before.
+        await super().record(entry, live=live)
+        # A copy without untracked keys; the thread itself keeps their values.
+        self._entries.append(tracked_entry(entry, self.schema))
+        if isinstance(entry, Claimed):
+            # Stored before the body starts. A crash afterwards then leaves "unknown", never "has not begun".
+            await self._flush(wait=True)
+        elif self._durability != "exit" and not later:
+            await self._flush(wait=self._durability == "sync")
+
+    @property
+    def claims_ahead(self) -> bool:
+        return self._durability != "exit"  # "exit" stores nothing before the end, so it stores no claims either
+
+    async def claim(self, tasks: Sequence[str]) -> None:
+        mark = current_mark() if tasks else None
+        known = NOTHING_KNOWN if mark is None else CallRecord(mark=mark)
+        # All claims of a reply share one write with the `Stepped` entry before them, instead of one write per call.
+        for task in tasks:
+            entry = Claimed(task, known)
+            self.take(entry)
+            self._entries.append(entry)
+        # Until a body starts, its claim may be taken back. Only a killed process leaves such a call as unknown.
+        self._ahead.update(tasks)
+        if self._durability != "exit":
+            await self._flush(wait=bool(tasks) or self._durability == "sync")
+
+    async def claimed(self, task: str, known: CallRecord) -> None:
+        self._ahead.discard(task)
+        before = self.records.get(task)
+        if before is not None and before.claimed and not (before.pending or before.answers or known.answers):
+            return  # already stored, with the reply or by an earlier attempt
+        await super().claimed(task, known)
+
+    def _release(self) -> None:
+        """Take back claims of calls whose bodies have not started; stored with the last entries of the run."""
+        known = {task: self.records[task] for task in self._ahead if task in self.records}
+        self._ahead = set()
+        if released := {task: record.accepted() for task, record in known.items() if record.claimed}:
+            self.take(entry := Asked(released))
+            self._entries.append(entry)
+
+    def _take_kept(self, entry: Entry) -> None:
+        """Append the actors' states that have to be stored in the same write as an entry."""
+        # Result and actor state share one write: a crash leaves both or neither. A repeated call must not find its own
+        # effect in the actor's state.
+        for state in self.kept_by_actors.due(entry):
+            self.take(state)
+            self._entries.append(state)
+
+    async def _flush(self, *, wait: bool) -> None:
+        """Store the entries so far; entries that arrive during a write go into the next one, together.
+
+        An error reaches only the task that writes. The entries stay in `_sending` or `_entries` for the next flush.
+
+        Args:
+            wait: wait if another task is writing; otherwise return at once, since that task also writes new entries.
+        """
+        while self._flushing is not None:
+            if not wait:
+                return
+            await self._flushing.wait()  # if that write failed, its entries are still in `_sending`
+        self._flushing = Event()
+        try:
+            # A `while`, because tasks that came during a write have returned: this task stores their entries, too.
+            while self._sending or self._entries:
+                await self._commit()
+        finally:
+            # Also after an error or a cancellation: a waiting task must wake up and write by itself.
+            self._flushing.set()
+            self._flushing = None
+
+    async def _commit(self) -> None:
+        if self._base is None:
+            await self._begin()
+        assert self._base is not None
+        # Directly before the write, with no other wait between: a run that lost the thread must not write.
+        await self._see_to_lease()
+        # A failed write may have been stored nevertheless, and savers keep the first of two writes with one id. So it
+        # is repeated unchanged, and newer entries go into the next write; entries added to it could be dropped.
+        if not self._sending:
+            self._sending, self._entries = self._entries, []
+        task_id = f"callboard-{self._commits + 1:08}"
+        try:
+            # If the caller is cancelled here, the write goes on within the grace and the cancellation is raised
+            # afterwards. The entries stay in `_sending`; repeating a stored write changes nothing.
+            await self.saver.write(self._base.id, _stored(self._sending), task_id, "~callboard")
+        except Exception:
+            self._leave_out_what_cannot_be_stored()
+            raise
+        # Only after success: the repetition of a failed write must have the same task id.
+        self._commits += 1
+        self._sending = []
+
+    def _leave_out_what_cannot_be_stored(self) -> None:
+        """Drop entries that the serializer refuses; the rest of the write is repeated."""
+        left_out = [entry for entry in self._sending if not self.saver.can_store(entry.encode())]
+        for entry in left_out:
+            if isinstance(entry, Finished):
+                # The thread must not know more than its journal: a later checkpoint would try to store it again.
+                self.records.pop(entry.task, None)
+        self._sending = [entry for entry in self._sending if entry not in left_out]
+
+    async def _see_to_lease(self) -> None:
+        """Raise `ThreadBusyError` if the lease may have expired and another run has taken the thread."""
+        if self._mine is None or not self._lease.may_be_over:
+            return
+        # Another token, or none: this run did not renew in time, and the thread is no longer its own.
+        current = await self._holder_now()
+        if current is None or current["token"] != self._mine["token"]:
+            self._is_lost = True
+            raise ThreadBusyError(self.saver.thread_id, described(current))
+
+    async def _holder_now(self) -> Mapping[str, Any] | None:
+        """Read the holder from the database; `None` if nobody holds the thread, or it stands at another checkpoint."""
+        found = await self.saver.outline()
+        is_ours = found is not None and self._base is not None and found.checkpoint["id"] == self._base.id
+        return holder_in(entries_of(found)) if found is not None and is_ours else None
+
+    @property
+    def is_held(self) -> bool:
+        return self._mine is not None
+
+    async def hold(self, *, repeats: bool = False) -> None:
+        await self._refuse_if_held()
+        if self._durability == "exit":
+            return  # nothing is written before the end, so no other run could know
+        # Before the hold: a fork writes a checkpoint, and the holder entry has to be on that one.
+        await self.prepare(repeats=repeats)
+        # The clocks of this machine first: others count the lease from the moment at which the database read its own.
+        self._lease = OwnLease()
+        since = self._lease.read()
+        self._mine = mine = new_holder(await self.saver.now())
+        try:
+            # Savers do not report that they dropped a second write with the same id; only reading it back tells.
+            await self._write_hold(mine, since)
+            found = await self.saver.outline()
+        except BaseException:
+            self._lose()  # no `stop` follows a failed start: the thread would be busy while the process lives
+            raise
+        holders = [entry.holder for entry in entries_of(found) if isinstance(entry, Held)] if found else []
+        if mine not in holders:
+            self._lose()
+            if self._base is not None and is_damaged(found, self._base.id, self._commits):
+                raise StorageError(self.saver.told_at(self._base.id), f"does not keep what is written there. {MEND}")
+            raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
+
+    async def _write_hold(self, mine: dict[str, Any], since: tuple[float, float]) -> None:
+        """Store the holder entry; its lease counts from `since`, read before the end of the lease was computed."""
+        await self.record(Held(mine))
+        await self._flush(wait=True)
+        self._lease.renew(since)
+
+    async def keep_holding(self) -> None:
+        # Cancelled when the run ends. A renewal goes through `_flush`, so it keeps its place among other entries.
+        while self._mine is not None:
+            await sleep(LEASE / 3)
+            try:
+                since = self._lease.read()  # before the clock of the database, as in `hold`
+                self._mine = prolonged(self._mine, await self.saver.now())
+                await self._write_hold(self._mine, since)
+            except ThreadBusyError:
+                return  # `_is_lost` is set, and the run's next write raises
+            except Exception:
+                # An outage must not end the run. However long it lasts, `_see_to_lease` checks the holder afterwards.
+                _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
+
+    def _lose(self) -> None:
+        if self._mine is not None:
+            release(self._mine)
+            self._mine = None
+
+    async def stop(self) -> None:
+        """Store what the run leaves: a checkpoint, and on it the results of tasks in an unfinished step."""
+        try:
+            # The token is released after the last write. Otherwise another run of this process could start in between.
+            await self._leave()
+        finally:
+            self._lose()
+
+    async def _leave(self) -> None:
+        if self._forks or self._is_lost:
+            return  # nothing has changed, or another run's writes count
+        self._release()
+        self._take_kept(Left())
+        # No `Left` entry if a checkpoint follows: holder entries stay on the old one, so the new one frees the thread.
+        if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
+            await self.record(Left())
+        if self._base is None or self._base.id != self.checkpoint_id:
+            # Entries first: if the process dies before the new checkpoint is stored, replay leads to this position.
+            await self._flush(wait=True)
+            await self._rebase(self.source)
+        await self._flush(wait=True)
+        if self.records and self._base is not None:
+            # Last: only LangGraph agents need these writes to go on. Replay works without them.
+            for index, (task_id, writes) in enumerate(writes_for_langgraph(self, self._base)):
+                kept = tracked_writes(writes, self.schema.untracked)
+                await self.saver.write(self._base.id, kept, task_id, f"~{PUSH}, {index:010}")
+
+    async def _begin(self) -> None:
+        """Write the empty checkpoint on which the first entries are written."""
+        about, version = metadata_of("input", -1), self.saver.next_version
+        # Two runs that begin the same thread write the same id, and then compete for the first entry on it.
+        base = new_base(None, {}, FIRST_ID, about, place_before=None, next_version=version)
+        await self.saver.put(base.checkpoint, cast("Any", base.metadata), None, {})
+        self._base = base
+
+    async def _rebase(self, source: Source) -> None:
+        """Write a checkpoint of the whole state, and make the one before it thin."""
+        # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
+        # thread now, and they may need what the thin one loses.
+        await self._see_to_lease()
+        before = self._base
+        values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
+        about, following = metadata_of(source, self.step), self.saver.next_version
+        # States without a location are in entries on the old checkpoint; the new checkpoint's notes refer to them.
+        self.actor_states = self.actor_states.written_at(None if before is None else before.id)
+        base = new_base(
+            before,
+            values,
+            self.checkpoint_id,
+            about,
+            place_before=self.parent_id,
+            sends=len(self.sends),
+            actors=self.actor_states.noted(),
+            next_version=following,
+        )
+        versions = base.checkpoint["channel_versions"]
+        changed = {name: versions[name] for name in changed_channels(before, values)}
+        if kept := [*kept_records(self.records), *self.actor_states.kept()]:
+            # Before the checkpoint: once that exists, entries on the older one are no longer read. A process that is
+            # killed in between leaves this write without a checkpoint, so the task id is unique.
+            task_id = f"callboard-{1:08}-{new_id(self.step)}"
+            tracked = [tracked_entry(entry, self.schema) for entry in kept]
+            await self.saver.write(base.id, _stored(tracked), task_id, "~callboard")
+        await self.saver.put(base.checkpoint, cast("Any", base.metadata), base.parent_id, changed)
+        # Only after the checkpoint is stored. Until then, a failure leaves the entries to be repeated on the old one.
+        self._base, self._commits, self._entries, self._sending, self.holder = base, int(bool(kept)), [], [], None
+        # Last: the thin checkpoint finds its messages in the new one. A crash before this line only costs space.
+        if before is not None and may_be_thin(before, base):
+            thin = thinned(before, base)
+            written = {MESSAGES: thin.checkpoint["channel_versions"][MESSAGES]}
+            await self.saver.put(thin.checkpoint, cast("Any", thin.metadata), thin.parent_id, written)
+
+
+def _stored(entries: Iterable[Entry]) -> list[Write]:
+    """Return entries as one write to the checkpointer."""
+    return [(CHANNEL, [entry.encode() for entry in entries])]

@@ -1,0 +1,231 @@
+"""Unfinished turns in LangGraph's stored form, so that LangGraph and callboard can resume each other's threads.
+
+The next nodes are channels `branch:to:<node>`. Calls to run are sends in a channel of their own, without the state. The
+results of a call are written under the task id that LangGraph would compute for it.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.messages import ToolCall
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.types import Interrupt, Send
+
+from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
+from callboard.conversations._checkpoint import BRANCH, MESSAGES, SENDS, Base, notes_of
+from callboard.conversations._flow import AFTER, AGENT, BEFORE, TOOLS
+from callboard.conversations._journal_entries import Asked, Entry, Finished
+from callboard.conversations._sends import Sent, numbered
+from callboard.conversations._thread import START, Thread
+from callboard.conversations._untracked import tracked_send
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
+from callboard.tools._keys import keys_of
+from callboard.tools._unanswered import answers_to, id_of
+
+MODEL = "model"
+"""Name of the model's node in `langchain.agents`."""
+
+
+def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
+    """Return the calls that are still to run with their keys, in the order of the reply."""
+    calls = thread.schema.flow.open_calls(thread.state.get(MESSAGES) or [])
+    return list(zip(keys_of(calls), calls, strict=True))
+
+
+def coming(thread: Thread) -> dict[str, Any]:
+    """Return the next nodes as LangGraph's channels."""
+    if START in thread.next:
+        return {START: thread.records[START].output}
+    channels: dict[str, Any] = {BRANCH + node: None for node in thread.next if node != TOOLS}
+    sends: list[Send] = [tracked_send(one.send, thread.schema) for one in thread.sends]
+    if thread.schema.entry in thread.next:
+        channels[BRANCH + MODEL] = None  # the name in `langchain.agents`; other agents ignore it
+    if TOOLS in thread.next:
+        sends += [Send(TOOLS, [call]) for _, call in open_calls(thread)]
+    if TOOLS in thread.next or sends:
+        channels[TASKS] = sends
+    return channels
+
+
+def kept_records(records: Mapping[str, CallRecord]) -> list[Entry]:
+    """Return entries for the records of the next step's tasks, to be written on a new checkpoint."""
+    finished: list[Entry] = [
+        Finished(task, record.output)
+        for task, record in records.items()
+        if record.is_finished and task != START  # the input is in the checkpoint itself
+    ]
+    others = {task: record for task, record in records.items() if not record.is_finished}
+    return [*finished, Asked(others)] if others else finished
+
+
+def writes_for_langgraph(thread: Thread, base: Base) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """Yield the results and questions of calls, with the task ids that LangGraph uses."""
+    tasks = _call_tasks(thread)
+    # If LangGraph still has a call to run, that call's task leads on to the model by itself.
+    nothing_left = all(thread.known_of(key).is_finished for _, keys in tasks for key in keys)
+    onward: list[tuple[str, Any]] = [(BRANCH + AGENT, None), (BRANCH + MODEL, None)] if nothing_left else []
+    for number, keys in tasks:
+        records = [thread.known_of(key) for key in keys]
+        task_id = task_id_of(base.id, thread.namespace, thread.step + 1, TOOLS, PUSH, str(number))
+        if records and all(record.is_finished for record in records):
+            yield task_id, [*thread.written(keys), *onward]
+        elif pending := [question for record in records for question in record.pending]:
+            answers = [*records[0].answers] if len(keys) == 1 else []
+            yield task_id, [(INTERRUPT, pending), *([(RESUME, answers)] if answers else [])]
+
+
+def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
+    """Return the tasks of the tools node: each its number among all sends, and the keys of its calls."""
+    messages = thread.state.get(MESSAGES) or []
+    sent = [(one.number, one.tasks(messages, MESSAGES)) for one in thread.sends if one.node == TOOLS]
+    return [*sent, *((number, [key]) for number, (key, _) in enumerate(open_calls(thread), len(thread.sends)))]
+
+
+def read_coming(thread: Thread, found: CheckpointTuple) -> None:
+    """Set the thread's next nodes, sends and records from a checkpoint of callboard or of LangGraph."""
+    values = found.checkpoint["channel_values"]
+    due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
+    branches = [node for name in due if (node := _node_here(thread, name))]
+    if START in values:
+        thread.next, thread.records = (START,), {START: CallRecord(output=values[START])}  # not applied yet
+        return
+    calls = _read_sends(thread, found)
+    thread.next = tuple(dict.fromkeys([*branches, TOOLS] if calls else branches))
+    if calls:
+        _read_calls(thread, found, calls)
+    elif TOOLS in thread.next:
+        _read_batch(thread, found)
+
+
+def _node_here(thread: Thread, name: str) -> str | None:
+    """Return this agent's node that matches a node of another agent, or `None`."""
+    if name in thread.schema.nodes:
+        return name
+    if name in (MODEL, AGENT, BEFORE) or name.endswith((".before_agent", ".before_model")):
+        return thread.schema.entry
+    if (name == AFTER or name.endswith(".after_model")) and open_calls(thread):
+        return TOOLS
+    return None
+
+
+def _is_due(found: CheckpointTuple, channel: str) -> bool:
+    """Return whether a node still has to run for the value in its channel."""
+    checkpoint = found.checkpoint
+    seen = checkpoint["versions_seen"].get(channel.removeprefix(BRANCH), {}).get(channel)
+    versions: Mapping[str, Any] = checkpoint["channel_versions"]
+    version: Any = versions.get(channel)
+    if version is None:
+        return True
+    # An agent does not empty channels that it does not know, so only channels of the latest version are due.
+    return (seen is None or bool(version > seen)) and bool(version == max(versions.values()))
+
+
+def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
+    """Read LangGraph's writes of a batch that was one task; with several calls, they do not name the asking one."""
+    calls = open_calls(thread)
+    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
+    writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+    if len(calls) != 1:
+        thread.asked_unheard = any(channel == INTERRUPT for channel, _ in writes)
+        return
+    ((key, call),) = calls
+    if (record := _record_of(writes, call)) is not None:
+        thread.records[key] = record
+
+
+def furthest(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
+    """Merge two sets of records, taking the more advanced record of each call.
+
+    LangGraph may have gone on from the checkpoint at which callboard had stopped.
+    """
+    both = {key: max(ours.get(key, NOTHING_KNOWN), record, key=_progress) for key, record in theirs.items()}
+    return {**ours, **both}
+
+
+def _progress(record: CallRecord) -> tuple[bool, int]:
+    return record.is_finished, len(record.answers)
+
+
+Numbered = list[tuple[int, Send]]
+"""Sends with their numbers in the channel, which are part of LangGraph's task ids."""
+
+
+def _read_sends(thread: Thread, found: CheckpointTuple) -> Numbered:
+    """Set the thread's sends from a checkpoint, and return the sends that are calls of the conversation."""
+    sends = found.checkpoint["channel_values"].get(TASKS) or ()
+    here: Numbered = [
+        (number, send)
+        for number, send in enumerate(sends)
+        if isinstance(send, Send) and send.node in thread.schema.flow.nodes
+    ]
+    asked = [(call["name"], id_of(call)) for _, call in open_calls(thread)]
+    noted: int | None = notes_of(found.checkpoint).get(SENDS)
+    calls = [one for one in here if (one[0] >= noted if noted is not None else _is_call_of(one[1], asked))]
+    others = [one for one in here if one not in calls]
+    thread.sends = numbered(send for _, send in others)
+    for (number, _), one in zip(others, thread.sends, strict=True):
+        _read_sent(thread, _writes(thread, found, one.node, number), one)
+    return calls
+
+
+def _read_sent(thread: Thread, writes: Sequence[tuple[str, Any]], one: Sent) -> None:
+    """Read LangGraph's writes of one send."""
+    if one.node != TOOLS:
+        if output := {channel: value for channel, value in writes if channel in thread.schema.specs}:
+            thread.records[one.task] = CallRecord(output=output)
+        return
+    messages = thread.state.get(MESSAGES) or []
+    if one.task in one.tasks(messages, MESSAGES):
+        return  # the input has no calls
+    calls = one.requested(messages, MESSAGES).calls
+    for key, call in zip(keys_of(calls), calls, strict=True):
+        record = _record_of(writes, call)
+        if record is not None and (record.is_finished or len(calls) == 1):
+            thread.records[one.task_of(key)] = record
+
+
+def _is_call_of(send: Send, asked: Collection[tuple[str, str]]) -> bool:
+    call = _call_in(send)
+    return send.node == TOOLS and call is not None and (call["name"], id_of(call)) in asked
+
+
+def _call_in(send: Send) -> ToolCall | None:
+    """Return the single call in a send, in either of LangGraph's forms; `None` for any other input."""
+    arg: Any = send.arg
+    if isinstance(arg, list) and len(arg) == 1:
+        arg = arg[0]
+    elif isinstance(arg, dict):
+        arg = arg.get("tool_call", arg)
+    return cast("ToolCall", arg) if isinstance(arg, dict) and "name" in arg else None
+
+
+def _writes(thread: Thread, found: CheckpointTuple, node: str, number: int) -> list[tuple[str, Any]]:
+    task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, node, PUSH, str(number))
+    return [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
+
+
+def _read_calls(thread: Thread, found: CheckpointTuple, sends: Numbered) -> None:
+    names: dict[str, list[str]] = {}
+    for key, one in open_calls(thread):
+        names.setdefault(id_of(one), []).append(key)
+    for number, send in sends:
+        if (call := _call_in(send)) is None or not (of_this_id := names.get(id_of(call))):
+            continue
+        key = of_this_id.pop(0)  # calls with the same id have their sends in call order
+        if (record := _record_of(_writes(thread, found, TOOLS, number), call)) is not None:
+            thread.records[key] = record
+
+
+def _record_of(writes: Sequence[tuple[str, Any]], call: ToolCall) -> CallRecord | None:
+    """Return what LangGraph's writes tell of a call, or `None` if nothing."""
+    record = NOTHING_KNOWN
+    for channel, value in writes:
+        if channel == MESSAGES:
+            if own := answers_to(call, value if isinstance(value, list) else [value]):
+                return CallRecord(output=own[0])
+        elif channel == INTERRUPT:
+            pending: Sequence[Interrupt] = value if isinstance(value, (list, tuple)) else [value]
+            record = record._replace(pending=tuple(pending), own=True)
+        elif channel == RESUME:
+            record = record._replace(answers=tuple(value) if isinstance(value, list) else (value,))
+    return None if record == NOTHING_KNOWN else record

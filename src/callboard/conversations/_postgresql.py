@@ -1,0 +1,181 @@
+"""PostgreSQL savers and stores: connecting to a server, and explaining its errors."""
+
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+import psycopg
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.store.postgres import PostgresStore
+from psycopg import Connection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import DictRow, dict_row
+from psycopg.sql import SQL, Identifier
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from callboard._langgraph._postgres import forget, gone_values
+from callboard.conversations._database import LazySaver, LazyStore
+from callboard.exceptions import StorageError
+
+T = TypeVar("T", bound=PostgresSaver | PostgresStore)
+
+CONNECTIONS = 8
+"""Largest number of connections of each saver and each store."""
+
+_DEFAULTS: dict[str, Any] = {
+    "fallback_application_name": "callboard",
+    "connect_timeout": 10,
+    "tcp_user_timeout": 30_000,
+}
+"""Connection defaults in libpq's units: seconds to connect, milliseconds until an unresponsive server is given up."""
+
+_OPTIONS: dict[str, Any] = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+"""Options that LangGraph requires of each connection."""
+
+_LOCK = 0x63616C6C626F6172
+"""Id of the advisory lock around table creation: "callboar" in ASCII."""
+
+_AGAIN = 0.05
+"""Seconds between two attempts to get that lock."""
+
+
+def postgres_saver(url: str, types: Iterable[type]) -> LazySaver:
+    """Return a saver on a PostgreSQL server, restricted to the allowed types; raise ValueError for an invalid URL."""
+    # Called without a saver: the method does not use it, and no connection is open yet.
+    next_version = partial(PostgresSaver.get_next_version, cast("Any", None))
+    return LazySaver(PostgresServer(url, _saver, "checkpoint_migrations"), next_version, types)
+
+
+def postgres_store(url: str) -> LazyStore:
+    """Return a store on a PostgreSQL server; raise ValueError for an invalid URL."""
+    return LazyStore(PostgresServer(url, _store, "store_migrations"))
+
+
+class _Saver(PostgresSaver):
+    """Saver that deletes values which a checkpoint no longer has when it is stored again."""
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        stored = super().put(config, checkpoint, metadata, new_versions)
+        conf = stored["configurable"]
+        if gone := gone_values(conf["thread_id"], conf["checkpoint_ns"], checkpoint, new_versions):
+            forget(self, gone)
+        return stored
+
+
+def _saver(connections: Any) -> PostgresSaver:
+    saver = _Saver(connections)
+    # LangGraph's lock protects a single connection. Here each operation has a connection of its own from the pool.
+    cast("Any", saver).lock = nullcontext()
+    return saver
+
+
+def _store(connections: Any) -> PostgresStore:
+    store = PostgresStore(connections)
+    cast("Any", store).lock = nullcontext()
+    return store
+
+
+class PostgresServer(Generic[T]):
+    """Database on a server.
+
+    Args:
+        url: URL of the database; libpq's environment variables supply missing parts.
+        make: makes a saver or a store on a connection or a pool.
+        versions: table with the version of the saver's or store's tables.
+    """
+
+    def __init__(self, url: str, make: Callable[[Any], T], versions: str) -> None:
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            # `from None`, because the driver's text may contain the password.
+            raise ValueError(
+                "That is no URL of a PostgreSQL database: write postgresql://user:password@host:port/database, "
+                "with special characters in percent-encoding"
+            ) from None
+        self._conninfo = make_conninfo("", **{**_DEFAULTS, **given})
+        self._where = f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
+        self._make = make
+        self._versions = versions
+
+    def __str__(self) -> str:
+        return f"The PostgreSQL database {self._where!r}"
+
+    def open(self) -> T:
+        # First a single connection: it reports the cause of a failure, while a pool only retries until its timeout.
+        with Connection[DictRow].connect(self._conninfo, **_OPTIONS) as connection:
+            self._prepare(connection, self._make(connection))
+        return self._make(ConnectionPool(self._conninfo, kwargs=_OPTIONS, min_size=0, max_size=CONNECTIONS, open=True))
+
+    def _prepare(self, connection: Connection[DictRow], first: T) -> None:
+        """Create the tables if they are missing; one process at a time."""
+        latest = len(first.MIGRATIONS) - 1
+        while (version := self._version(connection)) < latest:
+            # Never wait inside the database for the lock: the owner builds indexes concurrently, and that waits for all
+            # statements of other connections. Both would wait for each other.
+            with _advisory_lock(connection) as is_ours:
+                if is_ours:
+                    first.setup()
+            if not is_ours:
+                time.sleep(_AGAIN)
+        if version > latest:
+            raise StorageError(
+                str(self),
+                f"has tables of a newer version ({version}, known is {latest}). Nothing was changed. "
+                "Upgrade langgraph-checkpoint-postgres",
+            )
+
+    def _version(self, connection: Connection[DictRow]) -> int:
+        latest = SQL("SELECT max(v) AS v FROM {}").format(Identifier(self._versions))
+        try:
+            row = connection.execute(latest).fetchone()
+        except psycopg.errors.UndefinedTable:
+            return -1
+        return -1 if row is None or row["v"] is None else int(row["v"])
+
+    def close(self, opened: T) -> None:
+        cast("Any", opened.conn).close()
+
+    def is_lost(self, error: Exception) -> bool:
+        # A new pool would be no faster, so a pool timeout is not a lost connection.
+        return isinstance(error, psycopg.OperationalError) and not isinstance(error, PoolTimeout)
+
+    @contextmanager
+    def explained(self) -> Generator[None]:
+        try:
+            yield
+        except PoolTimeout as error:
+            reason = f"is too slow: all {CONNECTIONS} connections have been busy for too long. Try again"
+            raise StorageError(str(self), reason) from error
+        except psycopg.OperationalError as error:
+            reason = f"cannot be reached: {_in_one_line(error)}. What was stored is safe there; try again"
+            raise StorageError(str(self), reason) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            reason = f"refuses: {_in_one_line(error)}. Allow this user to make tables and to write them"
+            raise StorageError(str(self), reason) from error
+
+
+@contextmanager
+def _advisory_lock(connection: Connection[DictRow]) -> Generator[bool]:
+    """Try to take the lock around table creation; yield whether this process got it."""
+    row = connection.execute("SELECT pg_try_advisory_lock(%s) AS ours", (_LOCK,)).fetchone()
+    is_ours = row is not None and bool(row["ours"])
+    try:
+        yield is_ours
+    finally:
+        if is_ours:
+            connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")

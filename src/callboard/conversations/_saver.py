@@ -1,0 +1,225 @@
+"""LangGraph checkpointer, awaited on asyncio and on trio."""
+
+import copy
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
+
+from callboard._langgraph._conversation_cache import StoredConversations
+from callboard._langgraph._message_cache import MessageMemory
+from callboard._langgraph._postgres import aclock, aforget, clock, forget, gone_values, keeps_values
+from callboard._langgraph._savers import AwaitedSaver
+from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
+from callboard.conversations._database import LazySaver
+from callboard.conversations._sound import check_checkpoint, sound
+
+_PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
+"""Config keys that locate a checkpoint."""
+
+Place = tuple[str, str]
+"""Thread id and namespace of the graph within it."""
+
+
+class Saver:
+    """Part of a checkpointer that belongs to one thread.
+
+    Args:
+        saver: the checkpointer.
+        thread_id: id of the thread.
+        namespace: of the graph within it.
+        about: config of the run; its metadata are stored with checkpoints, as LangGraph does.
+    """
+
+    def __init__(
+        self, saver: "BaseCheckpointSaver[Any]", thread_id: str, namespace: str, about: RunnableConfig | None = None
+    ) -> None:
+        self._saver = saver
+        self._awaited = AwaitedSaver(saver)
+        self.thread_id = thread_id
+        self.namespace = namespace
+        self._about = {} if about is None else about
+
+    @property
+    def _place(self) -> Place:
+        return self.thread_id, self.namespace
+
+    def config(self, checkpoint_id: str | None = None) -> RunnableConfig:
+        """Return the config of a checkpoint; without an id, of the latest."""
+        where = {"thread_id": self.thread_id, "checkpoint_ns": self.namespace}
+        return {"configurable": where if checkpoint_id is None else {**where, "checkpoint_id": checkpoint_id}}
+
+    def next_version(self, current: Any) -> Any:
+        return self._saver.get_next_version(current, None)
+
+    async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
+        """Return a checkpoint with its pending writes; the latest by default. Raises StorageError if it is damaged."""
+        args = self.config(checkpoint_id), self._place
+        return self._checked(await self._awaited.call("get_tuple", partial(_get, *args), partial(_aget, *args)))
+
+    async def outline(self) -> CheckpointTuple | None:
+        """Return the latest checkpoint with `None` in place of objects; plain data are complete.
+
+        Most of the time to read a long thread is spent on making message objects.
+        """
+        config, place = self.config(), self._place
+        found = await self._awaited.call(
+            "get_tuple",
+            lambda saver: _outlined(saver, place).get_tuple(config),
+            lambda saver: _outlined(saver, place).aget_tuple(config),
+        )
+        return self._checked(found, outlined=True)
+
+    async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
+        """Return the thread's checkpoints, the latest first: at most `limit`, and only older than `checkpoint_id`."""
+        bound = None if checkpoint_id is None else self.config(checkpoint_id)
+        config = self.config()
+        listed = await self._awaited.call(
+            "list", partial(_list, config, bound, limit), partial(_alist, config, bound, limit)
+        )
+        return [found for found in map(self._checked, listed) if found is not None]
+
+    def told(self, found: CheckpointTuple) -> str:
+        """Return a checkpoint in words, for errors."""
+        return self.told_at(_id_of(found))
+
+    def told_at(self, checkpoint_id: str) -> str:
+        """Return a checkpoint id in words, for errors."""
+        saver = self._saver
+        keeper = saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
+        return f"{keeper} has thread {self.thread_id!r}, whose checkpoint {checkpoint_id!r}"
+
+    def _checked(self, found: CheckpointTuple | None, *, outlined: bool = False) -> CheckpointTuple | None:
+        if found is not None:
+            with sound(self.told(found)):
+                check_checkpoint(found, outlined=outlined)
+                # Fails now for a version that the saver cannot continue, and not when the run has results to store.
+                self.next_version(max(found.checkpoint["channel_versions"].values(), default=None))
+        return found
+
+    async def put(
+        self, checkpoint: Checkpoint, metadata: CheckpointMetadata, parent: str | None, versions: Mapping[str, Any]
+    ) -> None:
+        """Store a checkpoint; one with the same id is replaced."""
+        where = self.config(parent)
+        # Without the location keys of the run's config: savers store a `checkpoint_id` as the id of the parent.
+        given = {name: value for name, value in self._about.get("configurable", {}).items() if name not in _PLACE}
+        about = {**where, "configurable": {**given, **where["configurable"]}, "metadata": self._about.get("metadata")}
+        args = (about, checkpoint, metadata, dict(versions))
+        await self._write("put", args, partial(_remembering, place=self._place))
+        # After the checkpoint: if the process dies in between, the database only keeps values without use.
+        gone = gone_values(self.thread_id, self.namespace, checkpoint, dict(versions))
+        if gone and keeps_values(self._saver):
+            await self._awaited.store("put", lambda saver: forget(saver, gone), lambda saver: aforget(saver, gone))
+
+    async def write(self, checkpoint_id: str, writes: Sequence[tuple[str, Any]], task_id: str, path: str) -> None:
+        """Store pending writes on a checkpoint; an existing write with the same task id is kept."""
+        await self._write("put_writes", (self.config(checkpoint_id), list(writes), task_id, path))
+
+    async def now(self) -> float | None:
+        """Return the time of the database's clock in seconds since 1970, or `None` if it has none."""
+        saver = self._saver
+        if isinstance(saver, LazySaver):
+            return await self._awaited.call("get_tuple", LazySaver.now, _no_clock)
+        return await self._awaited.call("get_tuple", clock, aclock) if keeps_values(saver) else None
+
+    @property
+    def identity(self) -> Hashable:
+        """Return a key for this thread of this checkpointer, valid while the checkpointer exists."""
+        return id(self._saver), *self._place
+
+    def packed(self, value: object) -> tuple[str, bytes]:
+        """Return the kind and the bytes of a serialized value; raise the serializer's error if it refuses the value."""
+        kind, data = self._saver.serde.dumps_typed(value)
+        return kind, bytes(data)
+
+    def unpacked(self, kind: str, data: bytes) -> object:
+        """Deserialize a value that `packed` returned."""
+        return self._saver.serde.loads_typed((kind, data))
+
+    def can_store(self, value: object) -> bool:
+        """Return whether the checkpointer's serializer accepts a value."""
+        try:
+            self._saver.serde.dumps_typed(value)
+        except Exception:  # of any type; the caller reports the write's error instead
+            return False
+        return True
+
+    async def _write(self, name: str, args: tuple[Any, ...], seen: Callable[[Any], Any] = lambda saver: saver) -> None:
+        # Unlike reads, writes go through `store`: if the caller is cancelled, they go on within its grace.
+        async def acall(saver: Any) -> None:
+            await getattr(seen(saver), f"a{name}")(*args)
+
+        await self._awaited.store(name, lambda saver: getattr(seen(saver), name)(*args), acall)
+
+
+async def _no_clock(saver: Any) -> float | None:
+    raise NotImplementedError
+
+
+def _id_of(found: CheckpointTuple) -> Any:
+    return found.config.get("configurable", {}).get("checkpoint_id")
+
+
+def _get(config: RunnableConfig, place: Place, saver: Any) -> CheckpointTuple | None:
+    found: CheckpointTuple | None = _remembering(saver, place).get_tuple(config)
+    return found
+
+
+async def _aget(config: RunnableConfig, place: Place, saver: Any) -> CheckpointTuple | None:
+    found: CheckpointTuple | None = await _remembering(saver, place).aget_tuple(config)
+    return found
+
+
+_KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
+"""Checkpoints and messages that were read or written, by saver."""
+
+
+def _kept(saver: Any) -> StoredConversations:
+    return _KEPT.setdefault(saver, StoredConversations(MessageMemory()))
+
+
+def _remembering(saver: Any, place: Place | None = None) -> Any:
+    """Return the saver with a serializer that reuses earlier work.
+
+    `place` is the position in the cache of latest checkpoints, or `None` for other checkpoints.
+    """
+    if not _is_known(saver):
+        return saver
+    kept = _kept(saver)
+    serde = remembering(saver.serde, kept.memory, None if place is None else kept.at(place))
+    return saver if serde is saver.serde else _with_serde(saver, serde)
+
+
+def _outlined(saver: Any, place: Place) -> Any:
+    """Return the saver with a serializer that makes no objects."""
+    if not _is_known(saver) or not can_be_outlined(saver.serde):
+        return saver
+    return _with_serde(saver, OutlineSerializer(_kept(saver).at(place)))
+
+
+def _is_known(saver: Any) -> bool:
+    """Return whether a saver may be copied: those of LangGraph and callboard may. A user's class may forbid it."""
+    return type(saver).__module__.partition(".")[0] in ("langgraph", "callboard")
+
+
+def _with_serde(saver: Any, serde: Any) -> Any:
+    """Return a copy of a saver with another serializer, made as LangGraph makes such copies."""
+    copied = copy.copy(saver)
+    copied.serde = serde
+    return copied
+
+
+def _list(
+    config: RunnableConfig, before: RunnableConfig | None, limit: int | None, saver: Any
+) -> list[CheckpointTuple]:
+    return list(_remembering(saver).list(config, before=before, limit=limit))
+
+
+async def _alist(
+    config: RunnableConfig, before: RunnableConfig | None, limit: int | None, saver: Any
+) -> list[CheckpointTuple]:
+    return [found async for found in _remembering(saver).alist(config, before=before, limit=limit)]

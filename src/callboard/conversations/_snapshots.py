@@ -1,0 +1,214 @@
+"""Public view of a thread: state snapshots, history, and changes from outside of a run."""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
+from langgraph.errors import InvalidUpdateError
+from langgraph.types import Interrupt, PregelTask, StateSnapshot
+
+from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
+from callboard.agent._run_input import finished_writes
+from callboard.conversations._channels import Write
+from callboard.conversations._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in
+from callboard.conversations._flow import AFTER, AGENT, END, TOOLS, Flow
+from callboard.conversations._journal import SavedThread
+from callboard.conversations._journal_entries import Move
+from callboard.conversations._langgraph_threads import open_calls
+from callboard.conversations._past import whole
+from callboard.conversations._sends import Sent
+from callboard.conversations._sound import sound
+from callboard.conversations._thread import START, Thread
+
+COPY = "__copy__"
+"""Node name of an update that copies a position."""
+
+Asked = Mapping[str, Sequence[Interrupt]]
+"""Questions by task."""
+
+
+def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> StateSnapshot:
+    """Return the snapshot of a thread at its current position.
+
+    With `by_call`, each call is a task of its own. With `past`, the position is shown before its tasks finished.
+    """
+    if not thread.is_anywhere:
+        return StateSnapshot({}, (), thread.config, None, None, None, (), ())
+    asked = _asked_here(thread) if past else _open_questions(thread)
+    tasks = (
+        *(_task(thread, one.node, keys, asked, (PUSH, one.number, False)) for one, keys in _sent(thread)),
+        *(task for node in thread.next for task in _tasks(thread, node, asked, by_call=by_call)),
+    )
+    shows_finished = by_call and not past and bool(thread.records)
+    state = thread.state.with_writes(finished_writes(thread)) if shows_finished else thread.state
+    return StateSnapshot(
+        values=state.read(thread.schema.output),
+        # All tasks may have finished without the end of the step, which follows when the thread is resumed.
+        next=tuple(task.name for task in tasks if past or not task.result) or thread.coming,
+        config=thread.config,
+        metadata=cast(
+            "CheckpointMetadata", {**thread.about, "source": thread.source, "step": thread.step, "parents": {}}
+        ),
+        created_at=thread.ts,
+        parent_config=thread.parent_config,
+        tasks=tasks,
+        interrupts=tuple(question for task in tasks for question in task.interrupts),
+    )
+
+
+def _open_questions(thread: Thread) -> Asked:
+    return {task: record.pending for task, record in thread.records.items() if record.pending}
+
+
+def _asked_here(thread: Thread) -> Asked:
+    """Return all questions of a step; for earlier positions, answered ones are included."""
+    return {**thread.asked_here, **_open_questions(thread)}
+
+
+def _tasks(thread: Thread, node: str, asked: Asked, *, by_call: bool) -> list[PregelTask]:
+    """Return the tasks of a node of the next step."""
+    if node != TOOLS:
+        return [_task(thread, node, [node], asked, (PULL, node))]
+    calls = [key for key, _ in open_calls(thread)]
+    if not by_call:
+        return [_task(thread, node, calls, asked, (PULL, node))]
+    return [
+        _task(thread, node, [key], asked, (PUSH, number, False)) for number, key in enumerate(calls, len(thread.sends))
+    ]
+
+
+def _sent(thread: Thread) -> Iterator[tuple[Sent, list[str]]]:
+    """Yield the sends of the next step with the names of their tasks."""
+    messages = thread.state.get(MESSAGES) or []
+    for one in thread.sends:
+        yield one, one.tasks(messages, MESSAGES)
+
+
+def _task(thread: Thread, node: str, keys: Sequence[str], asked: Asked, path: tuple[Any, ...]) -> PregelTask:
+    trigger = START if node == START else f"branch:to:{node}"
+    rest = str(path[1]) if path[0] == PUSH else trigger
+    records = [thread.known_of(key) for key in keys]
+    finished = bool(records) and all(record.is_finished for record in records)
+    return PregelTask(
+        task_id_of(thread.checkpoint_id, thread.namespace, thread.step + 1, node, path[0], rest),
+        node,
+        path,
+        cast("Any", next((record.error for record in records if record.error is not None), None)),
+        tuple(question for key in keys for question in asked.get(key, ())),
+        None,
+        dict(thread.written(keys)) if finished else None,
+    )
+
+
+async def history_of(
+    thread: SavedThread, *, filter: Mapping[str, Any] | None, before: str | None, limit: int | None, by_call: bool
+) -> AsyncGenerator[StateSnapshot]:
+    """Yield the snapshots of a thread's positions, the latest first; the thread is loaded at one after the other."""
+    left = limit
+    seen: str | None = None
+    later: dict[str, CheckpointTuple] = {}
+    for found in await thread.saver.before(None, None):
+        complete = await whole(thread.saver, found, later)
+        # Only the newer neighbour is kept: a thin checkpoint refers to the next one, and whole histories are large.
+        later = {found.checkpoint["id"]: complete}
+        with sound(thread.saver.told(complete)):
+            places = _places(thread, complete, by_call=by_call)
+        for snapshot in reversed(places):
+            where = snapshot.config["configurable"]["checkpoint_id"]
+            # A checkpoint at the end of a turn has the id of the last entry before it: one position, not two.
+            if where == seen or (before is not None and where >= before) or not _fits(snapshot, filter):
+                continue
+            if left is not None:
+                if left <= 0:
+                    return
+                left -= 1
+            seen = where
+            yield snapshot
+
+
+def _places(thread: SavedThread, found: CheckpointTuple, *, by_call: bool) -> list[StateSnapshot]:
+    """Return the snapshots of a checkpoint and of each entry on it that moved the thread."""
+    thread.play(found, [])
+    places = [snapshot_of(thread, by_call=by_call, past=True)]
+    for entry in entries_of(found):
+        given = input_in(entry)
+        if given is not None and (given.received is not None or thread.checkpoint_id == FIRST_ID):
+            thread.receive(given)
+            places[-1 if thread.checkpoint_id == FIRST_ID else len(places) :] = [
+                snapshot_of(thread, by_call=by_call, past=True)
+            ]
+        thread.take(entry)
+        if isinstance(entry, Move):
+            places.append(snapshot_of(thread, by_call=by_call, past=True))
+        # Entries of tasks do not move the thread; they complete the snapshot of the current position.
+        else:
+            places[-1] = snapshot_of(thread, by_call=by_call, past=True)
+    return places
+
+
+def _fits(snapshot: StateSnapshot, wanted: Mapping[str, Any] | None) -> bool:
+    metadata: Mapping[str, Any] = snapshot.metadata or {}
+    return not wanted or all(metadata.get(key) == value for key, value in wanted.items())
+
+
+async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:
+    """Change the state of a thread from outside of a run.
+
+    Args:
+        thread: the thread, at the position to change.
+        flow: the order of the nodes.
+        values: the change, in the form of a node's output.
+        as_node: node to attribute the change to; its successor runs next. After `__end__` nothing runs, except the
+            model if it has not seen the last message. `__copy__` copies the position. Default: the node that ran last.
+
+    Returns:
+        The config of the changed thread.
+
+    Raises:
+        InvalidUpdateError: if the node does not exist, or a copy is given values.
+        ThreadBusyError: if a run holds the thread; that run would overwrite the change.
+    """
+    if as_node == COPY:
+        return await _copied(thread, flow, values)
+    node = as_node or _last_node(thread, flow)
+    if node not in (*flow.nodes, START, END):
+        raise InvalidUpdateError(f"Node {node} does not exist; there are {', '.join(flow.nodes)}")
+    # Results of finished tasks are kept, whichever node comes next.
+    given = thread.schema.writes_of(values)
+    await thread.update([*finished_writes(thread), *given], lambda: _after(thread, flow, node, given))
+    return thread.config
+
+
+async def _copied(thread: SavedThread, flow: Flow, values: Any) -> RunnableConfig:
+    """Copy a position, and apply a list of updates to the copy, if given."""
+    if not thread.exists:
+        raise InvalidUpdateError("Cannot copy a non-existent checkpoint")
+    if not isinstance(values, (list, tuple)) and values is not None:
+        raise InvalidUpdateError(f"A copy takes None, or a list of (values, as_node) to change it by; got {values!r}")
+    await thread.copy()
+    for values_then, as_node in (item[:2] for item in values or ()):
+        await update(thread, flow, values_then, as_node)
+    return thread.config
+
+
+def _after(thread: Thread, flow: Flow, node: str, given: Sequence[Write]) -> list[str]:
+    messages = thread.state.get(MESSAGES) or []
+    if node == START:
+        return [flow.entry]
+    if node == END:
+        unseen = messages and not isinstance(messages[-1], AIMessage)
+        return [flow.entry] if unseen and any(name == MESSAGES for name, _ in given) else []
+    following = flow.following(node, messages)
+    return [] if following == END else [following]
+
+
+def _last_node(thread: Thread, flow: Flow) -> str:
+    """Return the node that ran last, judged by the last message."""
+    messages = thread.state.get(MESSAGES) or []
+    if not messages or isinstance(messages[-1], HumanMessage):
+        return START
+    if isinstance(messages[-1], ToolMessage):
+        return TOOLS
+    return AFTER if flow.after else AGENT

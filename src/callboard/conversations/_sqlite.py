@@ -1,0 +1,158 @@
+"""SQLite savers and stores: opening a database file, and explaining its errors."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.store.sqlite import SqliteStore
+
+from callboard._langgraph._serializers import MEND, described
+from callboard.conversations._database import LazySaver, LazyStore
+from callboard.exceptions import StorageError
+
+T = TypeVar("T", bound=SqliteSaver | SqliteStore)
+
+PATIENCE = 10.0
+"""Seconds to wait while another process writes."""
+
+_AGAIN = 0.05
+"""Seconds between two attempts to create the tables."""
+
+
+def sqlite_saver(path: str, types: Iterable[type]) -> LazySaver:
+    """Return a saver on a SQLite file, restricted to the allowed types."""
+    # Called without a saver: the method does not use it, and the file is not open yet.
+    next_version = partial(SqliteSaver.get_next_version, cast("Any", None))
+    return LazySaver(SqliteFile(path, _saver), next_version, types)
+
+
+def sqlite_store(path: str) -> LazyStore:
+    """Return a store on a SQLite file."""
+    return LazyStore(SqliteFile(path, _store))
+
+
+def _saver(path: str) -> SqliteSaver:
+    # Used from any worker thread: the saver has a lock of its own around the connection.
+    return SqliteSaver(sqlite3.connect(path, check_same_thread=False, timeout=PATIENCE))
+
+
+def _store(path: str) -> SqliteStore:
+    # Autocommit: the store begins and commits its own transactions.
+    return SqliteStore(sqlite3.connect(path, check_same_thread=False, timeout=PATIENCE, isolation_level=None))
+
+
+class SqliteFile(Generic[T]):
+    """Database in a file.
+
+    Args:
+        path: absolute path.
+        connect: makes a saver or a store on a new connection.
+    """
+
+    def __init__(self, path: str, connect: Callable[[str], T]) -> None:
+        self._path = path
+        self._connect = connect
+
+    def __str__(self) -> str:
+        return f"The SQLite database {self._path!r}"
+
+    def open(self) -> T:
+        opened = self._connect(self._path)
+        try:
+            self._prepare(opened)
+        except (sqlite3.Error, StorageError):
+            self.close(opened)
+            raise
+        except Exception as error:  # the tables have columns or rows that LangGraph never writes
+            self.close(opened)
+            raise StorageError(str(self), _OF_ANOTHER_VERSION) from error
+        return opened
+
+    def _prepare(self, opened: T) -> None:
+        """Create the tables if they are missing."""
+        # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
+        _patiently(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
+        _patiently(opened.setup)
+        if isinstance(opened, SqliteStore):
+            (version,) = opened.conn.execute("SELECT max(v) FROM store_migrations").fetchone()
+            if version >= len(opened.MIGRATIONS):
+                raise StorageError(str(self), _OF_ANOTHER_VERSION)
+
+    def close(self, opened: T) -> None:
+        opened.conn.close()
+
+    def is_lost(self, error: Exception) -> bool:
+        return False
+
+    @contextmanager
+    def explained(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StorageError(str(self), self._reason(error)) from error
+
+    def _reason(self, error: sqlite3.Error) -> str:
+        """Return why the file cannot be used, and the remedy."""
+        code = _code(error)
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return self._cannot_open()
+        if code == sqlite3.SQLITE_ERROR and ("no such column" in str(error) or "has no column" in str(error)):
+            return _OF_ANOTHER_VERSION
+        return _REASONS.get(code) or f"cannot be used: {described(error)}. {MEND}"
+
+    def _cannot_open(self) -> str:
+        path = Path(self._path)
+        if not path.parent.is_dir():
+            return f"cannot be made: there is no directory {str(path.parent)!r}; make it first"
+        if path.is_dir():
+            return "is a directory; name a file in it"
+        return "cannot be opened: allow this process to read and write the file, and to make files beside it"
+
+
+_OF_ANOTHER_VERSION = (
+    "has tables of another version, or of another program. Nothing was changed. "
+    "Upgrade langgraph-checkpoint-sqlite, or name another file"
+)
+
+_REASONS = {
+    sqlite3.SQLITE_NOTADB: (
+        "is none: the file holds something else, or was written by a newer SQLite, or is encrypted. "
+        "Nothing was changed. Name another file, or move this one away"
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "is damaged. Bring back a copy, or save what can be read with `sqlite3 FILE .recover` into a new file"
+    ),
+    sqlite3.SQLITE_READONLY: ("cannot be written. Allow this process to write the file, and to make files beside it"),
+    sqlite3.SQLITE_PERM: "cannot be used: allow this process to read and write it",
+    sqlite3.SQLITE_BUSY: f"is in use: another process has been writing for more than {PATIENCE:g} s. Try again",
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full. Make room, and go on",
+    sqlite3.SQLITE_IOERR: "cannot be read or written: the disk, or the network file system, reports an error",
+}
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code; 0 if the error is not SQLite's."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _patiently(step: Callable[[], object]) -> None:
+    """Repeat a step while another process does the same; SQLite's own timeout does not cover every such conflict."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            step()
+        except sqlite3.Error as error:
+            if not _is_race(error) or time.monotonic() >= until:
+                raise
+            time.sleep(_AGAIN)
+        else:
+            return
+
+
+def _is_race(error: sqlite3.Error) -> bool:
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CONSTRAINT) or "duplicate column" in str(error)

@@ -1,0 +1,410 @@
+"""State of a thread of conversation: its channels, the next step, and the results of that step's tasks.
+
+Every change of a thread is an entry, so that a journal can store the changes and replay them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Self, assert_never
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.types import Command, Interrupt, Overwrite, Send
+
+from callboard._calls._observers import current_mark
+from callboard.conversations._actor_states import ActorStates, KeptStates
+from callboard.conversations._channels import Schema, State, Write
+from callboard.conversations._journal_entries import (
+    ActorState,
+    Amended,
+    Asked,
+    Claimed,
+    Entry,
+    Failed,
+    Finished,
+    Held,
+    Left,
+    Move,
+    Source,
+    Stamp,
+    Stepped,
+)
+from callboard.conversations._sends import Sent, Target, nodes_in, numbered, sends_in
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
+
+Following = Callable[[], Sequence[Target]]
+"""Returns the next nodes and sends, once the state has changed."""
+
+START = "__start__"
+"""Node that applies the input to the state."""
+
+_STEPS: Mapping[Source, int] = {"input": 1, "loop": 1, "update": 1, "command": 0, "fork": 0, "repair": 0}
+"""Number of steps that a change counts for; the writes of a command belong to the step that follows."""
+
+_SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
+"""Sources that metadata name differently: LangGraph, too, calls the step that applies input a "loop" step."""
+
+
+class Thread:
+    """Thread of conversation in memory.
+
+    Args:
+        schema: of the state.
+        namespace: of the agent within the graphs around it.
+        messages_key: state key of the messages.
+    """
+
+    def __init__(self, schema: Schema, *, namespace: str = "", messages_key: str = "messages") -> None:
+        self.schema = schema
+        self.state = State(schema, {})
+        self.step = -1
+        """Number of the last completed step; -1 before the first."""
+        self.next: tuple[str, ...] = ()
+        """Nodes of the next step that run with the state."""
+        self.sends: tuple[Sent, ...] = ()
+        """Nodes of the next step that run with an input of their own (LangGraph's `Send`)."""
+        self.records: dict[str, CallRecord] = {}
+        """Results, questions and claims of the next step, by task: the name of a node or the key of a call."""
+        self.asked_here: dict[str, Sequence[Interrupt]] = {}
+        """All questions of the next step by task, including answered ones."""
+        self.asked_unheard = False
+        """`True` if another agent stored questions of this step without naming the calls that asked them."""
+        self.source: Source = "input"
+        """Source of the last change."""
+        self.checkpoint_id = new_id(self.step)
+        self.parent_id: str | None = None
+        self.ts = now()
+        # Replaced, never changed: `copy(self)` shares it, and so do earlier positions of the thread.
+        self.actor_states = ActorStates()
+        self.kept_by_actors = KeptStates()
+        """Actor states after calls that have no stored result yet."""
+        self.holder: Mapping[str, Any] | None = None
+        """Holder entry of the run that holds the thread, as last read."""
+        self.namespace = namespace
+        self._messages_key = messages_key
+        self._has_ids = schema.adds_messages(messages_key)
+        self._arrival: Mapping[str, Any] = {}
+        """Attributes of the thread at the position where this run's input had arrived and was not applied yet."""
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the thread was stored before this run."""
+        return False
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether another run can resume the thread."""
+        return False
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the thread can be resumed; a thread that was only held, and never changed, cannot."""
+        return self.exists
+
+    @property
+    def coming(self) -> tuple[str, ...]:
+        """Return the nodes of the next step, sends included."""
+        return (*(one.node for one in self.sends), *self.next)
+
+    def sent_tasks(self) -> list[str]:
+        """Return the task names of all sends, in order."""
+        messages = self.state.get(self._messages_key) or []
+        return [task for one in self.sends for task in one.tasks(messages, self._messages_key)]
+
+    @property
+    def questions(self) -> list[Interrupt]:
+        """Return the open questions of the next step's tasks."""
+        return [question for record in self.records.values() for question in record.pending]
+
+    def known_of(self, task: str) -> CallRecord:
+        """Return the record of a task of the next step; an empty record if nothing is known."""
+        return self.records.get(task, NOTHING_KNOWN)
+
+    @property
+    def mark(self) -> str | None:
+        """Return the mark that an observer left on the interrupted run, or on one of its calls."""
+        left = (record.mark for record in self.records.values() if record.mark is not None)
+        return next(left, (self.holder or {}).get("mark"))
+
+    async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
+        """Change the state outside of a step.
+
+        Args:
+            writes: writes to channels.
+            following: returns the next nodes after the change; `None` keeps the current ones.
+            source: source of the change.
+        """
+        await self.prepare()
+        # Streams show the position where the input arrived; the entry covers both positions in one write.
+        before = copy(self)
+        before.state = self.state.copy()
+        entry = self._amended(writes, following, source)
+        if source == "input":
+            before.receive(entry)
+            self._arrival = {name: getattr(before, name) for name in _OF_AN_ARRIVAL}
+        await self.record(entry, live=True)
+
+    def arrival(self) -> Self | None:
+        """Return the thread as it was when this run's input had arrived; `None` without input."""
+        if not self._arrival:
+            return None
+        place = copy(self)
+        # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
+        place.__dict__.update(self._arrival, records={}, asked_here={})
+        return place
+
+    async def update(self, writes: Iterable[Write], following: Following) -> None:
+        """Change the state as `amend` does, between runs; raise `ThreadBusyError` while a run holds the thread."""
+        # Held for the change, though it is one entry: a run that starts meanwhile would not see it.
+        await self.hold()
+        try:
+            await self.amend(writes, following, "update")
+        finally:
+            await self.stop()
+
+    def _amended(self, writes: Iterable[Write], following: Following | None, source: Source) -> Amended:
+        """Apply writes to the state and return the entry of the change."""
+        has_ids, key = self._has_ids, self._messages_key
+        named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
+        # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
+        self.state.apply(named)
+        coming = _SAME if following is None else _coming(following())
+        steps, received = _STEPS[source], None
+        if source == "input" and (self.step >= 0 or START in self.next):
+            # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
+            received = self._stamp(steps)
+            steps += 1
+        stamp = self._stamp(steps)
+        return Amended(
+            writes=named,
+            source=source,
+            received=received,
+            next=coming.nodes,
+            sends=coming.sends,
+            id=stamp.id,
+            ts=stamp.ts,
+        )
+
+    async def finished(self, task: str, output: object) -> None:
+        """Record the result of a task."""
+        await self.record(Finished(task, self.identified(output)))
+
+    async def asked(self, records: Mapping[str, CallRecord]) -> None:
+        """Record the open questions and accepted answers of tasks."""
+        await self.record(Asked(dict(records)))
+
+    async def claimed(self, task: str, known: CallRecord) -> None:
+        """Record that the body of a call is about to start, with the answers that it gets; stored before it starts."""
+        mark = current_mark()
+        accepted = known.accepted()
+        await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
+
+    async def claim(self, tasks: Sequence[str]) -> None:
+        """Record that the bodies of calls without a record are about to start; stored before any of them starts.
+
+        Without calls, this stores the entries that were held back for a common write.
+        """
+
+    async def failed(self, task: str, error: str) -> None:
+        """Record that a task raised; the task runs again when the thread is resumed."""
+        await self.record(Failed(task, error))
+
+    def apply_outputs(self, order: Sequence[str]) -> list[Write]:
+        """Apply the outputs of the step's tasks to the state, in the given order; return the writes."""
+        writes = self.written(order)
+        self.state.apply(writes)
+        return writes
+
+    def written(self, order: Iterable[str]) -> list[Write]:
+        """Return the writes of finished tasks of the step, in the given order."""
+        known = self.records
+        return [
+            write
+            for task in order
+            if (record := known.get(task)) is not None and record.is_finished
+            for write in self.schema.writes_of(as_update(record.output, self._messages_key))
+        ]
+
+    async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
+        """End the step; its writes are in the state already.
+
+        Args:
+            order: task names, in the order in which their outputs count.
+            following: the next nodes and sends.
+            claims: the next step claims its calls first, and both are stored in one write.
+        """
+        coming, stamp = _coming(following), self._stamp(_STEPS["loop"])
+        entry = Stepped(order=list(order), next=coming.nodes, sends=coming.sends, id=stamp.id, ts=stamp.ts)
+        await self.record(entry, live=True, later=claims)
+
+    @property
+    def claims_ahead(self) -> bool:
+        """Return whether all calls of a reply are claimed before any of them starts."""
+        return False
+
+    async def prepare(self, *, repeats: bool = False) -> None:
+        """Get ready for a change; a thread at an earlier position begins its new branch here."""
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether this run holds the thread and has to renew its lease."""
+        return False
+
+    async def hold(self, *, repeats: bool = False) -> None:
+        """Take the thread for this run alone; raise `ThreadBusyError` if another run holds it.
+
+        Args:
+            repeats: the run repeats the step after an earlier position; as in LangGraph, the fork then counts as a
+                step.
+        """
+
+    async def keep_holding(self) -> None:
+        """Renew the lease until cancelled."""
+
+    async def stop(self) -> None:
+        """End the run's work on the thread, after success, failure and cancellation alike."""
+
+    async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
+        """Apply an entry to the thread, and store the entry if the thread is stored.
+
+        Args:
+            entry: the change.
+            live: the state has the entry's writes already.
+            later: the entry may wait for the next one, to share one write with it.
+        """
+        self.take(entry, live=live)
+
+    def take(self, entry: Entry, *, live: bool = False) -> None:
+        """Apply an entry to the thread; used for new entries and for replay alike."""
+        match entry:
+            case Finished():
+                self.records[entry.task] = CallRecord(output=entry.output)
+            case Asked():
+                self.records.update(entry.records)
+                self.asked_here |= {task: record.pending for task, record in entry.records.items() if record.pending}
+            case Claimed():
+                # Replaced by the next entry of the task. On replay, a claim without such an entry means "unknown".
+                self.records[entry.task] = entry.known._replace(claimed=True)
+            case Failed():
+                self.records[entry.task] = self.known_of(entry.task)._replace(error=entry.error, claimed=False)
+            case Held():
+                self.holder = entry.holder
+            case Left():
+                self.holder = None
+            case ActorState():
+                self.actor_states = self.actor_states.changed(entry)
+            case Stepped():
+                # On replay, the outputs come from the `Finished` entries before this one.
+                if not live:
+                    self.apply_outputs(entry.order)
+                self._move(entry, "loop")
+            case Amended():
+                if not live:
+                    self.state.apply(entry.writes)
+                self._move(entry, entry.source, entry.received)
+            case _:
+                assert_never(entry)
+
+    def receive(self, entry: Amended) -> None:
+        """Move to the position where the input of `entry` had arrived; applying it becomes the next step."""
+        if entry.received is not None:
+            self.step += 1
+            self.parent_id, (self.checkpoint_id, self.ts) = self.checkpoint_id, entry.received
+        if START in self.next:
+            self.actor_states = self.actor_states.before_calls()  # this input replaces an unapplied one
+        self.source = "input"
+        self.next, self.sends, self.records = (START,), (), {START: CallRecord(output=_merged(entry.writes))}
+
+    def _move(self, entry: Move, source: Source, received: Stamp | None = None) -> None:
+        self.step += _STEPS[source]
+        self.source = _SHOWN.get(source, source)
+        self.parent_id = self.checkpoint_id
+        if received is not None:
+            self.step += self.parent_id != received.id  # no extra step if the thread already stood at the arrival
+            self.parent_id = received.id
+        self.checkpoint_id, self.ts = entry.id, entry.ts
+        if entry.next is not None:
+            # At an arrival, earlier results count only if that input is applied, not if other input replaces it.
+            counts, states = START not in self.next or source == "loop", self.actor_states
+            self.actor_states = states.at_next() if counts else states.before_calls()
+            self.next, self.records, self.asked_here = tuple(entry.next), {}, {}
+            self.sends = numbered(entry.sends)
+            self.asked_unheard = False
+
+    def _stamp(self, steps: int) -> Stamp:
+        """Return the id and time of a new position, `steps` steps ahead."""
+        return Stamp(new_id(self.step + steps), now())
+
+    def identified(self, output: Any) -> Any:
+        """Give ids to the messages of an output, so that each replay yields the same messages."""
+        if not self._has_ids:
+            return output
+        if isinstance(output, BaseMessage):
+            return _with_ids([output])[0]
+        if isinstance(output, list):
+            return [self.identified(item) for item in output]
+        if isinstance(output, Command) and isinstance(output.update, dict):
+            self.identified(output.update)
+        elif isinstance(output, dict) and self._messages_key in output:
+            output[self._messages_key] = _with_ids(output[self._messages_key])
+        return output
+
+
+# Attributes that differ between the arrival of input and the position after it.
+_OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
+
+
+class _Coming(NamedTuple):
+    """Next nodes and sends, as in an entry; `nodes=None` keeps the current ones."""
+
+    nodes: Sequence[str] | None
+    sends: Sequence[Send]
+
+
+_SAME = _Coming(None, ())
+"""Keeps the next nodes and sends as they are."""
+
+
+def _coming(targets: Sequence[Target]) -> _Coming:
+    return _Coming(nodes_in(targets), sends_in(targets))
+
+
+def as_update(output: Any, messages_key: str) -> Any:
+    """Return the output of a call as an update of the state."""
+    if isinstance(output, list):
+        return [as_update(item, messages_key) for item in output]
+    return {messages_key: [output]} if isinstance(output, ToolMessage) else output
+
+
+def _merged(writes: Iterable[Write]) -> dict[str, Any]:
+    """Merge several writes into one update of the state."""
+    merged: dict[str, Any] = {}
+    for name, value in writes:
+        before = merged.get(name)
+        merged[name] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
+    return merged
+
+
+def _with_ids(messages: Any) -> Any:
+    """Return messages with ids, converted as `add_messages` would convert them."""
+    if isinstance(messages, Overwrite):
+        return Overwrite(_with_ids(messages.value))
+    found = messages if isinstance(messages, list) else [messages]
+    if not all(isinstance(message, BaseMessage) for message in found):
+        found = convert_to_messages(found)
+    for message in found:
+        if message.id is None:
+            message.id = str(uuid4())
+    return found
+
+
+def new_id(step: int) -> str:
+    """Return a new checkpoint id; ids are ordered by time."""
+    return str(uuid6(clock_seq=step))
+
+
+def now() -> str:
+    """Return the current time in the format of checkpoints."""
+    return datetime.now(UTC).isoformat()

@@ -1,0 +1,1 @@
+"""Middleware that guards content."""

@@ -1,0 +1,237 @@
+"""Detectors of credentials: keys of services, tokens, and passwords in assignments, headers and URLs.
+
+The text may be hostile, so every search takes linear time: repetitions are bounded, or can begin only where no other
+repetition of the same kind can. Expressions begin with a literal where possible, and check the preceding text with a
+lookbehind; so the regex engine skips most of a text quickly. Case-insensitive ones search a lower-case copy instead.
+"""
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from callboard.guards._redact._detectors import Detector, Span, spans_of
+
+
+def _keys(*forms: tuple[str, str]) -> str:
+    """Return a pattern for words that consist of one of these pairs of beginning and rest."""
+    return "(?a)(?:" + "|".join(rf"{head}(?<![\w-]{head}){rest}(?![\w-])" for head, rest in forms) + ")"
+
+
+def _is_mixed(found: str) -> bool:
+    """Return whether there are both letters and digits. Names of classes and files usually have letters only."""
+    return any(char.isdigit() for char in found) and any(char.isalpha() for char in found)
+
+
+_SERVICES = (
+    Detector("anthropic_key", _keys(("sk-ant-", r"[\w-]{20,}"))),
+    Detector("openai_key", _keys(("sk-", r"(?!ant-)[\w-]{20,}")), check=_is_mixed),
+    Detector("aws_key", _keys(("A", "(?:KIA|SIA|BIA|CCA)[A-Z2-7]{16}"))),
+    Detector("github_token", _keys(("gh", "[pousr]_[A-Za-z0-9]{36,255}"), ("github_pat_", r"\w{22,255}"))),
+    Detector(
+        "slack_token",
+        r"(?a)x(?<![\w-]x)(?:ox[a-z](?:\.xox[a-z])?-|app-)[\w-]{10,}"
+        r"|https://hooks\.slack\.com/(?:services|workflows|triggers)/[\w/]{20,}",
+    ),
+    Detector("google_key", _keys(("AIza", r"[\w-]{35}"), ("GOCSPX-", r"[\w-]{28}"), (r"ya29\.", r"[\w-]{20,}"))),
+    Detector(
+        "stripe_key",
+        _keys(
+            ("sk_", "(?:live|test)_[A-Za-z0-9]{10,}"),
+            ("rk_", "(?:live|test)_[A-Za-z0-9]{10,}"),
+            ("whsec_", "[A-Za-z0-9+/]{24,}={0,2}"),
+        ),
+    ),
+    Detector(
+        "api_key",
+        _keys(
+            ("npm_", "[A-Za-z0-9]{36}"),
+            ("pypi-AgE", r"[\w-]{50,}"),
+            ("hf_", "[A-Za-z0-9]{34,40}"),
+            (r"SG\.", r"[\w-]{16,32}\.[\w-]{16,64}"),  # SendGrid
+            ("gsk_", "[A-Za-z0-9]{40,}"),  # Groq
+            ("xai-", "[A-Za-z0-9]{40,}"),
+            ("glpat-", r"[\w-]{20,}"),  # GitLab
+            ("dop_v1_", "[a-f0-9]{64}"),  # DigitalOcean
+            ("shp", "(?:at|ca|pa|ss)_[a-fA-F0-9]{32}"),  # Shopify
+            ("lin_api_", "[A-Za-z0-9]{40}"),  # Linear
+            ("dapi", "[a-f0-9]{32}"),  # Databricks
+        ),
+    ),
+)
+
+# Three forms: JWE with four parts after the header, JWS with two, and JWS without a signature.
+_JWT = r"(?a)eyJ(?<![\w-]eyJ)[\w-]{8,}(?:\.[\w-]*(?:\.[\w-]+){3}|(?:\.[\w-]+){2}|\.[\w-]+\.(?![\w-]))"
+
+
+def _is_jwt(found: str) -> bool:
+    head = found.partition(".")[0]
+    try:
+        header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(header, dict) and "alg" in header
+
+
+_PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+# Possessive quantifiers (`++`): no backtracking over a long body, which would take quadratic time.
+_PEM_BODY = re.compile(
+    r"(?:(?:\s|\\[nr])*+(?:[A-Za-z-]{1,20}+: [^\n\\]{0,80}+|[A-Za-z0-9+/=]{16,}+))++"
+    r"(?:(?:\n|\\n)[A-Za-z0-9+/=]{1,15}+)?"
+)
+
+
+def _private_keys(text: str) -> Iterator[Span]:
+    """Yield the spans of key blocks (RFC 7468), truncated ones included, because half a key is a secret as well."""
+    done = 0
+    # Both lists are walked once, forwards: searching the end anew for each beginning would take quadratic time.
+    ends = [end.end() for end in _PEM_END.finditer(text)]
+    ends.reverse()
+    for begin in _PEM_BEGIN.finditer(text):
+        if begin.start() < done:
+            continue
+        while ends and ends[-1] <= begin.end():
+            ends.pop()
+        body = _PEM_BODY.match(text, begin.end())
+        if ends or body is not None:
+            done = ends[-1] if ends or body is None else body.end()
+            yield begin.start(), done
+
+
+_PLAIN_WORD = re.compile(r"[^\W\d_]+[!?]?")
+_REFERENCE = re.compile(
+    r"\$\w+|\$?\{.*\}|\$\(.*\)|<.*>|%\w+%|\[.*\]"
+    r"|(?:self|cls|os|sys|env|args|config|settings|process|request|secrets|vars|var)\.[\w.]+"
+)
+
+
+def _is_written_out(value: str) -> bool:
+    """Return whether a value is a literal secret, and neither a plain word nor a reference to a variable."""
+    return _PLAIN_WORD.fullmatch(value) is None and _REFERENCE.fullmatch(value) is None
+
+
+def _is_no_reference(value: str) -> bool:
+    return _REFERENCE.fullmatch(value) is None
+
+
+def _is_user_and_password(value: str) -> bool:
+    try:
+        return b":" in base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+
+
+_AUTHORIZATION = (
+    (
+        re.compile(
+            r"authorization(?<![^\W_]authorization)\\{0,3}[\"']?\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?"
+            r"(?:(?:bearer|basic|digest|negotiate|token|apikey)\s{1,3})?(?P<secret>[^\s\"'\\,;<>]{6,8192}(?<!\.))"
+        ),
+        _is_written_out,
+    ),
+    (
+        re.compile(r"bearer(?<![^\W_]bearer)\s{1,3}(?P<secret>(?=[a-z._~+/-]{0,64}[0-9])[\w.~+/=-]{16,8192}(?<!\.))"),
+        _is_written_out,
+    ),
+    (
+        re.compile(r"basic(?<![^\W_]basic)\s{1,3}(?P<secret>[a-z0-9+/]{8,1024}={0,2})(?![\w+/=])"),
+        _is_user_and_password,
+    ),
+)
+
+
+def _authorizations(text: str) -> Iterator[Span]:
+    """Yield credentials after an `Authorization` header (RFC 9110, section 11.6.2) or a bare scheme name."""
+    lowered = _lowered(text)
+    for pattern, check in _AUTHORIZATION:
+        yield from (span for span in spans_of(pattern, lowered) if check(text[slice(*span)]))
+
+
+def _lowered(text: str) -> str:
+    """Return the text in lower case with every character at its old index."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    # A few characters become longer in lower case, such as U+0130. They stay as they are, or all spans would shift.
+    return "".join(char.lower() if len(char.lower()) == 1 else char for char in text)
+
+
+_AUTHORITY = r"://(?<=[A-Za-z0-9+.-]://)[^\s/?#:@\"'<>]{0,256}:(?P<secret>[^\s/?#\"'<>]{1,256})@(?=[\w\[])"
+
+_BEFORE_KEY = ("api", "access", "secret", "private", "account", "encryption", "signing", "auth", "subscription")
+_BEFORE_TOKEN = ("access", "auth", "refresh", "id", "api", "bot", "session", "bearer", "csrf", "xsrf")
+
+
+def _after(words: Iterable[str], last: str) -> str:
+    return "|".join(rf"(?<={word}{last})|(?<={word}[_ -]{last})" for word in words)
+
+
+_KEY = (
+    r"(?:pass(?:word|wd|phrase|code)|pwd(?<![a-z]pwd)(?!=/)|secret"
+    rf"|key(?:{_after(_BEFORE_KEY, 'key')})|token(?:{_after(_BEFORE_TOKEN, 'token')}|(?<![\w-]token)))"
+)
+_IS_KEY = re.compile(rf"(?i){_KEY}$")
+_HANDED_ON = re.compile(rf"(?i)(?:[a-z0-9_]{{0,64}}_)?(?:{'|'.join((*_BEFORE_KEY, *_BEFORE_TOKEN))})?{_KEY}")
+_ASSIGNMENT = re.compile(
+    rf"{_KEY}(?:\\{{0,3}}[\"'`])?\]?"
+    r"(?:>(?P<element>[^<>\n]{4,512})</"
+    r"|\s{0,4}(?P<sign>=>|:=|:\s{0,4}str(?:ing)?\s{0,4}=|[:=])\s{0,4}"
+    r"(?:(?P<open>\\{0,3}[\"'`])(?P<quoted>.{4,4096}?)(?P=open)"
+    r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]]{4,512}+)(?![(\[])))"
+)
+_ABOUT_VALUES = re.compile(
+    r"(?i)none|null|true|false|undefined|string|required|optional|redacted|hidden|masked|changeme|placeholder|todo"
+)
+
+
+def _assignments(text: str) -> Iterator[Span]:
+    for found in _ASSIGNMENT.finditer(_lowered(text)):
+        start, end = found.span(found.lastgroup or 0)
+        if found.lastgroup == "bare":
+            end -= text[end - 1] == "."
+            # After a colon a plain word may be prose or a type: `password: required`.
+            if found["sign"] == ":" and _PLAIN_WORD.fullmatch(text, start, end):
+                continue
+        if _is_password(text[start:end]):
+            yield start, end
+
+
+def _is_password(value: str) -> bool:
+    """Return whether a value looks like a password, not like a placeholder or a reference to one."""
+    if len(value) < 4 or len(set(value)) == 1 or _ABOUT_VALUES.fullmatch(value) or _REFERENCE.fullmatch(value):
+        return False
+    # `password=password` passes a variable on.
+    return _HANDED_ON.fullmatch(value) is None
+
+
+_RANDOM = re.compile(r"(?a)(?<![\w+/=-])[\w+/-]{20,256}={0,2}(?![\w+/=-])")
+
+
+def _random_texts(text: str) -> Iterator[Span]:
+    for found in _RANDOM.finditer(text):
+        kinds = {(char.isupper(), char.islower(), char.isdigit()) for char in found[0]}
+        if len(kinds) >= 3 and _entropy(found[0]) >= 3.5:
+            yield found.span()
+
+
+def _entropy(text: str) -> float:
+    """Return Shannon's entropy in bits per character; high for random text."""
+    shares = (count / len(text) for count in Counter(text).values())
+    return -sum(share * math.log2(share) for share in shares)
+
+
+CREDENTIALS = (
+    Detector("private_key", _private_keys),
+    Detector("jwt", _JWT, check=_is_jwt),
+    *_SERVICES,
+    Detector("authorization", _authorizations),
+    Detector("url_password", _AUTHORITY, check=_is_no_reference),
+    Detector("password", _assignments, check=_is_password, keys=_IS_KEY),
+)
+
+CREDENTIALS_ON_DEMAND = (Detector("high_entropy", _random_texts),)
+"""Detectors that must be chosen by name: random-looking text may as well be a hash or an image."""

@@ -1,0 +1,233 @@
+"""`Redact`: tokens in place of secrets and personal data, and values in place of tokens for chosen tools."""
+
+import logging
+import secrets as randomness
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import ToolCall
+from langchain_core.tools import BaseTool
+
+from callboard._calls._call import current_call, note
+from callboard._calls._thread_pool import THREADS, Threads
+from callboard.guards._redact._detectors import Detector
+from callboard.guards._redact._redaction import DEFAULT_DETECTORS, TOKEN, Redaction, detectors_of
+from callboard.guards._redact._values import Walk
+from callboard.guards._redact._vault import LONGEST, MemoryVault, Vault
+from callboard.tools._call_output import Output
+from callboard.tools._large_work import run_if_long
+from callboard.tools._tool_names import Missing, check_argument_names, check_missing, check_tool_names, tool_names
+from callboard.tools._vocabulary import ToolCallRequest
+
+_NESTED = 8
+"""Maximum rounds of opening: a value may contain tokens, whose values may contain tokens again."""
+
+_log = logging.getLogger("callboard")
+
+
+class Redact:
+    """Replaces secrets and personal data in arguments, results and errors by tokens.
+
+    A token such as `<email:7f3a9c04b1d2>` has the kind and an HMAC-SHA256 (RFC 2104) of the value, cut to 48 bits. In
+    one conversation (`thread_id`) the same value always has the same token; in other conversations it has another.
+    Tools in `reveal` get values in place of tokens; all other tools get tokens in place of values. Results are copies.
+
+    An error keeps its type if clearing its arguments, attributes and notes is enough; otherwise a `RedactedError`
+    with the type's name replaces it. Observers receive `redacted` and `revealed`, with kinds and a count.
+
+    Args:
+        detectors: names of built-in detectors, or `Detector` objects.
+        reveal: names of tools that get values, or a mapping from such names to the arguments with values.
+        secrets: values that are always secret, also escaped or encoded; at least 4 characters each.
+        vault: storage of the values; by default a new `MemoryVault`.
+        key: at least 16 bytes; with it tokens stay the same after a restart. By default random.
+        missing: "error" to reject a name in `reveal` that the node does not have, "ignore" to accept it.
+
+    Raises:
+        ValueError: if a detector is unknown, two have the same name, or a secret or the key is too short.
+        TypeError: if an argument has the wrong type.
+        ImportError: if the extra `redact` is not installed, and `phone` or `iban` is used, or no vault is given.
+    """
+
+    def __init__(
+        self,
+        detectors: Sequence[str | Detector] = DEFAULT_DETECTORS,
+        *,
+        reveal: Sequence[str] | Mapping[str, Sequence[str]] = (),
+        secrets: Sequence[str] = (),
+        vault: Vault | None = None,
+        key: bytes | None = None,
+        missing: Missing = "error",
+    ) -> None:
+        check_missing("Redact", missing)
+        if key is not None and not isinstance(key, bytes):
+            raise TypeError(f"Redact(key=...) takes bytes, such as secrets.token_bytes(); got {type(key).__name__}")
+        if key is not None and len(key) < 16:
+            raise ValueError(f"Redact(key=...) has {len(key)} bytes; give it 16 or more, such as secrets.token_bytes()")
+        if vault is not None and not (hasattr(vault, "put") and hasattr(vault, "get")):
+            raise TypeError(f"Redact(vault=...) takes a vault, such as MemoryVault(); got {vault!r}")
+        self._detectors = detectors_of(detectors, secrets)
+        self._reveal = _reveal_of(reveal)
+        self._vault = MemoryVault() if vault is None else vault
+        self._threads = Threads("Redact", THREADS)
+        self._key = key or randomness.token_bytes(32)
+        self._missing: Missing = missing
+
+    def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
+        """Raise `ValueError` if `reveal` names a tool that the node lacks, or an argument that the tool lacks."""
+        check_tool_names("Redact(reveal=...)", self._reveal, tools, self._missing)
+        for name in self._reveal.keys() & tools:
+            check_argument_names(f"Redact(reveal={{{name!r}: ...}})", self._reveal[name] or (), tools[name])
+
+    @property
+    def reveals(self) -> bool:
+        """`True` if any tool gets values in place of tokens."""
+        return bool(self._reveal)
+
+    def redact(self, text: str, *, thread_id: str = "") -> str:
+        """Return a text with tokens for its secrets, such as for a log or a span; the values are not stored."""
+        return self._redaction(thread_id).text(text)
+
+    def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
+        """Return a copy of a nested value with tokens for its secrets; the values are not stored."""
+        return self._redaction(thread_id).of(value)
+
+    async def hide(self, value: Any, *, thread_id: str = "") -> Any:
+        """Return a copy of a value, such as user input, with tokens; the values are stored for this conversation."""
+        redaction = self._redaction(thread_id)
+        hidden = await run_if_long(self._threads, value, partial(redaction.of, value))
+        await self._vault.put(thread_id, _kept(redaction))
+        return hidden
+
+    async def restore(self, value: Any, *, thread_id: str = "") -> Any:
+        """Return a copy of a value with this conversation's tokens replaced by values, for the owner of the data."""
+        restored, _ = await self._opened(value, thread_id)
+        return restored
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Run the call with tokens or values in its arguments, and with tokens in its result or error."""
+        thread_id = _thread_id(request)
+        request, known = await self._prepared(request, thread_id)
+        redaction = self._redaction(thread_id, known)
+        failure: Exception | None = None
+        output: Output | None = None
+        try:
+            output = await call_next(request)
+        except Exception as error:
+            failure = error
+        # Outside of the `except` block: an error that is raised inside it would get the original error, with all its
+        # secrets, as its context.
+        try:
+            output = await run_if_long(self._threads, output, partial(redaction.of, output))
+            _clear_handled(redaction)
+            failure = failure and redaction.cleared(failure)
+            # Last, because only now the redaction has the values of all tokens.
+            await self._keep(thread_id, redaction)
+            if failure is not None:
+                raise failure
+        finally:
+            # The error's traceback refers to this frame, and the redaction holds values: break the reference cycles.
+            del failure, redaction
+        assert output is not None
+        return output
+
+    async def _prepared(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
+        """Return the request for the tool, and the values that the tool learns and may repeat, by their tokens."""
+        call = request.tool_call
+        others, shown = self._divided(call)
+        redaction = self._redaction(thread_id)
+        hidden = await run_if_long(self._threads, others, partial(redaction.of, others))
+        await self._keep(thread_id, redaction)
+        opened, values = await self._opened(shown, thread_id)
+        if values:
+            note("revealed", kinds=_kinds(values), count=len(values))
+        # Secrets that the model wrote itself for a revealed argument: it knows them, but results must not repeat them.
+        known = self._redaction(thread_id)
+        await run_if_long(self._threads, opened, partial(known.of, opened))
+        if hidden is not others or opened is not shown:
+            request = request.override(tool_call={**call, "args": {**hidden, **opened}})
+        return request, {**known.values, **values}
+
+    def _divided(self, call: ToolCall) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arguments that get tokens, and those that get values."""
+        args, revealed = call["args"], self._reveal.get(call["name"], ())
+        shown = {name: value for name, value in args.items() if revealed is None or name in revealed}
+        return ({name: args[name] for name in args.keys() - shown.keys()} if shown else args), shown
+
+    async def _opened(self, value: Any, thread_id: str) -> tuple[Any, dict[str, str]]:
+        """Return a copy of a value with its tokens opened, and the opened values by token."""
+        opened: dict[str, str] = {}
+        for _ in range(_NESTED):
+            tokens = await run_if_long(self._threads, value, partial(_tokens_in, value))
+            found = await self._vault.get(thread_id, tokens) if tokens else {}
+            if not found:
+                break
+            opened |= found
+            value = await run_if_long(self._threads, value, partial(Walk(partial(_with_values, found)), value))
+        return value, opened
+
+    async def _keep(self, thread_id: str, redaction: Redaction) -> None:
+        """Store the values of tokens. A failing vault must not cost the call its result; tokens stay closed then."""
+        redaction.tell()
+        values = _kept(redaction)
+        try:
+            if values:
+                await self._vault.put(thread_id, values)
+        except Exception as error:
+            kind = type(error).__qualname__
+            _log.warning("the vault of Redact failed with %s; %d tokens cannot be opened", kind, len(values))
+            note("vault_failed", error=kind, count=len(values))
+
+    def _redaction(self, thread_id: str, known: Mapping[str, str] | None = None) -> Redaction:
+        return Redaction(self._detectors, self._key, thread_id, known)
+
+
+def _clear_handled(redaction: Redaction) -> None:
+    """Clear the error that an error message stands for, because observers receive it."""
+    call = current_call()
+    if call is not None and isinstance(call.handled, Exception):
+        call.handled = redaction.cleared(call.handled)
+
+
+def _kept(redaction: Redaction) -> dict[str, str]:
+    # Longer values are hidden but not stored, which bounds the vault.
+    return {token: value for token, value in redaction.values.items() if len(value) <= LONGEST}
+
+
+def _thread_id(request: ToolCallRequest) -> str:
+    thread_id = request.runtime.config.get("configurable", {}).get("thread_id")
+    return "" if thread_id is None else str(thread_id)
+
+
+def _tokens_in(value: Any) -> set[str]:
+    tokens: set[str] = set()
+
+    def collect(text: str) -> str:
+        tokens.update(match[0] for match in TOKEN.finditer(text))
+        return text
+
+    Walk(collect)(value)
+    return tokens
+
+
+def _with_values(values: Mapping[str, str], text: str) -> str:
+    return TOKEN.sub(lambda match: values.get(match[0], match[0]), text)
+
+
+def _kinds(tokens: Iterable[str]) -> list[str]:
+    return sorted({token[1:].partition(":")[0] for token in tokens})
+
+
+def _reveal_of(reveal: object) -> dict[str, frozenset[str] | None]:
+    """Return the revealed arguments of each tool; `None` for all arguments."""
+    example = "write reveal={'pay': ['card']}"
+    if isinstance(reveal, Mapping):
+        tool_names("Redact(reveal=...)", reveal)
+        for tool, names in reveal.items():
+            if isinstance(names, str) or not isinstance(names, Iterable):
+                raise TypeError(f"Redact(reveal=...) takes names of arguments for {tool!r}, got {names!r}; {example}")
+        return {tool: frozenset(names) for tool, names in reveal.items()}
+    return dict.fromkeys(tool_names("Redact(reveal=...)", reveal))

@@ -1,0 +1,254 @@
+"""Check of URLs that a model writes: schemes, hosts and addresses, against server-side request forgery.
+
+URLs are read strictly, and the tool gets a newly written URL. So no HTTP library can read it differently from this
+check.
+"""
+
+import inspect
+import ipaddress
+import re
+import string
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+from urllib.parse import quote
+
+from callboard._records._policies import check_count
+from callboard._util._extras import require
+from callboard._web._addresses import is_public, is_public_address, literal
+from callboard._web._resolver import Resolver, system_resolver
+from callboard.guards._sanitize._text import RefusedError
+
+_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
+# No empty port and none with a leading zero: clients read these differently.
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Characters that `quote()` leaves alone. The percent sign is among them, so that existing escapes stay as they are.
+_SAFE = string.punctuation.translate(str.maketrans("", "", '"<>\\^`{|}'))
+
+
+class Target(NamedTuple):
+    """Parts of a URL that decide whether it may be fetched."""
+
+    url: str
+    """Newly written in ASCII: scheme and host in lower case, the host without a trailing dot."""
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Url:
+    """Rule for a URL argument; the tool gets the checked URL, newly written.
+
+    Addresses that are not public are refused: loopback, private, link-local with its metadata services, multicast and
+    reserved ones, also embedded in IPv6. So are names that only a local network knows, such as those without a
+    top-level domain of the Internet. `hosts` can allow them explicitly. A check cannot see where a redirect leads: a
+    tool that follows redirects must call `check` for each of them.
+
+    Args:
+        hosts: allowed names and addresses. "example.com" is that host, "*.example.com" any below it, "*" any public
+            one; `None` is "*". Unicode names are compared in their ASCII form (IDNA 2008 with UTS 46).
+        schemes: allowed schemes, in lower case.
+        ports: allowed ports; `None` for any.
+        resolve: look the name up, and refuse it if any of its addresses is not public. `True` uses the system's
+            resolver; an async function `(host, port)` returns addresses. The tool will look the name up again, and a
+            hostile name server may answer differently then; only the network can prevent that.
+        private: also allow hosts that are not public.
+        max_chars: maximum length in characters.
+
+    Raises:
+        ValueError: if a host is not valid, or a number is out of range.
+        ImportError: if idna, which anyio brings, is not installed in a version that the extra `middleware` allows.
+    """
+
+    hosts: Collection[str] | None = None
+    schemes: Collection[str] = ("http", "https")
+    ports: Collection[int] | None = None
+    resolve: bool | Resolver = False
+    private: bool = False
+    max_chars: int = 2048
+
+    def __post_init__(self) -> None:
+        require("Url(...)", "idna", extra="middleware")
+        for name in ("hosts", "schemes"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"Url({name}=...) takes several: {name}={{{getattr(self, name)!r}}}")
+        check_count("Url(max_chars=...)", self.max_chars, least=1)
+        if wrong := [scheme for scheme in self.schemes if not _SCHEME.fullmatch(scheme)]:
+            raise ValueError(f"Url(schemes=...) takes names in lower case, such as 'https'; got {wrong[0]!r}")
+        _check_ports(self.ports)
+        if not isinstance(self.resolve, bool) and not _is_async(self.resolve):
+            raise TypeError(f"Url(resolve=...) takes True or an async function (host, port), got {self.resolve!r}")
+        if self.hosts is not None:
+            object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
+
+    def check(self, value: object) -> str | None:
+        """Return the URL, newly written; return `None` for `None`.
+
+        Raises:
+            RefusedError: a `ValueError` with the reason, if the URL is not allowed.
+        """
+        target = self._target(value)
+        return None if target is None else target.url
+
+    async def acheck(self, value: object) -> str | None:
+        """Check as `check` does and, with `resolve`, also the addresses of the host."""
+        target = self._target(value)
+        if target is None:
+            return None
+        if self.resolve is not False and not self.private and literal(target.host) is None:
+            await self._check_addresses(target)
+        return target.url
+
+    def _target(self, value: object) -> Target | None:
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise RefusedError("type", "it has to be a text with one URL")
+        if len(value) > self.max_chars:
+            raise RefusedError("size", f"it has {len(value):,} characters, and {self.max_chars:,} are the most")
+        target = read_url(value, self.schemes)
+        self._check_host(target.host)
+        if self.ports is not None and target.port not in self.ports:
+            raise RefusedError("port", f"its port is not allowed, only {sorted(self.ports)}")
+        return target
+
+    def _check_host(self, host: str) -> None:
+        listed = self.hosts is not None and is_listed(host, self.hosts)
+        if listed:
+            return
+        if self.hosts is not None and "*" not in self.hosts:
+            raise RefusedError("host", "its host is not among those that are allowed")
+        if not self.private and not is_public(host):
+            raise RefusedError("address", "its host is not a public one")
+
+    async def _check_addresses(self, target: Target) -> None:
+        resolver = system_resolver if self.resolve is True else self.resolve
+        assert callable(resolver)
+        try:
+            addresses = await resolver(target.host, target.port)
+        except (OSError, UnicodeError):
+            addresses = ()
+        if not addresses:
+            raise RefusedError("resolve", "its host has no address")
+        # All addresses must be public, because the tool may connect to any of them.
+        if not all(is_public_address(ipaddress.ip_address(address.partition("%")[0])) for address in addresses):
+            raise RefusedError("address", "its host has an address that is not public")
+
+
+def read_url(value: str, schemes: Collection[str]) -> Target:
+    """Read a URL in the way in which every client reads it.
+
+    Raises:
+        RefusedError: if it is no absolute URL, or one that some client reads differently.
+    """
+    # Checked before parsing: some clients drop tabs and line breaks, which would join parts into another host.
+    if _CONTROL.search(value):
+        raise RefusedError("whitespace", "it holds a control character, such as a tab or a line break")
+    match = _URL.fullmatch(value)
+    if match is None:
+        raise RefusedError("scheme", f"it has to begin with {' or '.join(f'{name}://' for name in schemes)}")
+    scheme, authority, rest = match[1].lower(), match[2], match[3]
+    if scheme not in schemes:
+        raise RefusedError("scheme", f"its scheme has to be {' or '.join(schemes)}")
+    host, port = _read_authority(authority)
+    written = f"[{host}]" if ":" in host else host
+    if rest.startswith(("?", "#")):
+        rest = f"/{rest}"
+    url = f"{scheme}://{written}{'' if port is None else f':{port}'}{quote(rest, safe=_SAFE)}"
+    return Target(url, host, port or _PORTS.get(scheme, 0))
+
+
+def _read_authority(authority: str) -> tuple[str, int | None]:
+    # `http://allowed.com@evil.com/`: clients differ in what they take for the host.
+    if "@" in authority:
+        raise RefusedError("userinfo", "it names a user before its host")
+    if "%" in authority or "\\" in authority:
+        raise RefusedError("host", "its host holds a percent sign or a backslash")
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        raise RefusedError("host", "its host or its port is not written as usual")
+    port = None if match[2] is None else int(match[2])
+    if port is not None and port > 65535:
+        raise RefusedError("port", "there is no such port")
+    return read_host(match[1]), port
+
+
+def read_host(written: str) -> str:
+    """Return a host in its normal form: a name in lower-case ASCII, or an address as `ipaddress` writes it.
+
+    Raises:
+        RefusedError: if it is neither, or an address in a form that only some libraries understand.
+    """
+    if written.startswith("["):
+        return str(_read_v6(written[1:-1]))
+    host = _ascii(written).removesuffix(".")
+    labels = host.split(".")
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise RefusedError("host", "its host is no name that a host can have")
+    # Browsers and the C library read a name that ends in a number as an address: 127.1, 0x7f.1, 2130706433.
+    if not _NUMBER.fullmatch(labels[-1]):
+        return host
+    try:
+        return str(ipaddress.IPv4Address(host))
+    except ValueError:
+        raise RefusedError("address", "its host is a number that is no address in the usual form") from None
+
+
+def _ascii(written: str) -> str:
+    if written.isascii():
+        return written.lower()
+    import idna  # from an extra; `Url` has checked that it is installed
+
+    try:
+        # A longer name is invalid anyway, and encoding it would take much time.
+        return idna.encode(written[:254], uts46=True).decode().lower()
+    except UnicodeError:
+        raise RefusedError("host", "its host is no name that a host can have") from None
+
+
+def _read_v6(written: str) -> ipaddress.IPv6Address:
+    try:
+        return ipaddress.IPv6Address(written)
+    except ValueError:
+        raise RefusedError("host", "its host is no address") from None
+
+
+def is_listed(host: str, patterns: Collection[str]) -> bool:
+    """Return whether a host is listed, by its name or by a pattern for a domain above it."""
+    # Compared by whole labels: "*.example.com" must not match "evil-example.com".
+    labels = host.split(".")
+    return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))
+
+
+def _check_ports(ports: object) -> None:
+    if ports is None:
+        return
+    if not isinstance(ports, Collection) or isinstance(ports, str):
+        raise TypeError(f"Url(ports=...) takes several: ports={{443}}; got {ports!r}")
+    for port in cast("Collection[object]", ports):
+        check_count("Url(ports=...)", port, least=0)
+
+
+def _is_async(fn: object) -> bool:
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
+def _pattern(written: str) -> str:
+    if written == "*":
+        return written
+    below = written.startswith("*.")
+    bare = written[2:] if below else written
+    try:
+        host = read_host(f"[{bare}]" if ":" in bare and not bare.startswith("[") else bare)
+    except RefusedError as refused:
+        raise ValueError(
+            f"Url(hosts=...) takes names such as 'example.com' or '*.example.com', got {written!r}: {refused}"
+        ) from None
+    if below and literal(host) is not None:
+        raise ValueError(f"Url(hosts=...): nothing is below an address, got {written!r}")
+    return f"*.{host}" if below else host

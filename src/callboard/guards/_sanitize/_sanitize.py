@@ -1,0 +1,274 @@
+"""`Sanitize`: validation of arguments before a tool runs, and cleaning of its results."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+from pydantic import ValidationError
+
+from callboard._calls._call import note
+from callboard._calls._thread_pool import THREADS, Threads
+from callboard._records._policies import _check_type, check_count
+from callboard._util._suggestions import no_such
+from callboard.guards._sanitize._hosts import Url
+from callboard.guards._sanitize._paths import PathIn
+from callboard.guards._sanitize._text import RefusedError, Text, shortened, shown, strip_invisible
+from callboard.guards._sanitize._untrusted import Cleaning, Results
+from callboard.guards._sanitize._walk import Due, Refused, Rule, Rules, Walk, dotted, parts_of
+from callboard.tools._call_output import Output
+from callboard.tools._errors import error_message, is_control_flow
+from callboard.tools._inject import injected_args
+from callboard.tools._large_work import run_if_long
+from callboard.tools._tool_facts import ToolFacts
+from callboard.tools._tool_names import (
+    Missing,
+    argument_names,
+    check_argument_names,
+    check_missing,
+    check_tool_names,
+    spellings,
+    tool_names,
+)
+from callboard.tools._vocabulary import ToolCallRequest
+
+_TOLD = 10
+"""Maximum number of refused arguments that one message lists."""
+_DEEPEST = 100
+
+
+class Sanitize:
+    """Checks and cleans arguments before the tool runs, and results before the model reads them.
+
+    A refused argument ends the call with an error message that names it and the reason; the tool does not run.
+    Injected arguments do not come from the model, and stay as they are. Lists and mappings are walked, keys included.
+    Put it outside of middleware that stores, repeats or asks about a call.
+
+    Args:
+        arguments: rules for all tools, by the name of the argument. A rule is a `Url`, a `PathIn`, a `Text`, or a
+            function. The function returns the value or a replacement, or raises `ValueError` with the reason for a
+            refusal. `files[].path` is the `path` of every item of `files`; `headers.*` is everything in `headers`.
+            Functions run in the event loop, after the texts in their value have been cleaned.
+        tools: rules for single tools, by the name of the tool; they precede `arguments`.
+        text: rule for keys, and for every text without a `Text`, `Url` or `PathIn` rule.
+        max_depth: maximum nesting of lists and mappings, 1 to 100.
+        max_size: maximum size of a call's arguments: characters of all texts and keys, plus one for each value.
+        results: rules for results; `None` to leave them unchanged.
+        missing: "error" to reject names of tools and arguments that the node does not have, "ignore" to accept them.
+
+    Raises:
+        ValueError: if a number is out of range.
+        TypeError: if a rule has the wrong type.
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Rule] | None = None,
+        *,
+        tools: Mapping[str, Mapping[str, Rule]] | None = None,
+        text: Text | None = None,
+        max_depth: int = 32,
+        max_size: int = 250_000,
+        results: Results | None = Results(),  # noqa: B008 (frozen)
+        missing: Missing = "error",
+    ) -> None:
+        check_missing("Sanitize", missing)
+        check_count("Sanitize(max_depth=...)", max_depth, least=0)
+        if not 1 <= max_depth <= _DEEPEST:
+            raise ValueError(f"Sanitize(max_depth=...) must be 1 to {_DEEPEST}, got {max_depth!r}")
+        check_count("Sanitize(max_size=...)", max_size, least=1)
+        _check_type("Sanitize(text=...)", text, Text, "Text(max_chars=1000)")
+        _check_type("Sanitize(results=...)", results, Results, "Results(max_chars=1000)")
+        self._for_all = _checked("arguments", arguments or {})
+        by_tool = _by_tool(tools or {})
+        self._for_tool = {name: _checked(f"tools[{name!r}]", rules) for name, rules in by_tool.items()}
+        self._text = text or Text()
+        self._max_depth = max_depth
+        self._max_size = max_size
+        self._results = results
+        self._missing: Missing = missing
+        self._facts = ToolFacts(self._found_out)
+        self._threads = Threads("Sanitize", THREADS)
+
+    def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
+        """Raise `ValueError` for rules that can never apply: after a typo, an argument would stay unchecked."""
+        check_tool_names("Sanitize(tools=...)", self._for_tool, tools, self._missing)
+        for name in self._for_tool.keys() & tools:
+            _check_rules(tools[name], self._for_tool[name])
+        if self._results is not None:
+            self._results.check_tools(tools, self._missing)
+        if self._missing == "error":
+            _check_rules_for_all(self._for_all, tools.values())
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
+    ) -> Output:
+        """Check the arguments, run the call with cleaned ones, and clean the result."""
+        walk = self._walk(request)
+        written = request.tool_call["args"]
+        arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
+        for due in walk.due:
+            # The innermost checks come first. A check of a list must not see items that are already refused.
+            if not walk.is_refused(due.place):
+                await _settle(due, walk)
+        if walk.refused:
+            return _refusal(request, walk.refused)
+        if walk.cleaned:
+            note("sanitized", arguments=_declared(walk.cleaned, request.tool))
+        if walk.cleaned or walk.due:
+            request = request.override(tool_call={**request.tool_call, "args": arguments})
+        output = await call_next(request)
+        return output if self._results is None else await self._cleaned(output, request, self._results)
+
+    async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        """Clean the text of a tool's error that became a message outside of all middleware."""
+        if self._results is None or "ended" in message.additional_kwargs.get("callboard", {}):
+            return message  # written by callboard itself, such as for a timeout
+        return cast("ToolMessage", await self._cleaned(message, request, self._results))
+
+    def _walk(self, request: ToolCallRequest) -> Walk:
+        known = self._about(request.tool_call["name"], request.tool)
+        return Walk(
+            rules=known.rules,
+            text=self._text,
+            max_depth=self._max_depth,
+            max_size=self._max_size,
+            skip=known.injected,
+        )
+
+    async def _cleaned(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
+        call = request.tool_call
+        cleaning = Cleaning(rules, call["id"], rules.is_fenced(request.tool, call["name"]))
+        clean = await run_if_long(self._threads, output, partial(cleaning.output, output))
+        if cleaning.done:
+            note("sanitized", result=sorted(cleaning.done))
+        return clean
+
+    def _about(self, name: str, tool: BaseTool | None) -> "_Facts":
+        """Return the prepared facts of a tool; reading its annotations takes time, so they are cached."""
+        if tool is None:
+            return _Facts(self._rules_of(name, {}), frozenset())
+        return self._facts.of(tool)
+
+    def _found_out(self, tool: BaseTool) -> "_Facts":
+        spelled = spellings(tool)
+        _check_rules(tool, self._for_tool.get(tool.name, {}))
+        injected = injected_args(tool)
+        return _Facts(self._rules_of(tool.name, spelled), injected.names | injected.forbidden)
+
+    def _rules_of(self, name: str, spelled: Mapping[str, str]) -> Rules:
+        return Rules({**self._for_all, **self._for_tool.get(name, {})}, spelled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Facts about a tool that are the same for all its calls."""
+
+    rules: Rules
+    injected: frozenset[str]
+
+
+def _by_tool(tools: object) -> Mapping[str, Any]:
+    """Return the rules by tool; raise `TypeError` if they are no mapping."""
+    if not isinstance(tools, Mapping):
+        raise TypeError(
+            f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
+        )
+    tool_names("Sanitize(tools=...)", tools)
+    return cast("Mapping[str, Any]", tools)
+
+
+def _checked(where: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    given: object = rules
+    if not isinstance(given, Mapping):
+        raise TypeError(f"Sanitize({where}) takes rules by argument, such as {{'url': Url()}}; got {rules!r}")
+    for name, rule in rules.items():
+        if isinstance(rule, (Text, Url, PathIn)):
+            continue
+        if not _is_plain_function(rule):
+            raise TypeError(
+                f"Sanitize({where}: {name!r}) takes a Url(...), a PathIn(...), a Text(...) or a plain function of "
+                f"the value, got {rule!r}"
+            )
+    return dict(rules)
+
+
+def _is_plain_function(given: Any) -> bool:
+    return callable(given) and not inspect.isclass(given) and not inspect.iscoroutinefunction(given)
+
+
+def _check_rules(tool: BaseTool, rules: Mapping[str, Rule]) -> None:
+    check_argument_names(f"Sanitize(tools={{{tool.name!r}: ...}})", _heads(rules), tool)
+
+
+def _check_rules_for_all(rules: Mapping[str, Rule], tools: Iterable[BaseTool]) -> None:
+    known: set[str] = set()
+    for tool in tools if rules else ():
+        if (names := argument_names(tool)) is None:
+            return
+        known |= names
+    if unknown := next((name for name in _heads(rules) if name not in known), None):
+        raise ValueError(
+            f"Sanitize(arguments=...): {no_such('argument', unknown, known)} (missing='ignore' is for other nodes)"
+        )
+
+
+def _heads(rules: Iterable[str]) -> list[str]:
+    """Return the names of the arguments to which rules belong."""
+    return [head for name in rules if (head := parts_of(name)[0]) != "*"]
+
+
+async def _settle(due: Due, walk: Walk) -> None:
+    """Run one check, and replace the value by its result."""
+    before = due.into[due.key]
+    try:
+        after = due.rule(before) if not isinstance(due.rule, (Url, PathIn)) else await due.rule.acheck(before)
+    except Exception as error:
+        if is_control_flow(error):
+            raise
+        # Any error refuses the value: a check that fails on a hostile value has not approved it.
+        walk.refuse(due.place, _reason(error, due.rule))
+        return
+    if after is not before and not (isinstance(before, str) and before == after):
+        walk.cleaned.add(dotted(due.place[:1]))
+    due.into[due.key] = after
+
+
+def _reason(error: Exception, rule: object) -> RefusedError:
+    """Return the refusal for an error of a check, without the value and cleaned for the model."""
+    if isinstance(error, RefusedError):
+        return error
+    name = getattr(rule, "__name__", type(rule).__name__)
+    if isinstance(error, ValidationError):  # its own text would repeat the value
+        reason = "; ".join(detail["msg"] for detail in error.errors())
+    else:
+        reason = str(error) if isinstance(error, ValueError) else f"the check ended with {type(error).__name__}"
+    return RefusedError(name, shortened(" ".join(strip_invisible(reason).split()), 300))
+
+
+def _refusal(request: ToolCallRequest, refused: list[Refused]) -> ToolMessage:
+    call = request.tool_call
+    for one in refused[:_TOLD]:
+        [argument] = _declared([dotted(one.place[:1])], request.tool)
+        note("refused", argument=argument, rule=one.error.rule)
+    # The name of an unknown tool was invented by the model, so it is escaped.
+    name = call["name"] if request.tool is not None else shown(call["name"])
+    lines = [f"- {_described(one)}: {one.error.reason}" for one in refused[:_TOLD]]
+    if len(refused) > _TOLD:
+        lines.append(f"- and {len(refused) - _TOLD} more")
+    text = f"The tool {name} was not run, because of its arguments:\n" + "\n".join(lines)
+    return error_message(f"{text}\nChange them and call it again, or go on without it.", call)
+
+
+def _declared(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
+    """Return argument names for observers; a name that the tool lacks was written by the model and becomes `*`."""
+    schema: Any = None if tool is None else tool.args_schema
+    known = schema.get("properties", {}) if isinstance(schema, dict) else () if tool is None else spellings(tool)
+    return sorted({name if name in known or not name else "*" for name in arguments})
+
+
+def _described(refused: Refused) -> str:
+    return f"argument {dotted(refused.place)}" if refused.place else "the arguments"

@@ -1,0 +1,1 @@
+"""`RequireApproval`: tool calls that wait until a person has approved them."""

@@ -1,0 +1,1 @@
+"""`CircuitBreaker`: calls of a failing tool are refused for a while."""

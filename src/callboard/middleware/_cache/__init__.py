@@ -1,0 +1,1 @@
+"""`Cache`: results of calls, kept for equal calls."""

@@ -1,0 +1,375 @@
+"""`Cache`: reuse the result of an identical call, finished or still running."""
+
+import json
+import warnings
+from collections.abc import Callable, Collection, Hashable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import NamedTuple
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+from pydantic import ValidationError
+
+from callboard._calls._call import current_call, note
+from callboard._calls._thread_pool import THREADS, Threads
+from callboard._langgraph import graph_task
+from callboard._loops._current import current_loop
+from callboard._loops._shielded import CutOffError, to_the_end
+from callboard._records._documents import SharedDocuments
+from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, key_function
+from callboard._util._extras import require
+from callboard._util._suggestions import no_such
+from callboard.exceptions import CallboardWarning, CallError
+from callboard.middleware._asking import check_store
+from callboard.middleware._cache._cached_bodies import body_of, is_function_alone
+from callboard.middleware._cache._fleet_results import FleetResults, Lead
+from callboard.middleware._cache._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
+from callboard.tools._call_context import context_of
+from callboard.tools._call_output import CallNext, Output
+from callboard.tools._errors import is_control_flow
+from callboard.tools._invoke import check_arguments
+from callboard.tools._large_work import has_many, is_long, run_if_long
+from callboard.tools._plan import Plan, plan_for
+from callboard.tools._tool_facts import ToolFacts
+from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
+from callboard.tools._vocabulary import ToolCallRequest
+
+CacheKey = Callable[[ToolCallRequest], Hashable] | Callable[[ToolCallRequest, CallContext], Hashable]
+"""Function that returns the key of a call's result. Calls with equal keys share a result; `None`: do not cache."""
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+_OWN_AFFAIRS = {"rejected", "deadline", "cancelled"}
+"""Values of `ended` that say nothing about an identical call, which may have more time or a free permit."""
+
+
+class _Key(NamedTuple):
+    """Key of a result: calls with equal keys share one."""
+
+    tool: str
+    body: Hashable
+    """The code that runs: two tools may have the same name, such as tools made for two users."""
+    value: Hashable
+
+
+_Flight = Flight[_Key, ToolMessage]
+
+_led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
+"""Flights that the current task leads. To wait for one of them would be to wait for itself: a deadlock."""
+
+
+class Cache:
+    """Reuses the results of identical calls, and runs identical simultaneous calls once.
+
+    Only messages with the status "success" are kept, never errors and commands. A call that finds an identical one
+    running waits for it, and shares its result or error. If that one ends for a reason of its own (cancelled,
+    interrupted, rejected, out of budget), the next waiting call runs.
+
+    A call that a person has answered always runs. Without `key`, calls of a tool that receives more than its
+    arguments always run, too: state, store, runtime, config or call id.
+
+    Args:
+        tools: names of the tools whose results may be reused. `idempotent` in a policy does not imply this:
+            deleting a file twice does no harm, skipping the second deletion may.
+        ttl: seconds for which a result is kept; `math.inf` for no limit.
+        size: maximum number of results, at least 1; the least recently used is evicted.
+        key: a function of the request, or of the request and a `CallContext`. It returns the key of the result, or
+            `None` for a call that is not cached. Default: the arguments as canonical JSON. Different tools never
+            share results.
+        missing: "error" to reject a name in `tools` that the node does not have, "ignore" to accept it.
+        shared: a store such as `callboard_actors.redis.RedisDocuments(url)`. All its processes share results and
+            running calls, tools are identified by name, and only the server's clock counts. Results that JSON would
+            change, and raised errors, are not shared with other processes.
+        name: name of the cache in the store. Caches with the same name share results; by default all.
+        version: version of the tools' behaviour. Results of other versions in the store are ignored.
+
+    Raises:
+        ValueError: if a number is out of range.
+        TypeError: if `tools` is not a collection of names, or `key` not a plain function.
+        ImportError: if the extra `middleware` is not installed.
+    """
+
+    def __init__(
+        self,
+        tools: Collection[str],
+        *,
+        ttl: float = 300.0,
+        size: int = 1024,
+        key: CacheKey | None = None,
+        missing: Missing = "error",
+        shared: SharedDocuments | None = None,
+        name: str | None = None,
+        version: str | int | None = None,
+    ) -> None:
+        check_missing("Cache", missing)
+        check_store("Cache", shared, name=name, version=version)
+        self._tools = tool_names("Cache(tools)", tools)
+        check_seconds("Cache(ttl=...)", ttl, zero=False)
+        check_count("Cache(size=...)", size, least=1)
+        require("Cache(...)", "cachetools", extra="middleware")
+        self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
+        self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
+        self._fleet = None if shared is None else FleetResults(shared, name, version, ttl, size)
+        self._plans = ToolFacts(plan_for)
+        self._warned: set[str] = set()
+        self._missing: Missing = missing
+        self._threads = Threads("Cache", THREADS)
+
+    def check_tools(self, tools: Collection[str]) -> None:
+        """Raise `ValueError` if the node does not have a tool that `tools` names."""
+        check_tool_names("Cache(tools)", self._tools, tools, self._missing)
+
+    def invalidate(self, tool: str, args: Mapping[str, object] | None = None, *, key: Hashable = None) -> None:
+        """Forget results of a tool. Results of calls that are running now are not kept, and no new call joins them.
+
+        May be called from any thread. With a shared store, other processes are notified within a round trip, or when
+        the server is back; later calls of this process see the change.
+
+        Args:
+            tool: name of the tool.
+            args: forget only the result for these arguments; with a key function, give `key` instead.
+            key: forget only results with this key.
+
+        Raises:
+            ValueError: if the cache does not have the tool, or if `args` is given to a cache with a key function.
+        """
+        if tool not in self._tools:
+            raise ValueError(f"invalidate: {no_such('tool', tool, self._tools)} in this cache")
+        if args is not None:
+            if key is not None or self._key_function is not None:
+                raise ValueError("invalidate(args=...) is for a Cache without key=...; here, use invalidate(key=...)")
+            key = _canonical(args)
+        if self._fleet is not None:
+            self._fleet.forget(tool, key)
+        self._shared.forget(lambda kept: kept.tool == tool and (key is None or kept.value == key))
+
+    def clear(self) -> None:
+        """Forget all results, under the same rules as `invalidate`."""
+        if self._fleet is not None:
+            self._fleet.forget(None)
+        self._shared.forget(lambda _: True)
+
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
+        """Answer from the cache, wait for an identical running call, or run the call."""
+        key = await self._key(request)
+        if key is None:
+            return await call_next(request)
+        found = self._shared.enter(key, current_loop())
+        if isinstance(found, Hit):
+            note("cache_hit", age=found.age)
+            return await self._for_call(found.result, request)
+        if isinstance(found, Follower):
+            return await self._follow(found, request, call_next)
+        return await self._lead(found, request, call_next)
+
+    async def _follow(
+        self, follower: Follower[_Key, ToolMessage], request: ToolCallRequest, call_next: CallNext
+    ) -> Output:
+        # A tool may call itself with the same arguments. Such an inner call runs, because its leader is its caller.
+        if follower.flight in _led.get():
+            self._shared.leave(follower)
+            return await call_next(request)
+        turn = await self._shared.turn(follower)
+        if turn is Turn.LEAD:
+            # From here this call leads the flight and must land it; nothing may be awaited in between.
+            return await self._lead(follower.flight, request, call_next)
+        if isinstance(turn, Turn):
+            return await call_next(request)
+        note("cache_shared")
+        if isinstance(turn, ToolMessage):
+            return await self._for_call(turn, request)
+        try:
+            raise _for_call_too(turn, request)
+        finally:
+            del turn  # breaks a reference cycle: the error's traceback may refer to this frame
+
+    async def _lead(self, flight: _Flight, request: ToolCallRequest, call_next: CallNext) -> Output:
+        loop = current_loop()
+        # The initial value counts if the call is cancelled, which `except Exception` does not catch: the next waiting
+        # call leads then.
+        turn: ToolMessage | Exception | Turn = Turn.LEAD
+        before = _led.get()
+        _led.set((*before, flight))
+        lead: Lead | None = None
+        text: str | None = None
+        try:
+            found = await self._find_elsewhere(flight.key, request)
+            if isinstance(found, Hit):
+                turn = found.result
+                return await self._for_call(found.result, request)
+            lead = found
+            note("cache_miss")
+            output = await call_next(request)
+            turn = await self._to_share(output)
+            text = await self._text_of(turn, lead)
+            return output
+        except Exception as error:
+            # A copy for the followers, taken now: outer frames will add notes and traceback entries to this error.
+            turn = Turn.LEAD if _is_own_affair(error) else raised_again(error)
+            raise
+        finally:
+            # Nothing below waits, so that a cancelled leader still lands both flights. A flight that is never landed
+            # would block all its followers.
+            _led.set(before)
+            keep = isinstance(turn, ToolMessage) and turn.status == "success"
+            if lead is not None and self._fleet is not None:
+                self._fleet.land(lead, turn if turn is Turn.LEAD else text or Turn.ALONE, keep=keep and bool(text))
+            # With a shared store only the store keeps results: a result kept here, too, would miss invalidations
+            # of other processes.
+            self._shared.land(flight, turn, loop, keep=keep and self._fleet is None)
+            del turn  # breaks a reference cycle: the error's traceback refers to this frame
+
+    async def _find_elsewhere(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Lead | None:
+        """Return a result of another process, or the duty to find it for all; `None` if nothing is shared."""
+        if self._fleet is None:
+            return None
+        if self._key_function is None and not self._is_known_by_its_name(key):
+            return None
+        # Hashing a long key takes a while, so it runs in a thread.
+        document = await run_if_long(self._threads, key.value, partial(self._fleet.document_of, key.tool, key.value))
+        if document is None:
+            note("cache_skipped", reason="its key cannot be shared")
+            return None
+        return await self._fleet.enter(document, request, current_loop())
+
+    async def _text_of(self, turn: ToolMessage | Turn, lead: Lead | None) -> str | None:
+        """Return the JSON of a result for other processes, or `None` if it cannot be shared."""
+        if self._fleet is None or lead is None or isinstance(turn, Turn):
+            return None
+        text = None
+        with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
+            text = await to_the_end(partial(run_if_long, self._threads, turn, partial(self._fleet.text_of, turn)))
+        if text is None:
+            note("cache_skipped", reason="cannot be shared")
+        return text
+
+    async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        """Return a deep copy of a message, as the answer to this call."""
+        copy = partial(message.model_copy, update={"tool_call_id": request.tool_call["id"], "id": None}, deep=True)
+        return await self._threads.run(copy) if has_many(message) else copy()
+
+    async def _to_share(self, output: Output) -> ToolMessage | Turn:
+        """Return a private copy of the leader's result for its followers, or why it cannot be shared."""
+        if not isinstance(output, ToolMessage):
+            # A `Command` changes the state of its own graph run, so every call needs its own.
+            return Turn.ALONE
+        if (call := current_call()) is not None and call.is_for_once:
+            note("cache_skipped", reason="says something that is said once")
+            return Turn.ALONE
+        about = output.additional_kwargs.get("callboard")
+        if isinstance(about, dict) and about.get("ended") in _OWN_AFFAIRS:
+            return Turn.LEAD
+        copy = partial(output.model_copy, deep=True)
+        try:
+            if not has_many(output):
+                return copy()
+            # The result exists: a cancellation during the copy must not lose it.
+            return await to_the_end(partial(self._threads.run, copy))
+        except Exception as error:  # such as an artifact that holds an open connection
+            note("cache_skipped", reason="cannot be copied", error=type(error).__name__)
+            return Turn.ALONE
+
+    async def _key(self, request: ToolCallRequest) -> _Key | None:
+        """Return the key of the call's result, or `None` if the call must run."""
+        tool = request.tool
+        name = request.tool_call["name"]
+        if name not in self._tools or not isinstance(tool, BaseTool):
+            return None
+        if _is_answered(request):
+            note("cache_skipped", reason="answered by a person")
+            return None
+        if self._key_function is not None:
+            value = self._checked_key(self._key_function, request, tool)
+        elif self._depends_on_more(name, tool):
+            value = None
+        else:
+            value = await self._canonical(request.tool_call["args"])
+        return None if value is None else _Key(name, body_of(tool), value)
+
+    async def _canonical(self, args: Mapping[str, object]) -> str | None:
+        if is_long(args):
+            return await self._threads.run(partial(_canonical, args, _in_steps))
+        return _canonical(args)
+
+    def _checked_key(self, key: KeyFunction, request: ToolCallRequest, tool: BaseTool) -> Hashable:
+        try:
+            return key.of(request, partial(context_of, request))
+        except Exception as error:
+            if not _fit(self._plans.of(tool), request):
+                return None  # the arguments are invalid, which the tool itself will report to the model
+            error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
+            raise
+
+    def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
+        """Return whether the tool receives values beside its arguments, which a key of arguments cannot cover."""
+        plan = self._plans.of(tool)
+        if plan.injected.none and plan.config_param is None:
+            return False
+        note("cache_skipped", reason="depends on more than its arguments")
+        self._warn(name, f"does not cache the tool {name!r}: it is given more than its arguments")
+        return True
+
+    def _is_known_by_its_name(self, key: _Key) -> bool:
+        """Return whether the tool's name identifies the same code in all processes, as far as that can be seen."""
+        if is_function_alone(key.body):
+            return True
+        note("cache_skipped", reason="is not known by its name")
+        self._warn(key.tool, f"does not share results of the tool {key.tool!r}: it is more than a function")
+        return False
+
+    def _warn(self, tool: str, what: str) -> None:
+        if tool not in self._warned:
+            self._warned.add(tool)
+            warnings.warn(
+                f"Cache {what}. Say with Cache(key=...) what its results depend on, or take it out of Cache(tools).",
+                CallboardWarning,
+                stacklevel=2,
+            )
+
+
+def _canonical(
+    args: Mapping[str, object], encoded: Callable[[Mapping[str, object]], str] = _ENCODER.encode
+) -> str | None:
+    """Return the arguments as JSON with sorted keys, or `None` if they have no JSON form."""
+    try:
+        return encoded(args)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _in_steps(args: Mapping[str, object]) -> str:
+    """Return the same JSON as `encode`. That one holds the GIL until it is done, and so stalls the event loop."""
+    return "".join(_ENCODER.iterencode(args))
+
+
+def _fit(plan: Plan, request: ToolCallRequest) -> bool:
+    """Return whether the tool accepts the arguments that the model wrote."""
+    try:
+        check_arguments(plan, request.tool_call)
+    except ValidationError as error:
+        supplied = plan.injected.names | plan.injected.forbidden
+        # Injected arguments are still absent here; only errors about other arguments are the model's.
+        return all(detail["loc"] and detail["loc"][0] in supplied for detail in error.errors())
+    except Exception:  # raised by a validator of the tool; the call itself will fail with it
+        return False
+    return True
+
+
+def _is_answered(request: ToolCallRequest) -> bool:
+    """Return whether the call is a resumed one with an answer: its result then depends on that answer."""
+    task = graph_task(request.runtime.config)
+    return task is not None and bool(task.scratchpad.resume or task.resume_map)
+
+
+def _is_own_affair(error: Exception) -> bool:
+    return is_control_flow(error) or (isinstance(error, CallError) and error.ended in _OWN_AFFAIRS)
+
+
+def _for_call_too(error: Exception, request: ToolCallRequest) -> Exception:
+    again = raised_again(error)
+    if isinstance(again, CallError) and again is not error:
+        again.call_id = request.tool_call["id"]
+    return again

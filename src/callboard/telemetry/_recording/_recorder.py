@@ -1,0 +1,275 @@
+"""Recorder: an observer that writes all events of calls, runs and actors to a file, in its own writer thread."""
+
+import logging
+import os
+import platform
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from json import dumps
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from pydantic_core import to_json
+
+from callboard._actor_events import ActorEvent, AskEvent
+from callboard._calls._observers import careful_observers, observed_by
+from callboard._records._events import CallEvent, RunEvent
+from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
+from callboard.telemetry._recording._records import FORMAT, Line, Records
+
+_log = logging.getLogger("callboard")
+
+BOUND = 16 * 1024 * 1024
+"""Default limit of unwritten data, in bytes."""
+
+
+class Recorder:
+    """Recorder of the calls, runs and asks that are started inside its `with` block, as lines of JSON.
+
+    A buffer of bounded size holds the unwritten lines. When it is full, the event loop blocks until the disk catches
+    up, for `patience` seconds in total. After that, events are dropped and counted until the buffer has room again.
+    The last line states the number of lost events and the cost of recording. A full or missing disk is logged once,
+    and does not affect calls.
+
+    Args:
+        path: file to write; its folder is made if it is missing.
+        append: add a part to the file, instead of replacing the file.
+        capture: record arguments and results; `None` reads the environment variable
+            OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT.
+        redact: removal of secrets from captured values; as for `Tracing`.
+        bound: size of the buffer in bytes, at least 1024.
+        patience: seconds that the event loop may block for the disk, in total over the recorder's life.
+        clock: function that returns seconds, with any origin; a virtual clock for tests.
+
+    Raises:
+        OSError: on entering, if the file cannot be opened.
+        ValueError: if `bound` is less than 1024.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        append: bool = False,
+        capture: bool | None = None,
+        redact: Redactor | bool = True,
+        bound: int = BOUND,
+        patience: float = 0.004,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        if bound < 1024:
+            raise ValueError(f"Recorder(bound=...) must be 1024 bytes or more, got {bound!r}")
+        self.path = Path(path)
+        self.events = 0
+        """Number of events received."""
+        self.lost = 0
+        """Number of received events that were dropped."""
+        self.overhead = 0.0
+        """Seconds that recording took in the threads of event loops."""
+        self._append = append
+        self._capture = Capture(capture, redact, MAX_LENGTH)
+        self._records = Records(self._capture)
+        self._bound = bound
+        self._patience = patience
+        self._clock = clock
+        self._around = ExitStack()
+        self._writer: _Writer
+        self._since = 0.0
+        self._gap = 0  # events dropped since the last line that was kept
+        # Set by `__exit__`. Calls that outlive the block still send events, which the ended writer would never write.
+        self._is_over = False
+        self._lock = threading.Lock()  # guards the counters, the patience and the order of lines
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        cut = self._append and _is_cut(self.path)
+        self._writer = _Writer(self.path.open("ab" if self._append else "wb"), self._bound)
+        if cut:  # a killed process left half a line: the new header must begin on a line of its own
+            self._writer.offer(b"\n")
+        self._since = self._clock()
+        self._is_over = False
+        self._writer.offer(_as_line(self._header()))
+        self._around.enter_context(observed_by(careful_observers(self._call, self._run, self._actor)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._around.close()  # first: from now on no new call is recorded
+        with self._lock:
+            self._tell_gap()
+            self._is_over = True
+            # The counters as they are now: they go on counting the events of calls that outlive the block.
+            closing = partial(self._closing, self._now(), self.events, self.lost, self.overhead)
+        self._writer.close(closing)
+
+    def _header(self) -> Line:
+        return {
+            "event": "header",
+            "format": FORMAT,
+            "started": datetime.now(UTC).isoformat(),
+            "callboard": version("callboard"),
+            "python": platform.python_version(),
+            "pid": os.getpid(),
+            "captures": self._capture.wanted,
+        }
+
+    def _closing(self, now: float, events: int, lost: int, overhead: float, written: int) -> bytes:
+        return _as_line(
+            {
+                "t": now,
+                "event": "closed",
+                "events": events,
+                "lost": lost,
+                "bytes": written,
+                "overhead": round(overhead, 6),
+                "per_event": round(overhead / max(events, 1), 9),
+            }
+        )
+
+    def _call(self, event: CallEvent) -> None:
+        since = perf_counter()  # not `self._clock`: on a virtual clock recording would seem to cost nothing
+        self._take(self._records.of_call(event, self._now()), since)
+
+    def _run(self, event: RunEvent) -> None:
+        since = perf_counter()
+        self._take(self._records.of_run(event, self._now()), since)
+
+    def _actor(self, event: AskEvent | ActorEvent) -> None:
+        since = perf_counter()
+        self._take(self._records.of_actor(event, self._now()), since)
+
+    def _now(self) -> float:
+        return round(self._clock() - self._since, 6)
+
+    def _take(self, line: Line, since: float) -> None:
+        data = _as_line(line)
+        with self._lock:  # several threads may run event loops
+            self._keep(data)
+            self.events += 1
+            self.overhead += perf_counter() - since
+
+    def _keep(self, data: bytes) -> None:
+        if self._is_over:
+            self.lost += 1
+            return
+        if not self._writer.has_room(len(data)) and self._patience > 0:
+            # Blocks the event loop on purpose: a short stall of the disk then loses nothing.
+            since = perf_counter()
+            self._writer.wait_for_room(len(data), self._patience)
+            self._patience -= perf_counter() - since
+        if self._writer.has_room(len(data)):
+            self._tell_gap()
+            self._writer.offer(data)
+        else:
+            self.lost += 1
+            self._gap += 1
+
+    def _tell_gap(self) -> None:
+        """Write a line that counts the events dropped since the last kept line."""
+        if self._gap:
+            gap, self._gap = self._gap, 0
+            self._writer.offer(_as_line({"t": self._now(), "event": "lost", "events": gap}))
+
+
+class _Writer:
+    """Bounded buffer of lines with the thread that writes them. Closes its file at the end."""
+
+    def __init__(self, file: BinaryIO, bound: int) -> None:
+        self._file = file
+        self._bound = bound
+        self._lines: deque[bytes] = deque()
+        # Bytes offered and not yet on disk. Grows in `offer()` and shrinks in the writer thread, so a value that the
+        # recorder reads without the condition is too large at worst, and the bound holds.
+        self._size = 0
+        self._written = 0
+        self._closing: Callable[[int], bytes] | None = None
+        self._failed = False
+        self._changed = threading.Condition()
+        # A daemon: a disk that never answers must not keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name="callboard recorder", daemon=True)
+        self._thread.start()
+
+    def has_room(self, size: int) -> bool:
+        return not self._failed and (self._size + size <= self._bound)
+
+    def wait_for_room(self, size: int, patience: float) -> None:
+        """Block the caller until the buffer has room, the disk has failed, or `patience` seconds are over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failed or self._size + size <= self._bound, patience)
+
+    def offer(self, data: bytes) -> None:
+        with self._changed:
+            self._lines.append(data)
+            self._size += len(data)
+            if len(self._lines) == 1:  # the writer takes all lines at once, so it sleeps only on an empty buffer
+                self._changed.notify_all()
+
+    def close(self, closing: Callable[[int], bytes]) -> None:
+        """Write the buffered lines and the closing line; wait for the disk for 10 seconds at most."""
+        with self._changed:
+            self._closing = closing
+            self._changed.notify_all()
+        self._thread.join(10.0)
+        if self._thread.is_alive():
+            _log.error("the recording's disk did not answer within 10 s; the recording is incomplete")
+
+    def _work(self) -> None:
+        try:
+            with self._file:
+                while (data := self._next()) is not None:
+                    self._write(data)
+                if self._closing is not None:
+                    self._write(self._closing(self._written))
+        except OSError as error:
+            self._give_up(error)
+
+    def _next(self) -> bytes | None:
+        """Wait for lines and return all of them; `None` after `close()` if the buffer is empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._closing is not None)
+            data = b"".join(self._lines)
+            self._lines.clear()
+        return data or None
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        with self._changed:
+            self._written += len(data)
+            self._size = max(self._size - len(data), 0)  # the closing line was never added to the size
+            self._changed.notify_all()
+
+    def _give_up(self, error: OSError) -> None:
+        _log.error("the recording cannot be written, and ends here: %s", error)
+        with self._changed:
+            self._failed = True  # from now on `has_room()` is false: every event counts as lost
+            self._lines.clear()
+            self._changed.notify_all()
+
+
+def _is_cut(path: Path) -> bool:
+    """Return whether a file ends in the middle of a line, as after a killed process."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
+def _as_line(line: Line) -> bytes:
+    try:
+        return to_json(line, fallback=_named) + b"\n"
+    except ValueError:  # a lone surrogate; UTF-8 cannot encode it, an escape in ASCII can
+        return dumps(line, default=_named).encode() + b"\n"
+
+
+def _named(value: object) -> str:
+    return f"<{type(value).__qualname__}>"

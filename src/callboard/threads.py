@@ -1,0 +1,36 @@
+"""Read-only view of the conversations in a database, written by callboard or by LangGraph.
+
+Threads         a database: its conversations and their contents; a checkpointer for agents
+StoredThread    a conversation at one moment: messages, calls, questions
+Exchange        a message, with the results of the calls that it requests
+CallState       state of a call
+unanswered      the calls of a conversation that have no result
+masked          a URL without its password, for display
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard._util._lazy import lazy
+
+if TYPE_CHECKING:
+    from callboard.conversations._connect import masked as masked
+    from callboard.conversations._stored_thread import CallState as CallState
+    from callboard.conversations._stored_thread import StoredThread as StoredThread
+    from callboard.conversations._thread_database import Threads as Threads
+    from callboard.tools._unanswered import Exchange as Exchange
+    from callboard.tools._unanswered import unanswered as unanswered
+
+_HOMES = {
+    "callboard.conversations._thread_database": ("Threads",),
+    "callboard.conversations._stored_thread": ("CallState", "StoredThread"),
+    "callboard.conversations._connect": ("masked",),
+    "callboard.tools._unanswered": ("Exchange", "unanswered"),
+}
+
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
+
+__getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

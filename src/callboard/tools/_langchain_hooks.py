@@ -1,0 +1,144 @@
+"""LangChain's AgentMiddleware around a tool call, recognised without importing LangChain.
+
+A node runs only the hooks around tool calls; hooks around the model need an agent.
+"""
+
+import warnings
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to_messages
+
+from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
+from callboard._util._callers import level_of_user
+from callboard._util._suggestions import misspelt_in
+from callboard.exceptions import IgnoredHooksWarning
+from callboard.tools._call_output import with_entries
+from callboard.tools._vocabulary import ToolCallRequest
+
+_HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")
+_ALL_HOOKS = [f"{kind}{hook}" for kind in ("", "a") for hook in ("wrap_tool_call", *_HOOKS)]
+
+
+def langchain_base(cls: type) -> type | None:
+    """Return LangChain's class AgentMiddleware among the bases of a class; `None` if it is not among them."""
+    for base in cls.__mro__:
+        if base.__name__ == "AgentMiddleware" and base.__module__.startswith("langchain."):
+            return base
+    return None
+
+
+def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
+    """Return an async function that runs LangChain's middleware around a tool call.
+
+    Raises TypeError for middleware that does nothing around tool calls, and ValueError for middleware that works only
+    as part of an agent.
+    """
+    if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
+        raise ValueError(
+            f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool; a node's "
+            'middleware has no part in it: every call would run unasked. Give it interrupt_mode="per_call"'
+        )
+    wrap, awrap = _own(one, "wrap_tool_call"), _own(one, "awrap_tool_call")
+    if awrap is not None:
+        on_asyncio: AsyncioMiddleware[Any, Any] = AsyncioMiddleware(awrap)  # its code is written for asyncio
+        return on_asyncio if wrap is None else TwoHalves(SyncMiddleware(wrap), on_asyncio)
+    if wrap is not None:
+        return SyncMiddleware(wrap)
+    if _redacts_results(one):
+        return _Redacting(one.before_model)
+    if getattr(one, "tools", None):
+        return _passing
+    raise TypeError(
+        f"{type(one).__name__} does nothing to tool calls{_how_it_would(one)}. Hooks around the model belong in the "
+        "middleware of LangChain's create_agent, beside callboard.middleware.Supervise"
+        f"{misspelt_in(type(one), _ALL_HOOKS)}"
+    )
+
+
+def asked_about(one: Any) -> Collection[str]:
+    """Return the names of the tools that a HumanInTheLoopMiddleware asks about; empty for any other object."""
+    return getattr(one, "interrupt_on", ()) if _is_human(one) else ()
+
+
+def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
+    """Warn of hooks that only an agent would run."""
+    for one in middleware:
+        if langchain_base(type(one)) is None:
+            continue
+        if hooks := _ignored_hooks(one):
+            _warn(
+                f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
+                "calls; the hooks around them are run by LangChain's create_agent"
+            )
+        if misspelt := misspelt_in(type(one), _ALL_HOOKS):
+            _warn(f"{type(one).__name__} may have a hook that will not run{misspelt}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, IgnoredHooksWarning, stacklevel=level_of_user())
+
+
+def _ignored_hooks(one: Any) -> list[str]:
+    idle: set[str] = set()
+    if _is_human(one):
+        idle = {"after_model"}  # it asks for all calls of a reply at once, which only an agent does
+    elif _redacts_results(one):
+        idle = {"before_model"} if getattr(one, "apply_to_output", False) else {"before_model", "after_model"}
+    return [hook for hook in _HOOKS if hook not in idle and (_own(one, hook) or _own(one, f"a{hook}"))]
+
+
+def _own(one: Any, name: str) -> Callable[..., Any] | None:
+    """Return a method that the middleware's class overrides; `None` for a method of the base class."""
+    method: Callable[..., Any] | None = getattr(type(one), name, None)
+    if method is None or method is getattr(langchain_base(type(one)), name, None):
+        return None
+    bound: Callable[..., Any] = getattr(one, name)
+    return bound
+
+
+def _is_human(one: object) -> bool:
+    return any(cls.__name__ == "HumanInTheLoopMiddleware" for cls in type(one).__mro__)
+
+
+def _redacts_results(one: Any) -> bool:
+    """Return whether the middleware is a PIIMiddleware that redacts tool results, which it does in `before_model`."""
+    return bool(getattr(one, "apply_to_tool_results", False)) and _own(one, "before_model") is not None
+
+
+def _how_it_would(one: object) -> str:
+    return " without apply_to_tool_results=True" if hasattr(one, "apply_to_tool_results") else ""
+
+
+async def _passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+    return await call_next(request)
+
+
+class _Redacting:
+    """Applies a hook, made for the tool results in a conversation, to the results of one call.
+
+    Args:
+        hook: sync function of a state and a runtime. It reads the tool messages after the last AIMessage, and returns
+            `None` or changed messages.
+    """
+
+    def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
+        self._hook = hook
+        # In a worker thread: the hook is sync code of another project and may take long.
+        self._in_thread: SyncMiddleware[tuple[ToolCallRequest, Any], Any] = SyncMiddleware(self._redacted)
+
+    async def __call__(self, request: ToolCallRequest, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await self._in_thread((request, await call_next(request)), call_next)
+
+    def _redacted(self, result: tuple[ToolCallRequest, Any], _: object) -> Any:
+        request, output = result
+        return with_entries(output, partial(self._message, request.tool_call, request.runtime))
+
+    def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
+        """Return a tool message, in any form, as the hook changes it; any other entry unchanged."""
+        message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
+        if not isinstance(message, ToolMessage):
+            return item
+        update = self._hook({"messages": [AIMessage("", tool_calls=[call]), message]}, runtime)
+        return update["messages"][-1] if update else item

@@ -1,0 +1,156 @@
+"""Tools with bodies that run on an engine: data that is sent, and handling of a body that is lost."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn, cast
+
+from langchain_core.messages import ToolCall
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+
+from callboard._calls._attempt import own_attempt
+from callboard._calls._call import SupervisedCall, current_call, note
+from callboard._calls._of_body import BodyRaisedError
+from callboard._records._policies import Body, Engine
+from callboard.actors._actor_set import ActorSet
+from callboard.actors._engine_code import grace_there
+from callboard.exceptions import EngineError
+from callboard.tools._in_worker import await_with_config, run_with_config
+from callboard.tools._inject import written_args
+from callboard.tools._plan import Plan
+from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, runs_again
+from callboard.tools._vocabulary import ToolRuntime
+
+_MOST_ATTEMPTS = 3
+"""Maximum number of bodies of one call that are started, if each is lost."""
+_OF_CONFIG = ("tags", "recursion_limit", "max_concurrency", "run_name")
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def elsewhere(plan: Plan, engine: Engine, actors: ActorSet) -> Plan:
+    """Return the plan of a tool with its body on an engine."""
+    return replace(plan, kind="async", fn=_BodyElsewhere(plan, engine, actors), callbacks=False, run_manager=False)
+
+
+def check_elsewhere(plan: Plan, engine: Engine) -> None:
+    """Raise TypeError for a tool that cannot run on an engine."""
+    name = plan.tool.name
+    where = f"CallPolicy(runs_in=...) of the tool {name!r}"
+    if plan.kind in ("foreign", "foreign sync"):
+        raise TypeError(f"{where}: {type(plan.tool).__name__} has its own `invoke`, of which no body can be sent")
+    if (actor := getattr(plan.fn, "__callboard_actor__", None)) is not None:
+        raise TypeError(f"{where}: it is a handler of the actor {actor}; say where that runs: child(..., runs_in=...)")
+    if plan.injected.store is not None:
+        raise TypeError(f"{where}: its argument {plan.injected.store!r} is a store, which belongs to this process")
+    parameters = inspect.signature(plan.fn).parameters
+    for own, is_taken in (("run_manager", plan.run_manager), ("callbacks", plan.callbacks)):
+        if is_taken and parameters[own].default is inspect.Parameter.empty:
+            raise TypeError(f"{where}: its argument {own!r} belongs to this process; give it a default, such as None")
+    engine.check(plan.fn, title=name)
+
+
+class _BodyElsewhere:
+    """Replacement for a tool's function that runs the function on an engine."""
+
+    def __init__(self, plan: Plan, engine: Engine, actors: ActorSet) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._actors = actors
+        setattr(self, REPEATS, True)
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        attempt, lodging, supervised = own_attempt(self._plan.tool.name), self._actors.lodging(), current_call()
+        body = self._body(args, kwargs, supervised)
+        for left in reversed(range(_MOST_ATTEMPTS)):
+            # The attempt's timeout stops while the body waits for a worker, and starts again at `turn.begin`.
+            turn = None if attempt is None else attempt.waits()
+            try:
+                if lodging is not None:
+                    await lodging.engines.hold(self._engine, body.title)
+                return await self._engine.run_body(body if turn is None else replace(body, on_begin=turn.begin))
+            except BodyRaisedError as raised:
+                raise raised.error from raised.error.__cause__
+            except EngineError as error:
+                if error.ended != "unknown" or supervised is None:
+                    raise
+                if left and not error.recurs and runs_again(supervised.policy):
+                    # A body that killed its worker itself (`recurs`) would kill the next one, too.
+                    note("rerun")
+                    continue
+                if supervised.policy.on_unknown == "ask":
+                    self._ask(supervised, error)
+                raise
+            finally:
+                if turn is not None:
+                    turn.end()
+        raise AssertionError("the last one returns or raises")
+
+    def _body(self, args: tuple[Any, ...], kwargs: dict[str, Any], supervised: SupervisedCall[Any] | None) -> Body:
+        config = portable(var_child_runnable_config.get() or {})
+        if self._plan.config_param is not None:
+            kwargs[self._plan.config_param] = config
+        sent = {name: sendable(value, config) for name, value in kwargs.items()}
+        return Body(
+            fn=await_with_config if self._plan.kind == "async" else run_with_config,
+            args=(self._plan.fn, config, *args),
+            kwargs=sent,
+            title=self._plan.tool.name,
+            call_id=None if supervised is None else supervised.id,
+            grace=None if supervised is None else grace_there(supervised.grace),
+            subject=self._plan.fn,
+        )
+
+    def _ask(self, supervised: SupervisedCall[Any], error: EngineError) -> NoReturn:
+        written = written_args(cast("ToolCall", supervised.call), self._plan.injected)
+        raise OutcomeUnknown(self._plan.tool.name, written, error.reason) from error
+
+
+class _NotThere:
+    """Placeholder for a member of `ToolRuntime` that belongs to the agent's process; any use raises."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def _refuse(self) -> NoReturn:
+        raise RuntimeError(
+            f"runtime.{self._what} belongs to the process of the agent, and this body runs in another one; "
+            "callboard.progress() reaches whoever watches the call"
+        )
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        self._refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _NotThere, (self._what,)
+
+
+def sendable(value: object, config: RunnableConfig) -> object:
+    """Return an argument for an engine; a runtime is sent without the members that belong to this process."""
+    if not isinstance(value, ToolRuntime):
+        return value
+    store: Any = None if value.store is None else _NotThere("store")
+    return replace(value, config=config, store=store, stream_writer=_NotThere("stream_writer"), tools=[])
+
+
+def portable(config: Mapping[str, Any]) -> RunnableConfig:
+    """Return the parts of a config that other processes can use: plain data, and nothing of LangGraph's own."""
+    # An allow-list: callbacks and LangGraph's own objects cannot leave this process.
+    found: dict[str, Any] = {name: config[name] for name in _OF_CONFIG if name in config}
+    for part in ("configurable", "metadata"):
+        values = config.get(part, {})
+        found[part] = {name: one for name, one in values.items() if not name.startswith("__") and _is_plain(one)}
+    return cast("RunnableConfig", found)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, _PLAIN) and _is_plain(one) for key, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(one) for one in value)
+    return isinstance(value, _PLAIN)

@@ -1,0 +1,186 @@
+"""Arguments of a node, and the construction of its setup."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as create_tool
+
+from callboard._calls._draining import UnderWay
+from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, check_count
+from callboard.actors._actor import Actor
+from callboard.actors._child import ChildSpec
+from callboard.tools._actor_tools import check_graces, with_handlers
+from callboard.tools._chain import Middleware, chain_of, wrapper_middleware
+from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
+from callboard.tools._handler_calls import by_reference, is_idempotent
+from callboard.tools._inject import injected_args
+from callboard.tools._middleware_extras import check_policies, check_tools, offers_of, shown_by, tools_of
+from callboard.tools._node_setup import Setup
+from callboard.tools._on_engine import check_elsewhere
+from callboard.tools._plan import plan_for
+from callboard.tools._subclassing import Injecting
+from callboard.tools._supervision import Supervision
+from callboard.tools._tool_facts import ToolFacts
+from callboard.tools._toolkits import Toolkit
+from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper
+
+_ON_ERROR = get_args(OnError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Arguments of `ToolNode`, as given."""
+
+    tools: Sequence[BaseTool | Callable[..., Any] | Actor | ChildSpec[Any] | Toolkit]
+    name: str
+    handle_tool_errors: ErrorHandling
+    messages_key: str
+    wrap_tool_call: ToolCallWrapper | None
+    awrap_tool_call: AsyncToolCallWrapper | None
+    middleware: Sequence[object]
+    timeout: float | None
+    limit: Limit | None
+    policies: Mapping[str, CallPolicy] | None
+    on_error: OnError
+    grace: float
+    max_calls: int | None
+    on_unknown: OnUnknown | None
+
+
+def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, own_injection: Injecting | None) -> Setup:
+    """Return the setup of a node, with limits and threads of its own; raises the errors of `ToolNode`."""
+    _check_options(given)
+    name, middleware = given.name, given.middleware
+    supervision = Supervision(
+        "ToolNode",
+        f"node {name!r}",
+        timeout=given.timeout,
+        limit=given.limit,
+        policies=given.policies,
+        grace=given.grace,
+        on_unknown=given.on_unknown,
+    )
+    tools, actors = with_handlers(given.tools, f"the node {name!r}", uses_engines=bool(supervision.engines))
+    by_name = _by_name(tools, tools_of(middleware))
+    _check_supervised(by_name, supervision)
+    policies = supervision.policies_of(by_name)
+    if actors.specs:
+        check_graces(actors, {name: policy.grace for name, policy in policies.items()})
+    errors = ErrorPolicy(given.handle_tool_errors)
+    wrapper = wrapper_middleware(given.wrap_tool_call, given.awrap_tool_call)
+    chain = chain_of(middleware, wrapper)
+    wrappers = [one for one in (given.wrap_tool_call, given.awrap_tool_call) if one is not None]
+    check_tools([*middleware, *wrappers], by_name)
+    check_policies(middleware, policies)
+    return Setup(
+        name=name,
+        tools=by_name,
+        plans=ToolFacts(lambda tool: by_reference(plan_for(tool))),
+        supervision=supervision,
+        messages_key=given.messages_key,
+        chain=chain,
+        offers=offers_of(middleware),
+        shown=shown_by(middleware),
+        # With middleware, only invalid arguments become messages at the tool: middleware must see all other errors.
+        at_tool=errors.invalid_arguments if middleware else errors.content,
+        at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
+        at_override=errors.without_result,
+        on_error=given.on_error,
+        under_way=UnderWay(f"the node {name!r}"),
+        max_calls=given.max_calls,
+        own_call=own_call,
+        own_injection=own_injection,
+        actors=actors,
+    )
+
+
+def _check_options(given: Options) -> None:
+    """Raise for invalid options, before anything is built."""
+    if given.on_error not in _ON_ERROR:
+        raise ValueError(f"ToolNode(on_error=...) is 'cancel' or 'finish', got {given.on_error!r}")
+    if given.max_calls is not None:
+        check_count("ToolNode(max_calls=...)", given.max_calls, least=1)
+    if not isinstance(given.tools, (list, tuple)):
+        _check_tools_iterable(given.tools)
+
+
+def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -> None:
+    """Raise for a policy of an unknown tool, and for a tool that cannot run under its policy."""
+    supervision.check_tools(tools)
+    for tool in tools.values():
+        injected_args(tool)  # raises for wrong markers now; the rest of a plan is made at the first call
+        if is_idempotent(tool):
+            supervision.note_idempotent(tool.name)
+    for name, engine in supervision.engines.items():
+        check_elsewhere(plan_for(tools[name]), engine)
+
+
+def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judge:
+    if middleware:
+        return errors.after_middleware
+    return errors.after_wrapper if wrapper else errors.without_result
+
+
+def _by_name(
+    tools: Iterable[BaseTool | Callable[..., Any]], of_middleware: Iterable[BaseTool | Callable[..., Any]]
+) -> dict[str, BaseTool]:
+    by_name: dict[str, BaseTool] = {}
+    for item in (*tools, *of_middleware):
+        if not isinstance(item, BaseTool):
+            _check_function(item)
+        tool = item if isinstance(item, BaseTool) else _tool_of(item)
+        if tool.name in by_name and by_name[tool.name] is not tool:
+            raise ValueError(f"Two tools are named {tool.name!r}: {by_name[tool.name]!r} and {tool!r}")
+        by_name[tool.name] = tool
+    return by_name
+
+
+def _tool_of(function: Callable[..., Any]) -> BaseTool:
+    """Return a tool made of a function. A note on LangChain's error for a missing docstring names the tool."""
+    try:
+        return create_tool(function)
+    except ValueError as error:
+        if inspect.isroutine(function) and not inspect.getdoc(function):
+            error.add_note(
+                f"The tool {function.__name__!r} has no docstring, and a model has to be told what it does: write one "
+                f"below `def {function.__name__}(...)`, or use @tool(description=...)."
+            )
+        raise
+
+
+def _check_tools_iterable(given: object) -> None:
+    """Raise TypeError for a value that is no list of tools."""
+    if isinstance(given, (Actor, ChildSpec)):
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{given!r}])")
+    if isinstance(given, BaseTool) or inspect.isroutine(given):
+        name = given.name if isinstance(given, BaseTool) else given.__name__
+        raise TypeError(f"ToolNode takes a list of tools: ToolNode([{name}]), not ToolNode({name})")
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise TypeError(f"ToolNode takes a list of tools, such as ToolNode([search]); got {given!r}")
+
+
+def _check_function(item: object) -> None:
+    """Raise TypeError for a value that is neither a tool nor a function."""
+    hint = ""
+    if isinstance(item, type) and issubclass(item, (BaseTool, Runnable, Actor)):
+        hint = f"; it is a class: write {item.__name__}(...)"
+    elif isinstance(getattr(item, "__self__", None), Actor):
+        hint = "; give the actor itself, whose handlers are tools then"
+    elif isinstance(item, AbstractAsyncContextManager) and not isinstance(item, Runnable):
+        hint = f"; enter it first: `async with {item!r} as entered`, then ToolNode([entered])"
+    elif callable(item):
+        return
+    elif isinstance(item, str):
+        hint = "; give the tool itself instead of its name"
+    elif isinstance(item, (list, tuple)):
+        hint = "; it is a list in a list: write [*tools, ...]"
+    elif isinstance(item, dict):
+        hint = "; a description of a tool that runs at the provider is for create_react_agent(model, tools=[...])"
+    elif inspect.isawaitable(item):
+        hint = "; give the function itself, without calling it"
+    raise TypeError(f"A tool is a LangChain tool or a function, got {item!r}{hint}")
