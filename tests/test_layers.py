@@ -207,7 +207,7 @@ def private_reads(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("room", ["callboard.agent"])
 def test_a_room_reads_no_private_attribute_of_another_ones_objects(room: str) -> None:
-    """What it needs and the other does not offer is made a public way, such as `tools/_workings`."""
+    """What it needs and the other does not offer is made a public way, such as `tools/_node`."""
     read = {
         (name, attribute)
         for name in INNER
@@ -219,7 +219,7 @@ def test_a_room_reads_no_private_attribute_of_another_ones_objects(room: str) ->
 
 
 def test_nobody_but_the_tools_reads_what_a_node_was_built_with() -> None:
-    """`ToolNode` has its setup for itself; others ask `tools/_workings`, or its public names."""
+    """`ToolNode` has its setup for itself; others ask `tools/_node`, or its public names."""
     readers = {name for name in INNER if "_setup" in set(private_reads(ast.parse(MODULES[name].read_text())))}
 
     assert {name.rpartition(".")[0] for name in readers} == {"callboard.tools"}

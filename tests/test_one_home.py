@@ -46,7 +46,7 @@ HOMES = [
     ),
     Home(
         "Which bytes are a message, and how does a list of them begin?",
-        "_langgraph/_packed.py",
+        "_langgraph/_message_cache.py",
         ("array_header", "fields_of_all", "has_fields_only", "items_of"),
         (r'"model_validate_json"', r"\\xdc"),
     ),
@@ -57,7 +57,7 @@ HOMES = [
     ),
     Home(
         "Which question does an answer belong to?",
-        "tools/_answers.py",
+        "tools/_ledger.py",
         ("answers_by_id", "is_by_id"),
     ),
     Home(
@@ -67,7 +67,7 @@ HOMES = [
     ),
     Home(
         "What may a call end with, and which messages are in it?",
-        "tools/_call_output.py",
+        "tools/_results.py",
         ("CallNext", "Item", "Output", "entries_in", "is_output", "items_in", "with_entries"),
     ),
     Home(
@@ -77,7 +77,7 @@ HOMES = [
     ),
     Home(
         "What is known of a tool?",
-        "tools/_tool_facts.py",
+        "tools/_plan.py",
         ("ToolFacts",),
         (r"dict\[str, Plan\]", r"weakref\.ref\[BaseTool\]"),
     ),
@@ -106,12 +106,12 @@ HOMES = [
     ),
     Home(
         "How often is somebody told of what comes all the time?",
-        "_calls/_throttle.py",
+        "_calls/_progress.py",
         ("PAUSE", "Throttle"),
     ),
     Home(
         "How much time has a call?",
-        "_calls/_call_time.py",
+        "_calls/_call.py",
         ("CallTime",),
     ),
     Home(
@@ -142,7 +142,7 @@ HOMES = [
     ),
     Home(
         "What does an agent need of a tool node beside its public names?",
-        "tools/_workings.py",
+        "tools/_node.py",
         ("Workings",),
         (r"\bToolBatch\((?!self\._setup)",),
     ),
@@ -182,7 +182,7 @@ HOMES = [
     ),
     Home(
         "What may a key look at besides the call?",
-        "tools/_call_context.py",
+        "tools/_vocabulary.py",
         ("call_context", "context_of"),
         (r"\bCallContext\((?!config: )",),
     ),

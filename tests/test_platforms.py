@@ -57,7 +57,7 @@ def in_a_new_python(code: str) -> None:
         "import callboard",
         "from callboard import ToolNode, create_react_agent",
         "import callboard\nfor name in callboard.__all__: getattr(callboard, name)",
-        "import callboard._cli, callboard._cli._ask, callboard._cli._signals",
+        "import callboard._cli, callboard._cli._run_command, callboard._cli._signals",
         "import callboard_actors._server.fleet._lease as lease; assert 0 < lease.now() <= lease.now()",
     ],
 )

@@ -25,8 +25,6 @@ from callboard._util._lazy import lazy
 if TYPE_CHECKING:
     # 0: vocabulary
     # 1: supervised calls
-    from callboard._actor_events import ActorEvent as ActorEvent
-    from callboard._actor_events import AskEvent as AskEvent
     from callboard._calls._attempt import fencing_token as fencing_token
     from callboard._calls._idempotency import idempotency_key as idempotency_key
     from callboard._calls._observers import observe as observe
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
     from callboard._records._documents import SharedDocuments as SharedDocuments
+    from callboard._records._events import ActorEvent as ActorEvent
+    from callboard._records._events import AskEvent as AskEvent
     from callboard._records._events import CallEvent as CallEvent
     from callboard._records._events import RunEvent as RunEvent
     from callboard._records._events import RunInfo as RunInfo
@@ -46,27 +46,27 @@ if TYPE_CHECKING:
     from callboard._records._policies import Limit as Limit
     from callboard._records._policies import Rate as Rate
     from callboard._records._policies import SharedLimits as SharedLimits
+    from callboard._records._reports import ActorStatistics as ActorStatistics
     from callboard._records._reports import Drained as Drained
+    from callboard._records._reports import Statistics as Statistics
     from callboard._records._reports import UnknownCall as UnknownCall
-    from callboard._statistics import ActorStatistics as ActorStatistics
-    from callboard._statistics import Statistics as Statistics
 
     # 2: actors
     from callboard.actors._actor import Actor as Actor
+    from callboard.actors._actor import Reply as Reply
     from callboard.actors._actor import handler as handler
     from callboard.actors._child import ChildSpec as ChildSpec
     from callboard.actors._child import child as child
     from callboard.actors._keyed import Keyed as Keyed
     from callboard.actors._keyed import keyed as keyed
-    from callboard.actors._reply import Reply as Reply
     from callboard.actors._restarts import Backoff as Backoff
-    from callboard.actors._snapshot_store import InMemorySnapshots as InMemorySnapshots
-    from callboard.actors._snapshot_store import Snapshots as Snapshots
+    from callboard.actors._snapshots import InMemorySnapshots as InMemorySnapshots
+    from callboard.actors._snapshots import Snapshots as Snapshots
     from callboard.actors._supervisor import Supervisor as Supervisor
     from callboard.actors._supervisor import running as running
 
     # 4: the agent
-    from callboard.agent._own_model import agent_model as agent_model
+    from callboard.agent._model import agent_model as agent_model
     from callboard.agent._react import Agent as Agent
     from callboard.agent._react import create_react_agent as create_react_agent
     from callboard.conversations._state import AgentState as AgentState
@@ -104,14 +104,8 @@ if TYPE_CHECKING:
     from callboard.exceptions import StorageError as StorageError
     from callboard.exceptions import SupervisorError as SupervisorError
     from callboard.exceptions import ThreadBusyError as ThreadBusyError
-
-    # 3: LangChain tools
-    from callboard.tools._human import ActionRequest as ActionRequest
-    from callboard.tools._human import HumanInterrupt as HumanInterrupt
-    from callboard.tools._human import HumanInterruptConfig as HumanInterruptConfig
-    from callboard.tools._human import HumanResponse as HumanResponse
     from callboard.tools._input import tools_condition as tools_condition
-    from callboard.tools._interrupted import CallsInterrupted as CallsInterrupted
+    from callboard.tools._ledger import CallsInterrupted as CallsInterrupted
     from callboard.tools._node import ToolNode as ToolNode
     from callboard.tools._own_questions import answered_question as answered_question
     from callboard.tools._own_questions import can_ask as can_ask
@@ -120,7 +114,13 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
     from callboard.tools._vocabulary import TOOL_EXECUTION_ERROR_TEMPLATE as TOOL_EXECUTION_ERROR_TEMPLATE
     from callboard.tools._vocabulary import TOOL_INVOCATION_ERROR_TEMPLATE as TOOL_INVOCATION_ERROR_TEMPLATE
+
+    # 3: LangChain tools
+    from callboard.tools._vocabulary import ActionRequest as ActionRequest
     from callboard.tools._vocabulary import AsyncToolCallWrapper as AsyncToolCallWrapper
+    from callboard.tools._vocabulary import HumanInterrupt as HumanInterrupt
+    from callboard.tools._vocabulary import HumanInterruptConfig as HumanInterruptConfig
+    from callboard.tools._vocabulary import HumanResponse as HumanResponse
     from callboard.tools._vocabulary import InjectedState as InjectedState
     from callboard.tools._vocabulary import InjectedStore as InjectedStore
     from callboard.tools._vocabulary import ToolCallRequest as ToolCallRequest
@@ -132,20 +132,11 @@ if TYPE_CHECKING:
     from callboard.tools._vocabulary import msg_content_output as msg_content_output
 
 _HOMES = {
-    "callboard._actor_events": ("ActorEvent", "AskEvent"),
-    "callboard._records._events": ("CallEvent", "RunEvent", "RunInfo"),
+    "callboard._records._events": ("ActorEvent", "AskEvent", "CallEvent", "RunEvent", "RunInfo"),
     "callboard._records._documents": ("SharedDocuments",),
-    "callboard._records._reports": ("Drained", "UnknownCall"),
+    "callboard._records._reports": ("Drained", "UnknownCall", "ActorStatistics", "Statistics"),
     "callboard._records._fleets": ("Fleet",),
-    "callboard._statistics": ("ActorStatistics", "Statistics"),
-    "callboard._records._policies": (
-        "CallContext",
-        "CallPolicy",
-        "Engine",
-        "Limit",
-        "Rate",
-        "SharedLimits",
-    ),
+    "callboard._records._policies": ("CallContext", "CallPolicy", "Engine", "Limit", "Rate", "SharedLimits"),
     "callboard.exceptions": (
         "AbandonedTaskWarning",
         "AbandonedThreadWarning",
@@ -183,20 +174,17 @@ _HOMES = {
     "callboard._calls._shutdown": ("Shutdown", "drain_on_signal"),
     "callboard._calls._progress": ("progress",),
     "callboard._loops._deadline": ("cleanup", "remaining"),
-    "callboard.actors._actor": ("Actor", "handler"),
+    "callboard.actors._actor": ("Actor", "handler", "Reply"),
     "callboard.actors._child": ("ChildSpec", "child"),
     "callboard.actors._keyed": ("Keyed", "keyed"),
-    "callboard.actors._reply": ("Reply",),
     "callboard.actors._restarts": ("Backoff",),
-    "callboard.actors._snapshot_store": ("InMemorySnapshots", "Snapshots"),
+    "callboard.actors._snapshots": ("InMemorySnapshots", "Snapshots"),
     "callboard.actors._supervisor": ("Supervisor", "running"),
-    "callboard.tools._human": ("ActionRequest", "HumanInterrupt", "HumanInterruptConfig", "HumanResponse"),
-    "callboard.tools._input": ("tools_condition",),
-    "callboard.tools._interrupted": ("CallsInterrupted",),
-    "callboard.tools._node": ("ToolNode",),
-    "callboard.tools._own_questions": ("answered_question", "can_ask"),
-    "callboard.tools._validation": ("ValidationNode",),
     "callboard.tools._vocabulary": (
+        "ActionRequest",
+        "HumanInterrupt",
+        "HumanInterruptConfig",
+        "HumanResponse",
         "INVALID_TOOL_NAME_ERROR_TEMPLATE",
         "TOOL_CALL_ERROR_TEMPLATE",
         "TOOL_EXECUTION_ERROR_TEMPLATE",
@@ -212,7 +200,12 @@ _HOMES = {
         "ToolRuntime",
         "msg_content_output",
     ),
-    "callboard.agent._own_model": ("agent_model",),
+    "callboard.tools._input": ("tools_condition",),
+    "callboard.tools._ledger": ("CallsInterrupted",),
+    "callboard.tools._node": ("ToolNode",),
+    "callboard.tools._own_questions": ("answered_question", "can_ask"),
+    "callboard.tools._validation": ("ValidationNode",),
+    "callboard.agent._model": ("agent_model",),
     "callboard.agent._react": ("Agent", "create_react_agent"),
     "callboard.conversations._state": (
         "AgentState",

@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 # Loaded lazily: it derives from LangGraph's `GraphInterrupt`, and layers below the tools must not import LangGraph.
-__getattr__ = lazy(__name__, {"callboard.tools._interrupted": ("CallsInterrupted",)})
+__getattr__ = lazy(__name__, {"callboard.tools._ledger": ("CallsInterrupted",)})
 
 Ended = Literal["timeout", "deadline", "rejected", "unavailable", "cancelled", "unknown", "finished"]
 

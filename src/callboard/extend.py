@@ -6,12 +6,12 @@ process. `relayed()` forwards the context through a machine in between, to an en
 the running bodies of an engine that can be drained.
 """
 
-from callboard._calls._bodies import Bodies as Bodies
 from callboard._calls._call_context import NonsenseError as NonsenseError
 from callboard._calls._call_context import arrived as arrived
 from callboard._calls._call_context import carried as carried
 from callboard._calls._call_context import deliver as deliver
 from callboard._calls._call_context import relayed as relayed
+from callboard._calls._draining import Bodies as Bodies
 from callboard._records._policies import Body as Body
 from callboard._records._policies import Engine as Engine
 from callboard._records._policies import Seat as Seat

@@ -17,7 +17,7 @@ import sniffio
 import trio
 
 from callboard import Actor, ActorDiedError, ActorGoneError, Backoff, Reply, Supervisor, child, handler, keyed, running
-from callboard.actors._reference import Reference
+from callboard.actors._cell import Reference
 
 WAIT = 60
 SOON = Backoff(first=0)

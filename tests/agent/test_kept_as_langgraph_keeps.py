@@ -15,7 +15,7 @@ from callboard.conversations._channels import Schema
 from callboard.conversations._drawing import drawing
 from callboard.conversations._flow import Flow
 from callboard.conversations._journal_entries import Amended, Finished
-from callboard.conversations._untracked import tracked_entry
+from callboard.conversations._stored_types import tracked_entry
 from callboard.testing import ScriptedModel, calls
 
 from ._savers import SAVERS, saver_of

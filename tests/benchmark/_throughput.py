@@ -16,7 +16,7 @@ from langchain_core.tools import StructuredTool
 
 import callboard
 from callboard import Limit
-from callboard._cli._demo_tools import http_client
+from callboard._cli._demo import http_client
 from callboard._cli._service import answer_for, running_service
 
 from ._contestants import RUNTIME, asking, direct, queries

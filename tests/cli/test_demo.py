@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from callboard import ToolNode, create_react_agent
 from callboard._cli._app import app
 from callboard._cli._call_counts import CallCounts
-from callboard._cli._session import Measurements, run_agent
+from callboard._cli._demo import Measurements, run_agent
 from callboard.testing import ScriptedModel, calls
 
 PATIENCE = 60.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard._cli._measures import Durations, Lately
+from callboard._cli._call_counts import Durations, Lately
 
 SECONDS = st.floats(0.001, 100_000.0)
 

@@ -11,8 +11,8 @@ import pytest
 from anyio import to_thread
 from anyio.abc import Process, SocketAttribute, SocketStream
 
+from callboard._cli._demo import http_client, make_node
 from callboard._cli._demo_database import CITIES, query, temporary_database
-from callboard._cli._demo_tools import http_client, make_node
 from callboard._cli._service import answer_for, running_service
 from callboard.testing import tool_call
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.telemetry._recordings import HEADER, busy, call, closed, in_order, run, write
 
-from callboard._cli._lanes import lanes
+from callboard._cli._perfetto import lanes
 from callboard._cli._recording_files import find_recording, recording_name, records_dir
 from callboard._cli._shown_text import CommandError
 from callboard._cli._tally import percentile

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard_actors.http import HttpClient, HttpError
-from callboard_actors.http._markdown import as_markdown
+from callboard_actors.http._page import as_markdown
 from callboard_actors.http._text import decoded, is_text
 
 from ._world import LOOPBACK, WAIT, Site

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from callboard_actors.http import Page
-from callboard_actors.http._markdown import as_markdown
+from callboard_actors.http._page import as_markdown
 from callboard_actors.http._told import told
 
 from ._world import WAIT

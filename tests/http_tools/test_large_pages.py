@@ -7,8 +7,7 @@ import pytest
 
 from callboard_actors._util._excerpts import clean
 from callboard_actors.http import HttpTools, _tools
-from callboard_actors.http._markdown import _MOST_TAGS, _TOO_MANY, as_markdown
-from callboard_actors.http._page import Page
+from callboard_actors.http._page import _MOST_TAGS, _TOO_MANY, Page, as_markdown
 
 from ._world import LOOPBACK, WAIT
 

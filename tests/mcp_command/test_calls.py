@@ -17,7 +17,7 @@ from callboard import CallPolicy, Limit, ToolNode, idempotency_key, progress
 from callboard.middleware import Retry
 from callboard.telemetry import carrier
 from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
-from callboard_actors.mcp_service._progress import Rising, telling
+from callboard_actors.mcp_service._calls import Rising, telling
 from callboard_actors.mcp_service._service import Service
 
 from ._clients import ERAS, WAIT, Person, client_of, filled, in_both_eras, text_in

@@ -24,8 +24,8 @@ from callboard.testing import ScriptedModel
 from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service import McpApp, mcp_app
 from callboard_actors.mcp_service._callers import Caller
+from callboard_actors.mcp_service._calls import MOST, MOST_OF_ONE, OpenQuestions, Waiting
 from callboard_actors.mcp_service._course import Course
-from callboard_actors.mcp_service._open_questions import MOST, MOST_OF_ONE, OpenQuestions, Waiting
 from callboard_actors.mcp_service._work import Asking
 from callboard_actors.python import python_tool
 

@@ -13,8 +13,7 @@ from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from callboard import ActorStartError
 from callboard_actors.mcp import McpServer, McpToolError
-from callboard_actors.mcp._link import Link, watched
-from callboard_actors.mcp._unfit import MOST_PARTS, UnfitTools
+from callboard_actors.mcp._link import MOST_PARTS, Link, UnfitTools, watched
 
 from ._asked import ROOT, WAIT
 from ._plain import NEW, OLD
@@ -43,7 +42,7 @@ def test_parts_of_an_answer_are_counted_before_one_is_read(
 ) -> None:
     """Each part is tried as any of a union, several times."""
     read: list[object] = []
-    monkeypatch.setattr("callboard_actors.mcp._unfit._misfit", lambda *_: read.append(1))
+    monkeypatch.setattr("callboard_actors.mcp._link._misfit", lambda *_: read.append(1))
     sieve = UnfitTools()
     sieve.version = version
     came = sieve.sift(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=7, result=result)))

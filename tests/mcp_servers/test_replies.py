@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard_actors.mcp._replies import stray
+from callboard_actors.mcp._http import stray
 
 NUMBERS = st.integers(0, 2**40)
 

@@ -16,7 +16,7 @@ from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp._unfit import UnfitTools
+from callboard_actors.mcp._link import UnfitTools
 
 from ._asked import ROOT, WAIT, answers
 from ._odd import GOOD

@@ -10,7 +10,7 @@ import pytest
 
 from callboard import MiddlewareOrderWarning, ToolNode
 from callboard.testing import Recorder, tool_call
-from callboard.tools._order import _WRONG, warn_of_wrong_order
+from callboard.tools._chain import _WRONG, warn_of_wrong_order
 
 WAIT = 1000
 RECOMMENDED = (

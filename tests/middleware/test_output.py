@@ -733,7 +733,7 @@ def test_the_model_sees_what_the_reader_takes() -> None:
 
 def test_combining_characters_have_a_limit() -> None:
     """A thousand accents on one letter are cut, not walked through."""
-    from callboard.middleware._output._cut import end_before
+    from callboard.middleware._output._output_budget import end_before
 
     text = "e" + "\u0301" * 1000
     assert all(unicodedata.combining(character) for character in text[1:])

@@ -286,7 +286,7 @@ async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
     code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timer that kills a deaf cell is in its own process, where the cell can switch it off."""
-    monkeypatch.setattr("callboard_actors.python._bounded_pool._TO_ANSWER", 2.0)
+    monkeypatch.setattr("callboard_actors.python._tool._TO_ANSWER", 2.0)
     with anyio.fail_after(WAIT):
         async with ToolNode([python_tool(timeout=0.3, grace=0.2)]) as node:
             await told(node, "x = 42")

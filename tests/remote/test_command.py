@@ -11,10 +11,10 @@ from langchain_core.tools import BaseTool, tool
 from typer.testing import CliRunner
 
 from callboard import ToolNode, child
-from callboard._cli import _foreign_commands
+from callboard._cli import _app
 from callboard._cli._app import app
-from callboard_actors.remote._served import served
 from callboard_actors.remote._there import name_of
+from callboard_actors.remote._worker_process import served
 
 from . import _bodies as bodies
 from ._commands import BODIES, COMMAND, ROOT
@@ -156,7 +156,7 @@ def test_the_command_is_listed_and_has_its_own_help() -> None:
 
 def test_without_the_distribution_the_command_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core knows its name, and nothing of it."""
-    monkeypatch.setattr(_foreign_commands, "entry_points", lambda **_: [])
+    monkeypatch.setattr(_app, "entry_points", lambda **_: [])
     found = CliRunner().invoke(app, ["worker", "trip:tools"])
 
     assert found.exit_code == 2

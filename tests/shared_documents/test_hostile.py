@@ -18,8 +18,8 @@ from callboard import ToolNode
 from callboard.documents import Found
 from callboard.middleware import Cache, CircuitBreaker
 from callboard.middleware._breaker._circuit import Memory, Rules
-from callboard.middleware._breaker._circuit_documents import circuit_of
-from callboard.middleware._cache._result_documents import document_of, message_of
+from callboard.middleware._breaker._fleet_circuits import circuit_of
+from callboard.middleware._cache._fleet_results import document_of, message_of
 from callboard.testing import tool_call
 from callboard_actors.postgres import PostgresDocuments
 from callboard_actors.redis import RedisDocuments

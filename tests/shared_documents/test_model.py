@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from callboard.documents import Found
 from callboard.middleware._breaker._circuit import Circuit, Memory, Rules, Ticket
-from callboard.middleware._breaker._circuit_documents import circuit_of, text_of
 from callboard.middleware._breaker._circuits import Admission
-from callboard.middleware._breaker._fleet_circuits import FleetCircuits
+from callboard.middleware._breaker._fleet_circuits import FleetCircuits, circuit_of, text_of
 
 from ._memory import MemoryServer
 

@@ -13,7 +13,7 @@ from tests.helpers import make
 
 from callboard import CallboardWarning, CallEvent, StorageError, ToolNode, observe
 from callboard.middleware import Cache
-from callboard.middleware._cache._result_documents import json_of, message_of
+from callboard.middleware._cache._fleet_results import json_of, message_of
 from callboard.testing import tool_call
 
 from ._cached import Process, Tool, by_number, landed

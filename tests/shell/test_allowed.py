@@ -8,7 +8,7 @@ import pytest
 
 from callboard import running
 from callboard_actors.shell import Shell
-from callboard_actors.shell._programs import RefusedError, argv_of
+from callboard_actors.shell._shell import RefusedError, argv_of
 
 PROGRAMS = {"echo": "/bin/echo", "find": "/usr/bin/find"}
 HOWTO = "Allowed: echo, find, one of them in a call, with its arguments and without a shell."

@@ -12,7 +12,7 @@ from callboard import ToolNode, running
 from callboard.testing import tool_call
 from callboard_actors.process import WorkerDiedError
 from callboard_actors.shell import Shell
-from callboard_actors.shell._job import told_as_lost
+from callboard_actors.shell._shell import told_as_lost
 
 from ._left import WAIT, alive, noted, said_by
 

@@ -250,7 +250,7 @@ def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
     """Not every model counts."""
     from callboard._records._events import RunEvent, RunInfo
     from callboard.telemetry._capture import Capture
-    from callboard.telemetry._recording._records import Records
+    from callboard.telemetry._recording._recorder import Records
 
     event = RunEvent(phase="answered", run=RunInfo(number=1, agent="a", run_id="r"), time=1.0, result=AIMessage("hi"))
 

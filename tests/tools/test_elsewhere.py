@@ -34,7 +34,7 @@ from callboard import (
     progress,
     remaining,
 )
-from callboard.actors._held_engines import HeldEngines
+from callboard.actors._actor_set import HeldEngines
 from callboard.testing import FakeEngine, ScriptedModel, calls
 
 said: list[Any] = []

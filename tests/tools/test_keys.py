@@ -16,7 +16,7 @@ from callboard.conversations._thread import START
 from callboard.exceptions import DuplicateCallIdWarning
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder
-from callboard.tools._keys import NODES, keys_of, segment_of
+from callboard.tools._call_record import NODES, keys_of, segment_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::callboard.exceptions.DuplicateCallIdWarning")
 

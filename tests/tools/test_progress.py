@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.helpers import ask, live_tasks, make, make_sync
 
 from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe, progress
-from callboard._calls._throttle import PAUSE
+from callboard._calls._progress import PAUSE
 from callboard.telemetry import Logs, Recorder, Tracing, read_recording
 from callboard.testing import ScriptedModel, calls
 

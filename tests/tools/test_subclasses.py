@@ -16,7 +16,7 @@ from langgraph.types import Command, interrupt
 
 from callboard import CallPolicy, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard.tools._overrides import REFUSED
+from callboard.tools._subclassing import REFUSED
 
 from ._doors import DOORS, RUNS, WAIT, adelete, contents, delete, denied, reply
 

@@ -9,8 +9,8 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from callboard import ToolNode
 from callboard.testing import Recorder, tool_call
-from callboard.tools import _tool_facts
-from callboard.tools._tool_facts import ToolFacts
+from callboard.tools import _plan
+from callboard.tools._plan import ToolFacts
 
 
 class Looks:
@@ -78,7 +78,7 @@ def test_tools_are_not_kept_alive() -> None:
 
 def test_facts_that_lead_to_their_tools_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else tools that are made for each run would stay for ever."""
-    monkeypatch.setattr(_tool_facts, "_MOST", 3)
+    monkeypatch.setattr(_plan, "_MOST", 3)
     facts = ToolFacts(lambda tool: tool)
     for _ in range(10):
         facts.of(search())

@@ -18,6 +18,7 @@ from callboard._calls._idempotency import current_key
 from callboard._calls._progress import Progress, check_progress, progress, reporter
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, remaining
 from callboard._loops._protocol import EventLoop
+from callboard.exceptions import CallError
 
 Carried = dict[str, Any]
 """Context of a call in a form that another process can use."""
@@ -336,3 +337,24 @@ def _nearest_logger(name: str) -> logging.Logger:
     while name and not isinstance(known.get(name), logging.Logger):
         name = name.rpartition(".")[0]
     return logging.getLogger(name)
+
+
+# Marking of errors that a body raised, to distinguish them from errors of the engine that ran the body.
+
+
+class BodyRaisedError(Exception):
+    """Wrapper of a `CallError` that a body raised itself; removed before users see the error."""
+
+    def __init__(self, error: CallError) -> None:
+        self.error = error
+        super().__init__(error)
+
+
+@contextmanager
+def marked() -> Generator[None]:
+    """Wrap a `CallError` that the body raises, for use in the process that runs the body."""
+    # For example, a body that uses an engine of its own may raise that engine's `EngineError`.
+    try:
+        yield
+    except CallError as error:
+        raise BodyRaisedError(error) from error

@@ -7,7 +7,7 @@ from callboard._records._policies import ToolCallLike
 from callboard._util._canonical import digest
 
 
-class Scope(Protocol):
+class KeyScope(Protocol):
     """Source of the unique name of a call."""
 
     @property
@@ -16,7 +16,7 @@ class Scope(Protocol):
         ...
 
 
-def key_of(call: ToolCallLike, scope: Scope) -> str:
+def key_of(call: ToolCallLike, scope: KeyScope) -> str:
     """Return the key of a call; raise `ValueError` for arguments that JSON cannot express."""
     # The arguments are part of the key, because a middleware may change them between two attempts.
     return digest([scope.name, call["name"], call["args"]])

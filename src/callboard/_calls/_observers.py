@@ -9,9 +9,17 @@ from time import perf_counter
 from traceback import format_tb
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from callboard._actor_events import ActorEvent, ActorObserver, AskEvent
 from callboard._loops._watchdog import Holder, marks, watchdog_looks
-from callboard._records._events import CallEvent, Observer, RunEvent, RunInfo, RunObserver
+from callboard._records._events import (
+    ActorEvent,
+    ActorObserver,
+    AskEvent,
+    CallEvent,
+    Observer,
+    RunEvent,
+    RunInfo,
+    RunObserver,
+)
 
 E = TypeVar("E", CallEvent, RunEvent, AskEvent | ActorEvent)
 

@@ -5,8 +5,7 @@ from typing import TypeVar
 
 from callboard._calls._limits import Gate
 from callboard._loops._current import current_loop
-from callboard._loops._levels import Levels
-from callboard._loops._threads import run_in_thread
+from callboard._loops._threads import Levels, run_in_thread
 from callboard._records._policies import Limit
 
 T = TypeVar("T")

@@ -1,12 +1,30 @@
 """Commands of the command line. Each imports its implementation when it runs, so that `--help` is fast."""
 
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
 
 from callboard._cli._command_options import DemoOptions, RunOptions, ShowOptions, ThreadsOptions, TraceOptions, takes
+from callboard._cli._shown_text import CommandError
+
+# Commands of other distributions, found by entry points of the group `callboard.commands`.
+
+
+GROUP = "callboard.commands"
+
+
+def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
+    """Run a command of another distribution and return its exit code; raise `CommandError` if it is not installed."""
+    # The entry point of the same name is a function from the command-line arguments; it may also raise SystemExit.
+    found = list(entry_points(group=GROUP, name=name))
+    if not found:
+        raise CommandError(f"callboard {name} comes with {distribution}: pip install {distribution}")
+    command: Callable[[list[str]], None] = found[0].load()
+    command(arguments)
+    return 0
+
 
 app = typer.Typer(
     name="callboard",
@@ -170,7 +188,7 @@ def worker(context: typer.Context) -> None:
 
     Needs the distribution callboard-actors. `callboard worker --help` lists its options.
     """
-    from callboard._cli._foreign_commands import run_foreign
+    from callboard._cli._app import run_foreign
 
     _finish(lambda: run_foreign("worker", "callboard-actors", context.args))
 
@@ -181,6 +199,6 @@ def mcp(context: typer.Context) -> None:
 
     Needs the distribution callboard-actors. `callboard mcp --help` lists its options.
     """
-    from callboard._cli._foreign_commands import run_foreign
+    from callboard._cli._app import run_foreign
 
     _finish(lambda: run_foreign("mcp", "callboard-actors", context.args))

@@ -1,21 +1,307 @@
 """Command `callboard demo`: introduction, run and result of the demo."""
 
+import random
+import signal
 import warnings
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
+from pathlib import Path
 
 import anyio
+from anyio import CancelScope
+from httpx2 import AsyncClient, Limits, TransportError
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from rich.console import Console
 
-from callboard import AbandonedThreadWarning
+from callboard import (
+    AbandonedThreadWarning,
+    Agent,
+    CallPolicy,
+    Limit,
+    Statistics,
+    ToolNode,
+    create_react_agent,
+    observe,
+)
+from callboard._cli._call_counts import CallCounts
 from callboard._cli._command_options import DemoOptions
-from callboard._cli._demo_database import temporary_database
-from callboard._cli._recording import recorded
-from callboard._cli._session import Measurements, Session
-from callboard._cli._view import QuietlyClosedConsole, open_view, result_table
-from callboard._cli._work import Work, make_work, real_model
+from callboard._cli._demo_database import CITIES, temporary_database
+from callboard._cli._demo_database import query as query_database
+from callboard._cli._recording_files import recorded
+from callboard._cli._service import running_service
+from callboard._cli._shown_text import CommandError
+from callboard._cli._view import QuietlyClosedConsole, View, open_view, result_table
+from callboard.testing import ScriptedModel, calls
+
+# Work of the demo's agent, and the models that request it: a scripted or a real one.
+
+
+_ONE_HANGS_IN = 25
+_ARCHIVE_PAGES = 12
+
+
+class ModelError(CommandError):
+    """Raised if a real model is not available, or fails."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Calls that the model of the demo is to request."""
+
+    paths: Sequence[str]
+    cities: Sequence[str]
+    pages: Sequence[int]
+
+    @property
+    def count(self) -> int:
+        """Number of calls."""
+        return len(self.paths) + len(self.cities) + len(self.pages)
+
+    def __str__(self) -> str:
+        return f"fetch {len(self.paths)}, query {len(self.cities)}, archive {len(self.pages)}"
+
+
+def make_work(fetches: int, *, seed: int) -> Work:
+    """Return random calls, determined by the seed; one fetch in 25 requests the page that hangs."""
+    rng = random.Random(seed)  # noqa: S311 (nothing here is secret)
+    paths = [f"/item/{number}" for number in range(fetches)]
+    for place in rng.sample(range(fetches), fetches // _ONE_HANGS_IN):
+        paths[place] = "/hang"
+    return Work(
+        paths=paths,
+        cities=[rng.choice(CITIES) for _ in range(max(1, fetches // 5))],
+        pages=range(1, min(fetches, _ARCHIVE_PAGES) + 1),
+    )
+
+
+def scripted_model(work: Work, base_url: str, *, seed: int) -> BaseChatModel:
+    """Return a scripted model that requests all calls at once, and then reads the answers."""
+    wanted: list[tuple[str, Mapping[str, object]]] = [
+        *(("fetch", {"url": base_url + path}) for path in work.paths),
+        *(("query", {"city": city}) for city in work.cities),
+        *(("archive", {"page": page}) for page in work.pages),
+    ]
+    random.Random(seed).shuffle(wanted)  # noqa: S311 (as above)
+    return ScriptedModel([calls(*wanted), _read_answers])
+
+
+def _read_answers(messages: list[BaseMessage]) -> str:
+    answers = [message for message in messages if isinstance(message, ToolMessage)]
+    failed = sum(answer.status == "error" for answer in answers)
+    return f"I have read {len(answers)} answers: {len(answers) - failed} results, {failed} errors."
+
+
+def real_model(name: str) -> BaseChatModel:
+    """Return a model made by langchain's `init_chat_model`; raise `ModelError` if it is not available."""
+    try:
+        from langchain.chat_models import init_chat_model
+    except ModuleNotFoundError:
+        raise ModelError(f"--model {name} needs langchain: pip install 'callboard[langchain]'") from None
+    try:
+        return init_chat_model(name)
+    except Exception as error:  # each provider's package has its own error class for a missing key
+        raise ModelError(f"--model {name}: {error}") from error
+
+
+def request(work: Work, base_url: str) -> str:
+    """Return the prompt for the model. The scripted model ignores it."""
+    pages = ", ".join(map(str, work.pages))
+    return (
+        f"Make all of these {work.count} tool calls, in one reply if you can, each exactly once.\n"
+        f"fetch, for each of these URLs: {', '.join(base_url + path for path in work.paths)}\n"
+        f"query, for each of these cities, repeated ones too: {', '.join(work.cities)}\n"
+        f"archive, for each of these pages: {pages}\n"
+        "Some will fail or time out: do not repeat those. Then say in two sentences what came back."
+    )
+
+
+# Tools of the demo, and the policies of their calls.
+
+
+TOOLS = ("fetch", "query", "archive")
+"""Names of the tools, in the order of display."""
+
+_POLICIES = {
+    "fetch": CallPolicy(timeout=1.0, limit=Limit(concurrency=32)),
+    "query": CallPolicy(timeout=5.0, limit=Limit(concurrency=8)),
+    "archive": CallPolicy(timeout=1.0, limit=Limit(concurrency=2, queue=6)),
+}
+_ARCHIVE = 1_000_000
+"""First item of the archive, far from the fetched items."""
+
+
+class FetchError(Exception):
+    """Raised if the service does not answer, or answers with an error status."""
+
+
+def http_client(*, connections: int = 64) -> AsyncClient:
+    """Return an HTTP client for the service."""
+    # No timeout in the client: the timeout of the call cancels the request. No proxies: the service is on loopback.
+    # httpx2, because httpx takes ten times as long per request.
+    limits = Limits(max_connections=connections, max_keepalive_connections=connections)
+    return AsyncClient(limits=limits, timeout=None, trust_env=False)
+
+
+def make_node(base_url: str, client: AsyncClient, database: Path) -> ToolNode:
+    """Return a node with the tools, each with a timeout and a queue."""
+    get = _getter(base_url, client)
+
+    async def fetch(url: str) -> str:
+        """Fetch a page of the service, by its full URL."""
+        return await get(url)
+
+    async def archive(page: int) -> str:
+        """Look up a page of the archive, by its number. Only two may read at a time, and six may wait."""
+        return await get(f"{base_url}/item/{_ARCHIVE + page}")
+
+    def query(city: str) -> dict[str, int]:
+        """Count the orders of a city in the database, and add up their amounts, in cents."""
+        return query_database(database, city)
+
+    return ToolNode([fetch, query, archive], policies=_POLICIES, handle_tool_errors=_text_for_model)
+
+
+def _getter(base_url: str, client: AsyncClient) -> Callable[[str], Awaitable[str]]:
+    async def get(url: str) -> str:
+        if not url.startswith(f"{base_url}/"):  # a real model may invent URLs
+            raise FetchError(f"only pages of {base_url} can be fetched, not {url!r}")
+        try:
+            response = await client.get(url)
+        except TransportError as error:
+            raise FetchError(f"{url} did not answer: {type(error).__name__}: {error}") from error
+        if response.status_code != HTTPStatus.OK:
+            raise FetchError(f"{url} answered {response.status_code} {response.reason_phrase}")
+        return response.text
+
+    return get
+
+
+def _text_for_model(error: Exception) -> str:
+    return f"Error: {error}"
+
+
+# Async part of the demo: the service, the agent, the view, and cancellation by signals.
+
+
+_PATIENCE = 1.0
+"""Seconds to wait for the service to notice the closed connections."""
+
+
+@dataclass(slots=True)
+class Measurements:
+    """Measurements of one run of the demo."""
+
+    counts: CallCounts = field(default_factory=lambda: CallCounts(TOOLS))
+    wall_clock: float = 0.0
+    """Seconds of the agent's run, the model's replies included."""
+    left_over: Sequence[str] = ()
+    """Names of the tasks that were alive right after the agent's run, and not before it."""
+    statistics: Statistics | None = None
+    messages: Sequence[BaseMessage] = ()
+    service: dict[str, int] = field(default_factory=dict[str, int])
+    """Request counts of the service: `served`, `abandoned`, `in_flight` and `peak_in_flight`."""
+    stopped_by: signal.Signals | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Run of the demo.
+
+    Args:
+        run: receives the measurements.
+        view: display during the run.
+        work: calls that the model is to make.
+        model: real model; `None` for the scripted one.
+        seed: seed of the service and of the order of the calls.
+        database: SQLite file of the tool `query`.
+        recording: makes a context manager that is entered around the agent's run.
+    """
+
+    run: Measurements
+    view: View
+    work: Work
+    model: BaseChatModel | None
+    seed: int
+    database: Path
+    recording: Callable[[], AbstractContextManager[object]]
+
+    async def play(self) -> None:
+        """Run the demo to its end, or until SIGINT or SIGTERM.
+
+        Raises:
+            ModelError: if a real model failed.
+            CommandError: if the recording cannot be written.
+        """
+        failure: Exception | None = None
+        async with anyio.create_task_group() as watchers:
+            with CancelScope() as scope:
+                watchers.start_soon(self.view.keep_up)
+                watchers.start_soon(self._cancel_on_signal, scope)
+                try:
+                    await self._play()
+                except Exception as error:
+                    failure = error  # raised below: the task group would wrap it in a group
+            watchers.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _cancel_on_signal(self, scope: CancelScope) -> None:
+        # asyncio on Windows cannot receive signals this way; Ctrl-C then raises KeyboardInterrupt.
+        with suppress(NotImplementedError), anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for number in signals:
+                self.run.stopped_by = number
+                scope.cancel()
+                return
+
+    async def _play(self) -> None:
+        async with running_service(self.seed) as base_url, http_client() as client:
+            node = make_node(base_url, client, self.database)
+            model = self.model or scripted_model(self.work, base_url, seed=self.seed)
+            try:
+                with self.recording():
+                    await run_agent(self.run, create_react_agent(model, node), request(self.work, base_url))
+            except CommandError:
+                raise
+            except Exception as error:
+                if self.model is None:
+                    raise
+                # Any exception, because each provider's package has its own error classes.
+                raise ModelError(f"the run with the model failed: {type(error).__name__}: {error}") from error
+            finally:
+                self.run.statistics = node.statistics()
+            self.run.service = await _service_stats(client, base_url)
+
+
+async def run_agent(run: Measurements, agent: Agent, question: str) -> None:
+    """Run an agent, and measure its time and the tasks that it leaves running."""
+    before = set(anyio.get_running_tasks())
+    since = anyio.current_time()
+    try:
+        with observe(run.counts, actors=run.counts.actors):
+            state = await agent.ainvoke({"messages": [("user", question)]})
+        run.messages = state["messages"]
+    finally:
+        # No await between the end of the run and this line: else a task that ends too late would not be found.
+        left_over = set(anyio.get_running_tasks()) - before
+        run.left_over = sorted(task.name or "unnamed" for task in left_over)
+        run.wall_clock = anyio.current_time() - since
+
+
+async def _service_stats(client: AsyncClient, base_url: str) -> dict[str, int]:
+    """Return the counts of the service, after it has noticed every closed connection."""
+    stats: dict[str, int] = {}
+    with anyio.move_on_after(_PATIENCE):
+        while not stats or stats["in_flight"]:
+            stats = (await client.get(f"{base_url}/stats")).json()
+            await anyio.sleep(0.01)
+    return stats
+
 
 _FETCHES = 300
 _FETCHES_OF_A_REAL_MODEL = 20

@@ -7,8 +7,7 @@ from textwrap import wrap
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from callboard._cli._actor_counts import ActorRow
-from callboard._cli._call_counts import CallCounts, ToolCounts
+from callboard._cli._call_counts import ActorRow, CallCounts, ToolCounts
 from callboard._cli._grid import Column, grid, names_by
 from callboard._cli._labels import call_labels
 from callboard._cli._open_calls import lines_of_a_call, open_calls

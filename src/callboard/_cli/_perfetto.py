@@ -4,14 +4,36 @@ Each run is a process of the trace. Its calls are in lanes, so that overlapping 
 is a thread of the trace.
 """
 
+import heapq
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short, runs_of
-from callboard._cli._lanes import lanes
 from callboard._cli._shown_text import as_json, named, printable
 from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
+
+# Assignment of overlapping intervals to as few lanes as possible.
+
+
+T = TypeVar("T")
+
+
+def lanes(items: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[tuple[int, T]]:
+    """Return (lane, item) pairs ordered by start; `span` gives start and end of an item. Lanes count from 0."""
+    # Every lane is either busy or free, so `len(busy)` is the next new lane exactly when no lane is free.
+    placed: list[tuple[int, T]] = []
+    busy: list[tuple[float, int]] = []
+    free: list[int] = []
+    for item in sorted(items, key=span):
+        start, end = span(item)
+        while busy and busy[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        lane = heapq.heappop(free) if free else len(busy)
+        heapq.heappush(busy, (end, lane))
+        placed.append((lane, item))
+    return placed
+
 
 Event = dict[str, Any]
 

@@ -1,28 +1,38 @@
 """Command `callboard run`: send a message to an agent, show its calls, and ask its questions."""
 
+import copy
+import json
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import anyio
+from anyio import CancelScope
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from langchain_core.messages import BaseMessage, ToolCall
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import is_invalid_resume
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt, StateSnapshot
 from pydantic import ValidationError
 from rich.console import Console
 
-from callboard import Agent
-from callboard._cli._ask import Asker, line_reader
+from callboard import Agent, observe
+from callboard._cli._call_list import Calls
 from callboard._cli._command_options import RunOptions
 from callboard._cli._database_option import open_database
 from callboard._cli._load import AnyAgent, load_agent, print_traceback
 from callboard._cli._questions import accepted, in_short
-from callboard._cli._recording import Recording, recorded
+from callboard._cli._recording_files import Recording, recorded
+from callboard._cli._screen import Screen
 from callboard._cli._shown_text import (
     CommandError,
     as_json,
@@ -34,10 +44,262 @@ from callboard._cli._shown_text import (
     one_line,
     printable,
 )
-from callboard._cli._signals import Stopped, stoppable, wait_for
-from callboard._cli._turn import Conversation, RunResult, Standing, open_calls
+from callboard._cli._signals import Stopped, attentive, stoppable, wait_for
 from callboard._cli._view import QuietlyClosedConsole
-from callboard.threads import masked
+from callboard.questions import Action, Answer, Word, approval_in, free_answer
+from callboard.threads import masked, unanswered
+
+# Questions of a run, asked at the terminal.
+
+
+ReadLine = Callable[[str, str], str]
+"""Function from a prompt and an editable initial text to the line read; raises EOFError at the end of input."""
+
+_WHAT_FOR: Mapping[Word, str] = {
+    "accept": "run it as it is",
+    "edit": "run it with other arguments",
+    "respond": "do not run it; your text is its result",
+    "ignore": "do not run it",
+}
+
+
+def line_reader(console: Console) -> ReadLine:
+    """Return a function that reads lines from the terminal, and writes its prompts to the console."""
+
+    def read(prompt: str, start: str) -> str:
+        if not (sys.stdout.isatty() and console.file is sys.stdout):
+            console.print(prompt, end="")
+            with attentive():
+                line = sys.stdin.readline()
+            if not line:
+                raise EOFError
+            return line.rstrip("\n")
+        if sys.platform != "win32":
+            with suppress(ImportError):
+                import readline
+
+                # A C function, and no Python code: readline would drop an exception that a signal handler raises in it.
+                readline.set_startup_hook(partial(readline.insert_text, start))
+                try:
+                    with attentive():
+                        return input(prompt)
+                finally:
+                    readline.set_startup_hook()
+        with attentive():
+            return input(prompt)
+
+    return read
+
+
+class Asker:
+    """Dialogue that asks the questions of a run one after the other."""
+
+    def __init__(self, console: Console, read: ReadLine) -> None:
+        self._console = console
+        self._read = read
+
+    def ask(self, questions: Sequence[Interrupt]) -> dict[str, Any]:
+        """Ask all questions, and return the answers by question id; raise EOFError at the end of input."""
+        answers: dict[str, Any] = {}
+        for number, question in enumerate(questions, start=1):
+            self._console.print()
+            if len(questions) > 1:
+                self._console.print(f"Question {number} of {len(questions)}", style="bold")
+            answers[question.id] = self._answer(question)
+        return answers
+
+    def confirm(self, what: str) -> bool:
+        """Ask a yes/no question, and return whether the answer is yes; raise EOFError at the end of input."""
+        self._console.print()
+        while True:
+            said = self._read(f"{what} [yes/no] ", "").strip().lower()
+            if said and said in ("yes"[: len(said)], "no"[: len(said)]):
+                return said[0] == "y"
+
+    def _answer(self, question: Interrupt) -> Any:
+        approval = approval_in(question.value)
+        if approval is None or any(not action.allowed for action in approval.actions):
+            self._console.print(as_text(question.value))
+            return free_answer(self._text("answer (JSON, or text): "), question)
+        return approval.encode([self._decided(action) for action in approval.actions])
+
+    def _decided(self, action: Action) -> Answer:
+        show(self._console, action)
+        for word in action.allowed:
+            self._console.print(f"  {word:<8}{_WHAT_FOR[word]}", style="dim")
+        while True:
+            word = self._chosen(action.allowed)
+            if word == "edit":
+                if (args := self._edited(action.args)) is not None:
+                    return word, args
+            elif word == "respond":
+                return word, self._text("text: ")
+            elif word == "ignore":
+                return word, self._read("reason (or nothing): ", "").strip() or None
+            else:
+                return word, None
+
+    def _chosen(self, allowed: Sequence[Word]) -> Word:
+        while True:
+            said = self._read(f"{'/'.join(allowed)}? ", "").strip().lower()
+            for word in allowed:
+                if said and word.startswith(said):
+                    return word
+            self._console.print(f"Answer with {' or '.join(allowed)}; the first letter will do.")
+
+    def _text(self, prompt: str) -> str:
+        while not (text := self._read(prompt, "").strip()):
+            pass
+        return text
+
+    def _edited(self, args: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Read edited arguments; return `None` for an empty line, which goes back to the choice."""
+        start = printable(as_json(args))
+        while text := self._read("arguments (nothing: go back): ", start).strip():
+            try:
+                edited = json.loads(text)
+            except ValueError as error:
+                self._console.print(f"That is no JSON: {error}")
+                start = text
+                continue
+            if isinstance(edited, dict):
+                return edited
+            self._console.print('The arguments are a JSON object, such as {"path": "a.txt"}.')
+            start = text
+        return None
+
+
+def show(console: Console, action: Action) -> None:
+    """Print an action with all of its arguments, uncut: a person must see everything that they approve."""
+    console.print(named(action.name), style="bold")
+    if action.description:
+        console.print(printable(action.description.strip()), style="dim")
+    console.print(as_text(dict(action.args)))
+
+
+# Runs of an agent in one thread, and the state of this thread between them. Used inside the event loop.
+
+
+_MODES = ["messages", "updates"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """State of a thread between two runs: values, open questions and next nodes."""
+
+    exists: bool
+    values: Any
+    questions: Sequence[Interrupt]
+    next: Sequence[str]
+    """Names of the next nodes; empty at the end of a turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Result of a run: the state of its thread, and the error that ended it, if any."""
+
+    standing: Standing
+    failure: Exception | None
+
+
+class Conversation:
+    """Thread of an agent, with its runs.
+
+    Args:
+        agent: agent or graph; it is copied, not changed.
+        saver: checkpointer for the thread; by default the agent's own, or else one in memory.
+        thread_id: name of the thread.
+        console: output of the runs.
+        live: show the whole live view while calls run.
+        recording: makes a context manager that is entered around each run.
+    """
+
+    def __init__(
+        self,
+        agent: AnyAgent,
+        saver: Any,
+        thread_id: str,
+        console: Console,
+        *,
+        live: bool = False,
+        recording: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        own = agent.checkpointer if isinstance(agent.checkpointer, BaseCheckpointSaver) else None
+        self.is_kept = saver is not None or (own is not None and not isinstance(own, InMemorySaver))
+        self._agent = copy.copy(agent)
+        self._agent.checkpointer = saver or own or _memory()
+        self._config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+        self._console = console
+        self._live = live
+        self._recording = recording
+        self._scope: CancelScope | None = None
+        self._cancelled = False
+
+    async def standing(self) -> Standing:
+        """Read and return the state of the thread."""
+        found: StateSnapshot = await self._agent.aget_state(self._config)
+        return Standing(
+            exists=found.created_at is not None,
+            values=found.values,
+            questions=_distinct(found.interrupts),
+            next=found.next,
+        )
+
+    async def run(self, given: Any) -> RunResult:
+        """Run the agent until it stops, and show its output; raise `CommandError` if it cannot be recorded."""
+        before = await self.standing()
+        calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
+        calls.asked_for(open_calls(before.values))
+        screen = Screen(self._console, calls, [message.id for message in _messages(before.values)], live=self._live)
+        failure: Exception | None = None
+        self._scope = scope = CancelScope()
+        if self._cancelled:  # the signal came before the run had a scope
+            scope.cancel()
+        with self._recording():
+            async with anyio.create_task_group() as watchers:
+                watchers.start_soon(screen.keep_up)
+                with scope:
+                    try:
+                        await self._show(given, calls, screen)
+                    except Exception as error:
+                        failure = error  # returned below: the task group would wrap it in a group
+                watchers.cancel_scope.cancel()
+        return RunResult(standing=await self.standing(), failure=failure)
+
+    def cancel(self) -> None:
+        """Cancel the current run and all later ones; calls have their grace."""
+        self._cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _show(self, given: Any, calls: Calls, screen: Screen) -> None:
+        agent: Any = self._agent
+        stream = agent.astream(given, self._config, stream_mode=_MODES)
+        with observe(calls.note, actors=calls.counts.actors):
+            async with aclosing(stream) as chunks:
+                async for mode, payload in chunks:
+                    screen.take(mode, payload)
+
+
+def _memory() -> InMemorySaver:
+    # Questions need a checkpointer even if nothing is stored. Pickle, because the state may have values of any type.
+    return InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
+
+
+def _distinct(questions: Sequence[Interrupt]) -> list[Interrupt]:
+    """Return the questions without duplicates: two tasks may report the same question."""
+    return list({question.id: question for question in questions}.values())
+
+
+def open_calls(values: Any) -> list[ToolCall]:
+    """Return the calls of the last reply in a state that have no result."""
+    return unanswered(_messages(values))
+
+
+def _messages(values: Any) -> Sequence[BaseMessage]:
+    written: Any = values.get("messages") if isinstance(values, Mapping) else getattr(values, "messages", None)
+    return [message for message in written or () if isinstance(message, BaseMessage)]
+
 
 DONE, FAILED, WAITING = 0, 1, 3
 

@@ -29,12 +29,12 @@ from callboard._langgraph._outer_task import NO_RUNTIME as NO_RUNTIME
 from callboard._langgraph._outer_task import GraphTask as GraphTask
 from callboard._langgraph._outer_task import Send as Send
 from callboard._langgraph._outer_task import Writes as Writes
+from callboard._langgraph._outer_task import arguments_of as arguments_of
 from callboard._langgraph._outer_task import graph_task as graph_task
+from callboard._langgraph._outer_task import injected_args_by_name as injected_args_by_name
 from callboard._langgraph._outer_task import is_graph_node as is_graph_node
 from callboard._langgraph._outer_task import merged_configs as merged_configs
 from callboard._langgraph._outer_task import read_state as read_state
 from callboard._langgraph._outer_task import run_config as run_config
 from callboard._langgraph._outer_task import runtime_of as runtime_of
 from callboard._langgraph._outer_task import with_runtime as with_runtime
-from callboard._langgraph._tools_node import arguments_of as arguments_of
-from callboard._langgraph._tools_node import injected_args_by_name as injected_args_by_name

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import EXT_PYDANTIC_V2
 
-from callboard._langgraph._message_cache import MessageMemory, Remembered
-from callboard._langgraph._packed import (
+from callboard._langgraph._message_cache import (
     KINDS,
+    MessageMemory,
+    Remembered,
     array_header,
     contents_in,
     fields_of_all,

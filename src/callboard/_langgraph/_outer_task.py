@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
 from langgraph._internal._config import ensure_config as _graph_config
 from langgraph._internal._config import merge_configs as _merge_graph_configs
 from langgraph._internal._constants import (
@@ -24,6 +25,8 @@ from langgraph._internal._constants import (
     RESUME,
 )
 from langgraph._internal._scratchpad import PregelScratchpad
+from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt.tool_node import _default_handle_tool_errors, _get_all_injected_args
 from langgraph.runtime import Runtime
 
 from callboard._langgraph._savers import AwaitedSaver
@@ -164,3 +167,36 @@ def is_graph_node(config: RunnableConfig, name: str) -> bool:
     # LangGraph tells only the name under which the running node was added. A node that was added under another name is
     # taken for a function. This costs a few bytes of storage, and changes no behaviour.
     return (config.get("metadata") or {}).get("langgraph_node") == name
+
+
+# Arguments and tool data of LangGraph's own `ToolNode`.
+
+
+def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:
+    """Return the constructor arguments of a LangGraph `ToolNode`; raise `TypeError` for a subclass with overrides.
+
+    `default_errors` replaces LangGraph's default value of `handle_tool_errors`.
+    """
+    kind = type(node)
+    known = set(dir(ToolNode))
+    own = [name for name in known if not name.startswith("__") and getattr(kind, name) is not getattr(ToolNode, name)]
+    if own := sorted(name for name in own if not name.startswith("_abc")):
+        raise TypeError(
+            f"{kind.__qualname__} overrides {', '.join(own)} of LangGraph's ToolNode, which callboard would not call; "
+            "derive it from callboard.ToolNode"
+        )
+    errors = node._handle_tool_errors
+    return {
+        "tools": list(node.tools_by_name.values()),
+        "name": node.name,
+        "tags": node.tags,
+        "handle_tool_errors": default_errors if errors is _default_handle_tool_errors else errors,
+        "messages_key": node._messages_key,
+        "wrap_tool_call": node._wrap_tool_call,
+        "awrap_tool_call": node._awrap_tool_call,
+    }
+
+
+def injected_args_by_name(tools: Mapping[str, BaseTool]) -> dict[str, Any]:
+    """Return LangGraph's record of the injected arguments of each tool, for code that reads it from a node."""
+    return {name: _get_all_injected_args(tool) for name, tool in tools.items()}

@@ -27,8 +27,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
 from callboard._langgraph._conversation_cache import Loads, StoredConversation
-from callboard._langgraph._message_cache import MessageMemory
-from callboard._langgraph._packed import dumped
+from callboard._langgraph._message_cache import MessageMemory, dumped
 from callboard.exceptions import StorageError
 
 Name = tuple[str, ...]

@@ -18,10 +18,9 @@ from typing import Self, TypeVar
 import sniffio
 from anyio import CancelScope
 
-from callboard._loops._asyncio_scope import AsyncioScope, innermost, is_enforced, unasked
+from callboard._loops._asyncio_scope import AsyncioScope, SwallowedCancellation, innermost, is_enforced, unasked
 from callboard._loops._left_tasks import unmarked
 from callboard._loops._protocol import ChildFn
-from callboard._loops._swallowed import SwallowedCancellation
 from callboard._loops._watchdog import Pulse
 from callboard._loops._worker_threads import run_in_worker
 

@@ -1,6 +1,7 @@
 """Result of a drain, and the process exit code for it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 ALL_FINISHED, SOME_ENDED, SOME_UNKNOWN = 0, 3, 4
 """Exit codes of a drained process. 1 and 2 already mean a failed start and a wrong command line."""
@@ -58,3 +59,36 @@ class Drained:
     def __str__(self) -> str:
         unknown = f"; unknown: {', '.join(map(str, self.unknown))}" if self.unknown else ""
         return f"{self.finished} finished, {self.ended} ended{unknown}"
+
+
+# Snapshots of the numbers of running and waiting calls, for nodes and actors.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorStatistics:
+    """Numbers of one actor at one moment, or the sums over the keyed actors of one child."""
+
+    alive: int
+    """Number of actors that run or are starting."""
+    running: int
+    """Number of calls with a running handler, or with a `Reply` that is still open."""
+    waiting: int
+    """Number of calls in the mailboxes."""
+    restarts: int
+    """Number of restarts after an actor ended by itself, so far."""
+    evictions: int
+    """Number of evictions so far, of idle actors or to make place for other keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Numbers of a node's calls at one moment."""
+
+    running: int
+    """Number of calls with a running body, without abandoned threads."""
+    waiting: int
+    """Number of calls that wait for a permit."""
+    abandoned_threads: int
+    """Number of worker threads that outlived their calls. Each still holds its permits."""
+    actors: Mapping[str, ActorStatistics] = field(default_factory=dict[str, ActorStatistics])
+    """Statistics of the node's actors, by name."""

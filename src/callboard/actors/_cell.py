@@ -4,22 +4,52 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from functools import wraps
+from inspect import signature
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn, Protocol, cast
+from weakref import WeakKeyDictionary
 
 from callboard._calls._call import SupervisedCall
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
 from callboard._records._fleets import Ownership
-from callboard.actors._actor import Actor, Handler
-from callboard.actors._circles import refuse_circle, refuse_standstill
-from callboard.actors._deadlock import Needs
+from callboard._util._suggestions import did_you_mean
+from callboard.actors._actor import Actor, Handler, S
 from callboard.actors._events import WatchedAsk, watched
-from callboard.actors._inhabitant import Inhabitant
-from callboard.actors._mailbox import Mailbox, WhenFull, is_awaited_here, jumps_queue
-from callboard.actors._message import Message
-from callboard.actors._poison import Poison
+from callboard.actors._mailbox import (
+    Mailbox,
+    Needs,
+    WhenFull,
+    is_awaited_here,
+    jumps_queue,
+    refuse_circle,
+    refuse_standstill,
+)
+from callboard.actors._message import Message, Poison
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
+
+# Current incarnation of an actor, as its cell uses it.
+
+
+class Inhabitant(Protocol):
+    """Current incarnation in a cell. A protocol, because `Life` imports `Cell`."""
+
+    loop: EventLoop
+
+    @property
+    def takes_no_more(self) -> bool:
+        """Return whether the incarnation is about to end, and takes only messages that its own handlers await."""
+        ...
+
+    def wake(self) -> None:
+        """Wake the task to look into the mailbox. Any thread may call this."""
+        ...
+
+    def begin_urgent(self) -> None:
+        """Start the messages that bypass the queue. Only in the loop's thread."""
+        ...
+
 
 _log = logging.getLogger("callboard")
 _calls = count(1)  # shared by all cells: keyed actors are evicted in the order of their last call
@@ -411,3 +441,101 @@ class Cell:
 def _cancel(message: Message) -> None:
     if message.scope is not None:
         message.scope.cancel()
+
+
+# References to actors: the handlers of an actor, and nothing of its state.
+
+
+class Reference:
+    """Reference to an actor, valid across restarts. Any task, thread and event loop of the process may use it."""
+
+    __slots__ = ("__cell",)  # a mangled name: handlers may have any name
+
+    def __init__(self, cell: Cell) -> None:
+        object.__setattr__(self, "_Reference__cell", cell)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        kind = cell_of(self).kind
+        hint = did_you_mean(name, kind._handlers)
+        raise AttributeError(
+            f"a reference to {kind.__name__} has its handlers only ({', '.join(kind._handlers) or 'it has none'}); "
+            f"{name!r} is none of them{hint}"
+        )
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"the state of {cell_of(self).name} belongs to its own task; {name!r} is set in a handler")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"nothing of {self!r} can be deleted; got {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and cell_of(self) is cell_of(other)
+
+    def __hash__(self) -> int:
+        return hash(cell_of(self))
+
+    def __repr__(self) -> str:
+        return f"<reference to {cell_of(self).name}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} belongs to this process; it cannot be pickled")
+
+    def __copy__(self) -> "Reference":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Reference":
+        return self
+
+
+def cell_of(reference: object) -> Cell:
+    """Return the cell of a reference.
+
+    Raises:
+        TypeError: if the value is no reference.
+    """
+    if not isinstance(reference, Reference):
+        hint = "; this is the description of one" if isinstance(reference, Actor) else ""
+        raise TypeError(f"a reference to an actor is needed, got {reference!r}{hint}")
+    return cast("Cell", object.__getattribute__(reference, "_Reference__cell"))
+
+
+_ASKS = "__callboard_asks__"
+"""Attribute of a reference's method: the handler that it calls."""
+
+
+def asked_by(method: object) -> tuple[Cell, Handler] | None:
+    """Return the cell and the handler of a reference's bound method; `None` for another object."""
+    reference, handler = getattr(method, "__self__", None), getattr(method, _ASKS, None)
+    return (cell_of(reference), handler) if isinstance(reference, Reference) and handler is not None else None
+
+
+def reference_to(cell: Cell, kind: type[S]) -> S:
+    """Return a reference with the handlers of the class. Typed as the actor, which has the same handlers."""
+    return cast("S", _class_for(kind)(cell))
+
+
+# Weak: a class that a test or a notebook cell defines again can be collected.
+_classes: WeakKeyDictionary[type[Actor], type[Reference]] = WeakKeyDictionary()
+
+
+def _class_for(kind: type[Actor]) -> type[Reference]:
+    known = _classes.get(kind)
+    if known is None:
+        methods = {name: _method(handler) for name, handler in kind._handlers.items()}
+        # Empty `__slots__`, so that the subclass has no `__dict__`: the cell is the only attribute of a reference.
+        known = type(f"{kind.__name__}Reference", (Reference,), {"__slots__": (), "__doc__": kind.__doc__, **methods})
+        _classes[kind] = known
+    return known
+
+
+def _method(handler: Handler) -> Any:
+    @wraps(handler.fn)
+    async def ask(self: Reference, *args: Any, **kwargs: Any) -> Any:
+        return await object.__getattribute__(self, "_Reference__cell").ask(handler, args, kwargs)
+
+    ask.__dict__[_ASKS] = handler
+    del ask.__dict__["__wrapped__"]  # or `inspect` would show the reply argument of a deferred handler
+    own = handler.signature()
+    first = next(iter(signature(handler.fn).parameters.values()))
+    ask.__dict__["__signature__"] = own.replace(parameters=[first, *own.parameters.values()])
+    return ask

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from callboard._actor_events import ActorEvent, ActorObserver, ActorPhase, AskEvent, AskPhase
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_observers, numbers
 from callboard._loops._current import current_loop, run_there
+from callboard._records._events import ActorEvent, ActorObserver, ActorPhase, AskEvent, AskPhase
 from callboard.actors._snapshots import own_key
 
 

@@ -16,8 +16,8 @@ from callboard._records._fleets import Fleet, FleetAsk, FleetSnapshots, KeyMoved
 from callboard.actors._actor import Handler
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
+from callboard.actors._code import Begin, beginning
 from callboard.actors._message import Message
-from callboard.actors._owned_code import Begin, beginning
 from callboard.exceptions import ActorDiedError
 
 _PAUSE = 0.01

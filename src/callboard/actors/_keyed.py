@@ -1,19 +1,430 @@
 """Public entry point for keyed actors outside a node: `keyed`."""
 
-from collections.abc import AsyncGenerator, Hashable
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable
 from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from callboard._calls._draining import PATIENCE
-from callboard._loops._current import current_loop
+from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import DEFAULT_GRACE
+from callboard._loops._protocol import Scope, Spawned, Wakeup
 from callboard._records._policies import unhashable
-from callboard._records._reports import Drained
-from callboard._statistics import ActorStatistics
+from callboard._records._reports import ActorStatistics, Drained
 from callboard.actors._actor import Actor
+from callboard.actors._cell import Cell, reference_to
 from callboard.actors._child import ChildSpec, check_store, child
-from callboard.actors._reference import reference_to
-from callboard.actors._residents import Residents
+from callboard.actors._drain import Draining
+from callboard.actors._events import tell_of_life
+from callboard.actors._fleet_host import FleetCell, Tenancy
+from callboard.actors._mailbox import NOTHING, Needs
+from callboard.actors._restarts import Backoff, Restarts, Terms
+from callboard.actors._snapshots import InMemorySnapshots
+from callboard.actors._supervised import ActorUnit, Manager, Unit, cell_for
+from callboard.actors._supervisor import Tree
+from callboard.exceptions import ActorStartError
+
+# Keyed actors: one actor for each key, started by its first call, with a maximum number at once.
+
+
+_log = logging.getLogger("callboard")
+
+
+# For `Residents.number`.
+_numbers = count(1)
+
+
+class _Resident:
+    """Running keyed actor under a supervisor of its own, so that its crashes affect no other key."""
+
+    def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: Callable[[BaseException | None], None]) -> None:
+        self.name = f"the supervisor of {cell.name}"
+        self.cell = cell
+        self._spec = spec
+        self.unit: ActorUnit
+        self.tree = Tree(self, on_end)
+        self.is_leaving = False
+        self.has_left = self.tree.loop.wakeup()
+        self.rests_since = self.tree.loop.now()
+        """Loop time at which it was last idle."""
+
+    def units(self, manager: Manager) -> list[Unit]:
+        self.unit = ActorUnit(self._spec, manager, self.cell)
+        # Significant: if it is not restarted, its supervisor ends, the place is free, and the next call starts it anew.
+        self.unit.terms = replace(self.unit.terms, significant=True)
+        return [self.unit]
+
+    def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
+        return Restarts(
+            children,
+            strategy="one_for_one",
+            intensity=self._spec.intensity,
+            period=self._spec.period,
+            backoff=Backoff(),
+            auto_shutdown="any_significant",
+            chance=chance,
+        )
+
+
+class Residents:
+    """Keyed actors of one child spec in one event loop.
+
+    At most one actor per key runs at a time. Calls of an actor that does not run wait until it does. All decisions are
+    made in the loop's thread; only methods that say so may be called from other threads.
+
+    Args:
+        spec: child spec of each actor.
+        on_interrupt: called with a KeyboardInterrupt or SystemExit raised in an actor; the owner must raise it.
+    """
+
+    def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
+        self.spec = spec
+        self.number = next(_numbers)
+        """Identity within the process."""
+        self.loop = current_loop()
+        self._tenancy = None if spec.fleet is None else Tenancy(self, spec.fleet)
+        if spec.snapshots is None:
+            self.spec = spec.kept_in(InMemorySnapshots() if self._tenancy is None else self._tenancy.snapshots)
+        self._context = copy_context()
+        """Context of the owner. Actors start in copies of it, not in the context of their first caller."""
+        self._on_interrupt = on_interrupt
+        # Guards `_cells` and `_draining`: references are made in any thread.
+        self._lock = threading.Lock()
+        # Weak: a reference or a running actor keeps its cell alive, so a key never has two cells, and unused keys cost
+        # no memory.
+        self._cells: WeakValueDictionary[Hashable, Cell] = WeakValueDictionary()
+        # Changed in the loop's thread only; other threads read it or copy it.
+        self._alive: dict[Hashable, _Resident] = {}
+        self._queue: OrderedDict[Hashable, Cell] = OrderedDict()
+        """Cells with waiting calls and no running actor, in FIFO order."""
+        self._tasks: set[Spawned] = set()
+        self._is_closing = False
+        self._draining: Draining | None = None
+        self._restarts = self._evictions = 0
+        """Restarts of actors that no longer run, and evictions in total."""
+        self._wakeup: Wakeup | None = None
+        if spec.idle is not None:
+            self._start_task(self._evict_idle)
+
+    def cell(self, key: Hashable) -> Cell:
+        """Return the cell of a key, whether its actor runs or not. Any thread may call this."""
+        with self._lock:
+            found = self._cells.get(key)
+            if found is None:
+                found = self._cells[key] = cell_for(self.spec) if self._tenancy is None else self._tenancy.cell()
+                # Complete before the lock is released: another thread may call the actor right after.
+                found.key, found.gone, found.activate = key, None, self._asked
+                found.home, found.draining = self.loop, self._draining
+                found.room = None if self.spec.cap is None else partial(self._room_for, found)
+                if key is not None:
+                    found.name = f"{self.spec.name}[{key!r}]"
+        return found
+
+    def statistics(self) -> ActorStatistics:
+        """Return numbers of running actors, calls, restarts and evictions."""
+        here = list(self._alive.values())
+        boxes = [cell.mailbox for cell in {*(one.cell for one in here), *self._queue.values()}]
+        return ActorStatistics(
+            alive=len(here),
+            running=sum(len(box.running) for box in boxes) + sum(len(one.cell.owed) for one in here),
+            waiting=sum(len(box.waiting) for box in boxes),
+            restarts=self._restarts + sum(one.tree.restarts for one in here),
+            evictions=self._evictions,
+        )
+
+    async def start(self, key: Hashable) -> None:
+        """Start the actor of a key before its first call.
+
+        Raises:
+            ActorStartError: if it does not start.
+        """
+        cell = self.cell(key)
+        # Entered before the await: a call that comes meanwhile must not start a second actor.
+        resident = self._alive[key] = self._resident(cell)
+        try:
+            await resident.tree.start()
+        except BaseException:
+            del self._alive[key]
+            raise
+
+    @property
+    def alive(self) -> Collection[Hashable]:
+        """Keys of the running actors. Any thread may read it."""
+        return list(self._alive)
+
+    async def dismiss(self, keys: Collection[Hashable]) -> None:
+        """Stop idle actors by key, and return when they have ended. Any event loop may call this."""
+        # A copy for each use, here and below: a context cannot be entered twice at the same time.
+        gone, context = current_loop().wakeup(), self._context.copy()
+        work = partial(self._start_task, partial(self._dismiss, keys, gone.set))
+        if keys and run_there(self.loop, lambda: context.run(work)):
+            await gone.wait()
+
+    async def _dismiss(self, keys: Collection[Hashable], then: Callable[[], object]) -> None:
+        try:
+            for resident in [self._alive[key] for key in keys if key in self._alive]:
+                if resident.is_leaving:
+                    await resident.has_left.wait()
+                else:
+                    resident.is_leaving = True
+                    await self._end(resident)
+        finally:
+            # Always: the caller waits for it, perhaps in another loop and without a timeout.
+            then()
+
+    async def drain(self, timeout: float) -> Drained:
+        """Finish accepted calls, and refuse new ones from outside the drain."""
+        with self._lock:
+            # Under the lock: every cell either is in `_all_cells` below or is created with the drain set.
+            draining = self._draining = Draining(f"the actor {self.spec.name!r}", self._all_cells)
+        if self._tenancy is not None:
+            context = self._context.copy()
+            run_there(self.loop, lambda: context.run(self._hand_over))
+        return await draining.run(timeout)
+
+    def _hand_over(self) -> None:
+        """Stop the idle actors of a fleet, to free their keys; the busy ones stop when they become idle."""
+        for resident in list(self._alive.values()):
+            if resident.cell.life is not None and resident.cell.is_idle:
+                self._leave(resident)
+
+    def _all_cells(self) -> list[Cell]:
+        with self._lock:
+            return list(self._cells.values())
+
+    async def close(self) -> None:
+        """Stop all actors, and save their states."""
+        # First: from here on `_admit` starts nothing.
+        self._is_closing = True
+        queued, self._queue = self._queue, OrderedDict()
+        for cell in queued.values():
+            if isinstance(cell, FleetCell):
+                self._turn_away(cell)
+            else:
+                cell.finish("it was ended before it had started")
+        if self._wakeup is not None:
+            self._wakeup.set()
+        # A cancelled owner still waits: nothing may outlive the block.
+        with self.loop.shield(float("inf")):
+            for resident in reversed(list(self._alive.values())):
+                # An eviction in progress has no time limit; now `stop_timeout` applies to it.
+                resident.unit.hurry()
+                self._leave(resident)
+            while self._tasks:
+                await next(iter(self._tasks)).wait()
+        # A call may have come after its actor ended. It would wait for ever, as nothing is started any more.
+        for cell in list(self._cells.values()):
+            cell.finish("it was ended")
+        if self._tenancy is not None:
+            with self.loop.shield(float("inf")):
+                await self._tenancy.membership.leave()
+
+    def context(self) -> Context:
+        """Return a copy of the owner's context."""
+        return self._context.copy()
+
+    def lose(self, key: Hashable, reason: str) -> None:
+        """End the actor of a key at once, because another process may own the key. Any thread may call this."""
+        context = self._context.copy()
+        run_there(self.loop, lambda: context.run(self._lose, key, reason))
+
+    def _lose(self, key: Hashable, reason: str) -> None:
+        queued, resident = self._queue.pop(key, None), self._alive.get(key)
+        if isinstance(queued, FleetCell):
+            queued.move()
+        # The key may have been won again since: an actor with a current ownership stays.
+        if resident is not None and not (resident.cell.ownership and resident.cell.ownership.is_current):
+            assert self.spec.fleet is not None
+            resident.unit.end(reason, self.spec.fleet.clean_up)
+            self._leave(resident)
+
+    def rests(self, key: Hashable) -> None:
+        """Return an unused key to the fleet. Any thread may call this."""
+        # A cheap test in the caller's thread; `_give_back` tests again in the loop's thread.
+        if key not in self._alive:
+            run_there(self.loop, partial(self._give_back, key))
+
+    def _give_back(self, key: Hashable) -> None:
+        cell = self._cells.get(key)
+        is_idle = cell is None or cell.is_idle
+        if self._tenancy is not None and is_idle and key not in self._alive and key not in self._queue:
+            self._tenancy.membership.give_back(key)
+
+    def _asked(self, cell: Cell) -> None:
+        """Start the actor of a cell after a call in any thread; see `Cell.activate`."""
+        context = self._context.copy()
+        if not run_there(self.loop, lambda: context.run(self._admit, cell)):
+            cell.finish("its event loop has ended")
+
+    def _admit(self, cell: Cell) -> None:
+        """Queue an actor for its start, or turn its calls away."""
+        if isinstance(cell, FleetCell) and (self._is_closing or cell.tenancy.owned(cell.key) is None):
+            self._turn_away(cell)
+        elif self._is_closing:
+            cell.finish("it was ended")
+        # An actor in `_alive` takes the call itself; if it is ending, `_end` admits the cell again.
+        elif cell.key not in self._alive and cell.key not in self._queue:
+            self._queue[cell.key] = cell
+            self._make_room()
+
+    def _turn_away(self, cell: FleetCell) -> None:
+        """Send the calls of a cell to another process, unless its actor is still ending here."""
+        if cell.key not in self._alive:
+            # In this order: the moved calls are posted again, and must not find the old ownership.
+            cell.tenancy.membership.give_back(cell.key)
+            cell.move()
+
+    def _make_room(self) -> None:
+        """Start queued actors while `cap` allows it; otherwise evict the least recently used idle actor."""
+        cap = self.spec.cap
+        while self._queue and not self._is_closing and (cap is None or len(self._alive) < cap):
+            key, cell = self._queue.popitem(last=False)
+            if isinstance(cell, FleetCell) and not cell.is_owned():
+                self._turn_away(cell)
+                continue
+            # Counted at once, though its task has not begun, so that `cap` holds.
+            resident = self._alive[key] = self._resident(cell)
+            self._start_task(partial(self._live, resident))
+        # One eviction at a time: each end calls `_make_room` again.
+        if self._queue and not self._makes_room():
+            idle = [one for one in self._alive.values() if one.cell.is_idle and one.cell.life is not None]
+            if idle:
+                self._leave(min(idle, key=lambda one: one.cell.asked))
+
+    def _makes_room(self) -> bool:
+        """Return whether an actor is leaving that has no running calls; one with calls may itself wait for room."""
+        return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
+
+    def _room_for(self, cell: Cell) -> Needs:
+        """Return the calls that must end before an actor can start. Any thread may call this."""
+        alive, cap = list(self._alive.values()), self.spec.cap
+        if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
+            return NOTHING
+        reason = f"{cell.name} can live when another one goes, for cap={cap}; each of those that live has to end first"
+        # One alternative for each running actor: it is enough that one of them has nothing in hand.
+        return Needs(tuple(one.cell.in_hand() for one in alive), reason)
+
+    def _resident(self, cell: Cell) -> _Resident:
+        resident = _Resident(self.spec, cell, partial(self._gave_up, cell))
+        cell.on_rest = partial(self._rests, cell)
+        return resident
+
+    def _rests(self, cell: Cell) -> None:
+        """Evict this idle or long-running actor if another key waits for its place."""
+        resident = self._alive.get(cell.key)
+        if resident is None:
+            return
+        resident.rests_since = self.loop.now()
+        # A drain frees the key of each actor as soon as it is idle.
+        if self._tenancy is not None and self._draining is not None and cell.is_idle:
+            self._leave(resident)
+        # Sending a deferred reply wakes the incarnation, which then calls this again.
+        if self._queue and not cell.owed and not self._makes_room():
+            self._leave(resident)
+
+    async def _live(self, resident: _Resident) -> None:
+        """Start the supervisor of a keyed actor; settle the waiting calls if that fails."""
+        if resident.is_leaving:
+            return  # evicted before this task began: `_end` cleans up
+        try:
+            await resident.tree.start()
+        except ActorStartError as failed:
+            self._is_away(resident, f"{failed}")
+        except (KeyboardInterrupt, SystemExit) as failed:  # nobody awaits this task, so the owner is told
+            self._is_away(resident, f"its start was ended by {failed!r}")
+            self._on_interrupt(failed)
+
+    def _gave_up(self, cell: Cell, error: BaseException | None) -> None:
+        """Handle the end of a keyed actor that its supervisor does not restart."""
+        resident = self._alive.get(cell.key)
+        if resident is not None:
+            self._is_away(resident, "it has ended" if error is None else f"{error}" or repr(error))
+        if error is not None and not isinstance(error, Exception):
+            self._on_interrupt(error)
+
+    def _is_away(self, resident: _Resident, reason: str) -> None:
+        """Settle the waiting calls after an actor has ended for good; the next call starts it anew."""
+        cell = resident.cell
+        self._restarts += resident.tree.restarts
+        self._alive.pop(cell.key, None)
+        cell.finish(reason)
+        if not self._is_closing:
+            # `finish` has set it. Cleared, so that the next call is accepted and starts the actor.
+            cell.gone = None
+        # In a task of its own: this may run in the supervisor's task, for which `stop` waits.
+        self._start_task(resident.tree.stop)
+        self.rests(cell.key)
+        self._make_room()
+
+    def _leave(self, resident: _Resident) -> None:
+        """Begin to stop a keyed actor, unless that has begun already."""
+        if not resident.is_leaving:
+            resident.is_leaving = True
+            # Ends by closing or draining are no evictions.
+            if not (self._is_closing or self._draining):
+                self._evictions += 1
+                asks = [number for cell in self._queue.values() for number in cell.watched_asks()]
+                tell_of_life("evicted", self.spec.name, resident.cell.key, resident.unit.number, asks=tuple(asks))
+            self._start_task(partial(self._end, resident))
+
+    async def _end(self, resident: _Resident) -> None:
+        """Stop a keyed actor, and give its place to the next key."""
+        cell = resident.cell
+        if not self._is_closing:
+            await resident.unit.rest()  # without a time limit: an eviction never cancels a call
+        await resident.tree.stop()
+        self._restarts += resident.tree.restarts
+        # Removed before `_admit`, which ignores keys that are still here. The state has been saved by now.
+        self._alive.pop(cell.key, None)
+        if not cell.is_idle:
+            self._admit(cell)  # a call came while the actor was ending
+        self.rests(cell.key)
+        self._make_room()
+        resident.has_left.set()
+
+    async def _evict_idle(self) -> None:
+        """Evict actors that were idle for `idle` seconds, until the owner closes."""
+        idle = self.spec.idle
+        assert idle is not None
+        while not self._is_closing:
+            now = self.loop.now()
+            here = [one for one in self._alive.values() if not one.is_leaving and one.cell.life is not None]
+            for one in here:
+                if one.cell.is_idle and one.rests_since + idle <= now:
+                    self._leave(one)
+            # At most `idle` ahead, because actors may start meanwhile; at least a tenth of it, against a busy loop.
+            wait = min([idle, *(one.rests_since + idle - now for one in here if not one.is_leaving)])
+            self._wakeup = self.loop.wakeup()
+            with self.loop.scope(self.loop.now() + max(wait, idle / 10), 0.0):
+                await self._wakeup.wait()
+
+    def _start_task(self, work: Callable[[], Any]) -> None:
+        """Run work in a task that `close` waits for."""
+        ended = False
+        tasks: list[Spawned] = []
+
+        async def child(scope: Scope) -> None:
+            nonlocal ended
+            try:
+                with scope:
+                    await work()
+            except Exception:
+                _log.exception("%s: %r failed", self.spec.name, work)
+            finally:
+                ended = True
+                self._tasks.difference_update(tasks)
+
+        tasks.append(self.loop.spawn(child, 0.0))
+        if not ended:  # an eager asyncio task may have ended within `spawn`
+            self._tasks.update(tasks)
+
 
 A = TypeVar("A", bound=Actor)
 

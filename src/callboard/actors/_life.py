@@ -13,13 +13,23 @@ from callboard._loops._context import InContext
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Wakeup
 from callboard._loops._watchdog import Holder, marks
-from callboard.actors._actor import CONTROL, Actor, keeps_snapshots, living
+from callboard.actors._actor import CONTROL, Actor, Resources, keeps_snapshots, living
 from callboard.actors._cell import Cell
-from callboard.actors._code import Code, OnLost, OwnCode
-from callboard.actors._ends import End, Keep, Lifespan, OnStart, bare, death_of, snapshot_or_none, start_failed
+from callboard.actors._code import (
+    Code,
+    End,
+    Keep,
+    Lifespan,
+    OnLost,
+    OnStart,
+    OwnCode,
+    bare,
+    death_of,
+    snapshot_or_none,
+    start_failed,
+)
 from callboard.actors._mailbox import is_awaited_here
 from callboard.actors._message import Message, current_message
-from callboard.actors._resources import Resources
 from callboard.exceptions import ActorDiedError, ActorStartError, CallCancelledError
 
 _log = logging.getLogger("callboard")

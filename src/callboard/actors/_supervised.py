@@ -9,22 +9,30 @@ from typing import Any, Protocol
 
 from anyio import Lock
 
-from callboard._actor_events import ActorPhase
 from callboard._calls._observers import numbers
 from callboard._loops._deadline import TimeLimit
 from callboard._loops._protocol import EventLoop, Scope, Spawned
+from callboard._records._events import ActorPhase
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
-from callboard.actors._code import Code, OnLost, OwnCode
-from callboard.actors._ends import End, Keep, Taken, snapshot_or_none, start_failed, traced
+from callboard.actors._code import (
+    Code,
+    End,
+    Keep,
+    OnLost,
+    OwnCode,
+    OwnedCode,
+    Taken,
+    snapshot_or_none,
+    start_failed,
+    traced,
+)
 from callboard.actors._engine_code import CodeElsewhere
 from callboard.actors._events import tell_of_life
 from callboard.actors._life import Life
-from callboard.actors._owned_code import OwnedCode
 from callboard.actors._restarts import Terms
-from callboard.actors._snapshot_store import JOURNAL, InMemorySnapshots, Snapshots
-from callboard.actors._snapshots import JournalSnapshots, own_key
+from callboard.actors._snapshots import JOURNAL, InMemorySnapshots, JournalSnapshots, Snapshots, own_key
 from callboard.exceptions import ActorDiedError, ActorStartError, SnapshotError
 
 

@@ -23,8 +23,7 @@ from callboard.agent._stops import Stops
 from callboard.conversations._database import close
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._snapshots import history_of, snapshot_of, update
-from callboard.tools._node import ToolNode
-from callboard.tools._workings import Workings
+from callboard.tools._node import ToolNode, Workings
 
 
 class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -14,10 +14,9 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph.types import Command
 
-from callboard.tools._call_output import Output
 from callboard.tools._chain import Chain, Middleware, Named, Next
 from callboard.tools._input import Requested, parse_input
-from callboard.tools._results import ResultRules
+from callboard.tools._results import Output, ResultRules
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._unanswered import answered_ids, id_of
 from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext

@@ -1,11 +1,11 @@
 """Methods that run an agent, for async and for sync code."""
 
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.schema import StreamEvent
@@ -19,14 +19,41 @@ from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import Door
 from callboard._records._policies import check_seconds
 from callboard.agent._run import Run
-from callboard.agent._run_options import NodeNames, RunOptions, StreamModes, checked_modes
 from callboard.agent._runner import Request, Runner
 from callboard.agent._stops import Stops
-from callboard.agent._stream import as_part, chunks_of, shaped
+from callboard.agent._stream import MODES, as_part, chunks_of, shaped
 from callboard.agent._stream_payloads import INTERRUPT, Keys
 from callboard.conversations._channels import Schema
 from callboard.conversations._journal import Durability
 from callboard.tools._many import ManyInputs
+
+# Options of one run: the keywords of `ainvoke`, `astream`, `invoke` and `stream`.
+
+
+StreamModes = str | Sequence[str]
+NodeNames = Sequence[str] | Literal["*"] | None
+
+
+class RunOptions(TypedDict, total=False):
+    """Keywords that all four methods accept."""
+
+    context: Any
+    print_mode: StreamModes
+    interrupt_before: NodeNames
+    interrupt_after: NodeNames
+    durability: Durability | None
+    control: RunControl | None
+    budget: float | None
+    debug: bool | None
+    subgraphs: bool
+
+
+def checked_modes(modes: StreamModes) -> frozenset[str]:
+    """Return stream modes as a set; raise ValueError for an unknown mode."""
+    wanted = frozenset([modes] if isinstance(modes, str) else modes)
+    if unknown := wanted - MODES:
+        raise ValueError(f"There is no stream mode {', '.join(map(repr, sorted(unknown)))}, only {sorted(MODES)}")
+    return wanted
 
 
 class Doors(ManyInputs):

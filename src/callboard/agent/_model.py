@@ -1,7 +1,9 @@
 """Requests to the model of an agent, with its prompt and its tools."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -276,3 +278,28 @@ def messages_of(state: Any) -> list[BaseMessage]:
 
 def _field(state: Any, name: str) -> Any:
     return state.get(name) if isinstance(state, dict) else getattr(state, name, None)
+
+
+# Access to the agent's model from the body of a tool.
+
+
+_lent: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", default=None)
+
+
+def agent_model() -> BaseChatModel | None:
+    """Return the chat model, without tools, of the agent that runs the current call; of nested agents, the innermost.
+
+    Returns `None` outside of an agent of callboard and in a process of an engine. Returns `None` also if the agent
+    chooses its model for each step. The same holds for a model that is not a chat model with bound tools and settings.
+    """
+    return _lent.get()
+
+
+@contextmanager
+def lending(model: BaseChatModel | None) -> Generator[None]:
+    """Provide the agent's model to calls in the block."""
+    before = _lent.set(model)
+    try:
+        yield
+    finally:
+        _lent.reset(before)

@@ -31,10 +31,9 @@ from callboard.conversations._flow import AFTER, BEFORE, Flow
 from callboard.conversations._state import AgentState, AgentStateWithStructuredResponse
 from callboard.conversations._stored_types import checked_types, named_types
 from callboard.exceptions import IdleMiddlewareWarning
+from callboard.tools._actor_tools import Toolkit
 from callboard.tools._errors import only_invalid_arguments
-from callboard.tools._node import ToolNode
-from callboard.tools._toolkits import Toolkit
-from callboard.tools._workings import Workings
+from callboard.tools._node import ToolNode, Workings
 
 
 def create_react_agent(

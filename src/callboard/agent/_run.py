@@ -1,6 +1,6 @@
 """Run of an agent, from the current position of its thread to the next stop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn, cast
@@ -11,36 +11,94 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
 from langgraph.runtime import Runtime
-from langgraph.types import Interrupt
+from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, config_at, task_id_of
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.agent._leaves import run_leaf
-from callboard.agent._model import Asks
-from callboard.agent._onward import Ran, distinct, in_order, onward
-from callboard.agent._own_model import lending
-from callboard.agent._run_events import RunReporter
-from callboard.agent._run_input import finished_writes
-from callboard.agent._sent_calls import run_sent_calls
+from callboard.agent._model import Asks, lending
+from callboard.agent._run_events import Body, RunReporter, traced_node
 from callboard.agent._stops import Conditions
 from callboard.agent._stream_payloads import INTERRUPT as INTERRUPT
 from callboard.agent._stream_payloads import Teller
-from callboard.agent._tools_step import answer_open_calls, run_calls
-from callboard.agent._trace import Body, traced_node
-from callboard.conversations._channels import Clock, Schema, goto_of
+from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
+from callboard.conversations._channels import Clock, Schema, State, goto_of
 from callboard.conversations._checkpoint import MESSAGES
-from callboard.conversations._flow import AGENT, RESPONSE, TOOLS, Flow
+from callboard.conversations._flow import AGENT, END, RESPONSE, TOOLS, Flow
 from callboard.conversations._history import complete_calls, keepable, repaired
 from callboard.conversations._journal import SavedThread
-from callboard.conversations._sends import Sent, check_sends, for_model, value_in
-from callboard.conversations._snapshots import snapshot_of
+from callboard.conversations._sends import Sent, Target, check_sends, for_model, value_in
+from callboard.conversations._snapshots import finished_writes, snapshot_of
 from callboard.conversations._thread import Thread
 from callboard.tools._errors import is_control_flow
-from callboard.tools._interrupted import CallsInterrupted
-from callboard.tools._ledger import Ledger
-from callboard.tools._node import ToolNode
-from callboard.tools._workings import Workings
+from callboard.tools._ledger import CallsInterrupted, Ledger
+from callboard.tools._node import ToolNode, Workings
+from callboard.tools._unanswered import last_reply
+
+# Successors of a step: the targets of its nodes' edges.
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Node that ran in a step, and the names of its tasks."""
+
+    what: str | Sent
+    tasks: Sequence[str]
+
+    @property
+    def node(self) -> str:
+        return self.what.node if isinstance(self.what, Sent) else self.what
+
+
+def in_order(ran: Iterable[Ran], *, by_call: bool) -> list[Ran]:
+    """Return the nodes of a step in the order in which their outputs count: nodes that ran with the state come first.
+
+    With `by_call`, the reply's calls are tasks of their own. LangGraph sends those, so they come last.
+    """
+    return sorted(ran, key=lambda one: 1 if isinstance(one.what, Sent) else 2 * (by_call and one.what == TOOLS))
+
+
+def onward(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
+    """Return the targets of the edges of a step's nodes.
+
+    Args:
+        thread: thread with the writes of the step applied.
+        ran: nodes of the step, in order.
+        before: the state before the step, if the step had sends. Each node's edge is then decided from its own writes.
+        by_call: also run the calls of replies that are not the last one.
+    """
+    flow, messages = thread.schema.flow, _messages(thread.state)
+    if before is None:
+        return [flow.following(one.node, messages) for one in ran]
+    targets: list[Target] = []
+    for one in ran:
+        seen = _messages(before.with_writes(thread.written(one.tasks)))
+        edge = flow.following(one.node, seen)
+        if edge == TOOLS and by_call and _reply_id(seen) != _reply_id(messages):
+            targets += [Send(TOOLS, [call]) for call in flow.open_calls(seen)]
+        else:
+            targets.append(edge)
+    return targets
+
+
+def distinct(targets: Iterable[Target], known: Sequence[str]) -> tuple[Target, ...]:
+    """Return the targets without unknown nodes and repetitions; every send is kept."""
+    nodes = dict.fromkeys(
+        target for target in targets if not isinstance(target, Send) and target != END and target in known
+    )
+    return (*nodes, *(target for target in targets if isinstance(target, Send)))
+
+
+def _messages(state: State) -> list[BaseMessage]:
+    return state.get(MESSAGES) or []
+
+
+def _reply_id(messages: Sequence[BaseMessage]) -> str | None:
+    place = last_reply(messages)
+    reply = None if place is None else messages[place]
+    return reply.id if isinstance(reply, AIMessage) else None
+
 
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 

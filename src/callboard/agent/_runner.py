@@ -8,8 +8,9 @@ from typing import Any
 
 from anyio.lowlevel import cancel_shielded_checkpoint
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.errors import GraphInterrupt
+from langgraph.errors import EmptyInputError, ErrorCode, GraphInterrupt, InvalidUpdateError, create_error_message
 from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
@@ -21,20 +22,105 @@ from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write
 from callboard._loops._background import beside
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
 from callboard._loops._entry_mode import Door, entered
+from callboard._util._suggestions import did_you_mean
 from callboard.agent._run import AgentPlan, Run
-from callboard.agent._run_events import reported
-from callboard.agent._run_input import take_in
+from callboard.agent._run_events import reported, traced
 from callboard.agent._stops import Conditions, Stops
 from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
 from callboard.agent._stream_payloads import Keys, Teller
-from callboard.agent._trace import traced
 from callboard.conversations._actor_journal import ActorJournal
+from callboard.conversations._checkpoint import MESSAGES
+from callboard.conversations._flow import END, Flow
 from callboard.conversations._journal import Durability, SavedThread
+from callboard.conversations._journal_entries import Source
 from callboard.conversations._saver import Saver
-from callboard.conversations._thread import Thread
+from callboard.conversations._sends import check_sends, nodes_in, sends_in
+from callboard.conversations._snapshots import finished_writes
+from callboard.conversations._thread import START, Thread
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
-from callboard.tools._workings import Workings
+from callboard.tools._ledger import Answers, answers_by_id, is_by_id
+from callboard.tools._node import Workings
+
+# Input of a run: new messages, answers, a command, or `None` to resume.
+
+
+async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
+    """Apply the input of a run to its thread; return the answers, and whether the run resumes from a stop.
+
+    Raises:
+        EmptyInputError: if the input is empty and the thread has nothing to resume.
+        UnknownInterruptError: if an answer matches no open question.
+        RuntimeError: for answers without a checkpointer.
+    """
+    if START in thread.next and (given is None or isinstance(given, Command)):
+        # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
+        await thread.amend(thread.written([START]), lambda: [flow.entry], "loop")
+    elif given is None and not thread.has_begun:
+        raise _nothing(given)
+    if isinstance(given, Command):
+        return await _take_command(given, thread, flow)
+    if given is None:
+        return {}, True
+    _check_form(given)
+    writes = thread.schema.writes_of(given)
+    if not writes:
+        raise _nothing(given)
+    # Finished tasks of the interrupted step keep their results, although new input does not resume it.
+    await thread.amend([*finished_writes(thread), *writes], lambda: [flow.entry], "input")
+    return {}, False
+
+
+async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> tuple[Answers, bool]:
+    if command.resume is not None and not thread.is_kept:
+        raise RuntimeError("Cannot use Command(resume=...) without checkpointer")
+    writes = thread.schema.writes_of(Command(update=command.update)) if command.update else []
+    goto: list[Any] = _listed(command.goto)
+    check_sends(goto, flow.nodes, MESSAGES)
+    if unknown := [node for node in map(str, nodes_in(goto)) if node not in (*flow.nodes, END)]:
+        meant = did_you_mean(unknown[0], flow.nodes)
+        raise InvalidUpdateError(f"Node {unknown[0]} does not exist; there are {', '.join(flow.nodes)}{meant}")
+    if command.resume is None and not writes and not goto:
+        raise EmptyInputError("Received empty Command input")
+    answers = _answers_in(command, thread)
+    if writes or goto:
+        # A command on a new thread is its first input.
+        goes = bool(goto) or not thread.has_begun
+        following = [target for target in goto if target != END] if goto else [flow.entry]
+        if sends_in(goto) and not thread.has_begun:
+            following = [*following, flow.entry]
+        finished = finished_writes(thread) if goto else []
+        source: Source = "command" if thread.has_begun else "update"
+        await thread.amend([*finished, *writes], (lambda: following) if goes else None, source)
+    return answers, True
+
+
+def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
+    stops = bool(thread.coming) and not thread.questions and not thread.asked_unheard
+    if command.resume is None or (stops and not is_by_id(command.resume)):
+        return {}  # no question is open: any value resumes the run
+    return answers_by_id(command.resume, thread.questions)
+
+
+def _check_form(given: object) -> None:
+    """Raise LangGraph's error for input that is not a state, with a correct example."""
+    if isinstance(given, str):
+        instead = f"{{'messages': [('user', {given!r})]}}"
+    elif isinstance(given, list) and all(isinstance(one, (BaseMessage, dict, str)) for one in given):
+        instead = "{'messages': [...]}"
+    else:
+        return
+    told = f"Expected dict, got {given}; an agent starts from a state with messages: {instead}"
+    raise InvalidUpdateError(create_error_message(message=told, error_code=ErrorCode.INVALID_GRAPH_NODE_RETURN_VALUE))
+
+
+def _listed(goto: Any) -> list[Any]:
+    return [target for target in (goto if isinstance(goto, (list, tuple)) else [goto]) if target]
+
+
+def _nothing(given: object) -> EmptyInputError:
+    return EmptyInputError(f"An agent starts from messages, as in {{'messages': [('user', 'hi')]}}; got {given!r}")
+
 
 Put = Callable[[Chunk], None]
 

@@ -19,7 +19,7 @@ from callboard.conversations._journal_entries import (
     NotedStates,
 )
 from callboard.conversations._sends import id_key_in
-from callboard.tools._keys import keys_of
+from callboard.tools._call_record import keys_of
 
 Name = tuple[str, str]
 """Actor name and the text of its key."""

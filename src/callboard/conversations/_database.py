@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, Result, SearchOp
 
-from callboard._langgraph._postgres import clock, keeps_values
+from callboard._langgraph._savers import clock, keeps_values
 from callboard._langgraph._serializers import MEND, StrictSerializer, described
 from callboard.exceptions import StorageError
 

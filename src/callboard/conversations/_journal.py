@@ -51,8 +51,8 @@ from callboard.conversations._lease import LEASE, OwnLease, described, is_over, 
 from callboard.conversations._past import Past, no_checkpoint, place_of, whole
 from callboard.conversations._saver import Saver
 from callboard.conversations._sound import check_messages, sound
+from callboard.conversations._stored_types import tracked_entry, tracked_writes
 from callboard.conversations._thread import START, Following, Thread, new_id, now
-from callboard.conversations._untracked import tracked_entry, tracked_writes
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 

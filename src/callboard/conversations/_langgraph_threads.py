@@ -16,10 +16,9 @@ from callboard.conversations._checkpoint import BRANCH, MESSAGES, SENDS, Base, n
 from callboard.conversations._flow import AFTER, AGENT, BEFORE, TOOLS
 from callboard.conversations._journal_entries import Asked, Entry, Finished
 from callboard.conversations._sends import Sent, numbered
+from callboard.conversations._stored_types import tracked_send
 from callboard.conversations._thread import START, Thread
-from callboard.conversations._untracked import tracked_send
-from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
-from callboard.tools._keys import keys_of
+from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, keys_of
 from callboard.tools._unanswered import answers_to, id_of
 
 MODEL = "model"

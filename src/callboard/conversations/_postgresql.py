@@ -17,7 +17,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.sql import SQL, Identifier
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from callboard._langgraph._postgres import forget, gone_values
+from callboard._langgraph._savers import forget, gone_values
 from callboard.conversations._database import LazySaver, LazyStore
 from callboard.exceptions import StorageError
 

@@ -11,8 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, Checkpoin
 
 from callboard._langgraph._conversation_cache import StoredConversations
 from callboard._langgraph._message_cache import MessageMemory
-from callboard._langgraph._postgres import aclock, aforget, clock, forget, gone_values, keeps_values
-from callboard._langgraph._savers import AwaitedSaver
+from callboard._langgraph._savers import AwaitedSaver, aclock, aforget, clock, forget, gone_values, keeps_values
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
 from callboard.conversations._database import LazySaver
 from callboard.conversations._sound import check_checkpoint, sound

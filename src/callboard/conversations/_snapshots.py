@@ -1,6 +1,7 @@
 """Public view of a thread: state snapshots, history, and changes from outside of a run."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -10,7 +11,6 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
-from callboard.agent._run_input import finished_writes
 from callboard.conversations._channels import Write
 from callboard.conversations._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in
 from callboard.conversations._flow import AFTER, AGENT, END, TOOLS, Flow
@@ -212,3 +212,18 @@ def _last_node(thread: Thread, flow: Flow) -> str:
     if isinstance(messages[-1], ToolMessage):
         return TOOLS
     return AFTER if flow.after else AGENT
+
+
+def finished_writes(thread: Thread) -> list[tuple[str, Any]]:
+    """Return the writes of finished tasks of an unfinished step; calls in the order of the reply."""
+    if not thread.records:
+        return []
+    calls = [*thread.sent_tasks(), *(key for key, _ in open_calls(thread))]
+    tasks = [task for task in thread.records if task != START]
+    writes: list[tuple[str, Any]] = []
+    for task in sorted(tasks, key=lambda task: calls.index(task) if task in calls else -1):
+        more = [*writes, *thread.written([task])]
+        with suppress(InvalidUpdateError):  # conflicts with another task, so it ended the step
+            thread.state.with_writes(more)
+            writes = more
+    return writes

@@ -1,12 +1,14 @@
 """Database of conversations."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
 from anyio import to_thread
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.types import StateSnapshot
@@ -16,7 +18,34 @@ from callboard.conversations._connect import masked, saver_of
 from callboard.conversations._database import LazySaver
 from callboard.conversations._stored_thread import StoredThread, read_history, read_thread
 from callboard.conversations._stored_types import named_types
-from callboard.conversations._unknown_types import foreign
+
+# Stored values of unknown types: shown as data. Their types are never imported.
+
+
+_MESSAGES: Mapping[str, type[BaseMessage]] = {
+    "human": HumanMessage,
+    "ai": AIMessage,
+    "system": SystemMessage,
+    "tool": ToolMessage,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """Value of a type that is not imported."""
+
+    type: str
+    content: Any
+    """Plain values of which it consists."""
+
+
+def foreign(name: tuple[str, ...], content: Any) -> Any:
+    """Return a value of an unknown type as data; return a message as one of LangChain's, so that it can be read."""
+    base = _MESSAGES.get(str(content.get("type"))) if isinstance(content, Mapping) else None
+    if base is not None and "content" in content:
+        return base(**{key: value for key, value in content.items() if key in base.model_fields})
+    return Foreign(".".join(name), content)
+
 
 _NAMES = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = ''"
 """Query on the table of LangGraph's savers, which is the same in SQLite and PostgreSQL."""

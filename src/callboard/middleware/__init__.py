@@ -22,25 +22,24 @@ if TYPE_CHECKING:
     from callboard.guards._sanitize._sanitize import Sanitize as Sanitize
     from callboard.guards._sanitize._text import Text as Text
     from callboard.guards._sanitize._untrusted import Results as Results
-    from callboard.middleware._alternatives import Value as Value
     from callboard.middleware._approval._approval import RequireApproval as RequireApproval
     from callboard.middleware._approval._approved import approved_arguments as approved_arguments
     from callboard.middleware._breaker._breaker import CircuitBreaker as CircuitBreaker
     from callboard.middleware._cache._cache import Cache as Cache
     from callboard.middleware._fallback import Fallback as Fallback
+    from callboard.middleware._fallback import Value as Value
     from callboard.middleware._output._output_budget import OutputBudget as OutputBudget
     from callboard.middleware._retry import Retry as Retry
     from callboard.middleware._supervise import Supervise as Supervise
 
 _HOMES = {
     "callboard._calls._call": ("note",),
-    "callboard.middleware._alternatives": ("Value",),
+    "callboard.middleware._fallback": ("Value", "Fallback"),
     "callboard.middleware._approval._approval": ("RequireApproval",),
     "callboard.middleware._approval._approved": ("approved_arguments",),
     "callboard.middleware._breaker._breaker": ("CircuitBreaker",),
     "callboard.middleware._cache._cache": ("Cache",),
     "callboard.guards._redact._detectors": ("Detector",),
-    "callboard.middleware._fallback": ("Fallback",),
     "callboard.guards._sanitize._hosts": ("Url",),
     "callboard.middleware._output._output_budget": ("OutputBudget",),
     "callboard.guards._sanitize._paths": ("PathIn",),
@@ -53,11 +52,7 @@ _HOMES = {
     "callboard.middleware._supervise": ("Supervise",),
     "callboard.guards._sanitize._text": ("Text",),
     "callboard.guards._sanitize._untrusted": ("Results",),
-    "callboard.guards._redact._vault": (
-        "MemoryVault",
-        "StoreVault",
-        "Vault",
-    ),
+    "callboard.guards._redact._vault": ("MemoryVault", "StoreVault", "Vault"),
 }
 """Private module of each public name. Modules are imported on first use: most nodes need few of them, and
 `Supervise` imports LangChain."""

@@ -22,8 +22,8 @@ from callboard.exceptions import (
     IdleMiddlewareWarning,
     PoisonousCallError,
 )
-from callboard.tools._call_output import Output
 from callboard.tools._errors import is_control_flow
+from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest
 
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]

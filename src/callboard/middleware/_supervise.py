@@ -19,9 +19,7 @@ from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered
 from callboard._records._policies import CallPolicy, Limit
-from callboard._statistics import Statistics
-from callboard.tools._call_context import context_of
-from callboard.tools._call_output import Item
+from callboard._records._reports import Statistics
 from callboard.tools._chain import Chain, chain_of, middleware_in
 from callboard.tools._errors import (
     ErrorHandling,
@@ -34,13 +32,13 @@ from callboard.tools._inject import inject
 from callboard.tools._input import messages_in
 from callboard.tools._invoke import check_arguments
 from callboard.tools._middleware_extras import check_policies, check_tools, shown_by, tools_of
-from callboard.tools._plan import Plan, plan_for
-from callboard.tools._progress_chunks import chunks_for
+from callboard.tools._plan import Plan, ToolFacts, plan_for
+from callboard.tools._results import Item
 from callboard.tools._supervision import OnFailure, Supervision
-from callboard.tools._tool_facts import ToolFacts
+from callboard.tools._tool_batch import chunks_for
 from callboard.tools._tool_names import Missing, check_missing
 from callboard.tools._unanswered import answer_of
-from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
+from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 
 try:
     from langchain.agents.middleware import AgentMiddleware

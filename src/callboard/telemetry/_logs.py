@@ -9,9 +9,8 @@ from typing import Any
 
 import structlog
 
-from callboard._actor_events import ActorEvent, ActorPhase, AskEvent
 from callboard._calls._observers import LOGGER, Observers, careful_observers, observed_by
-from callboard._records._events import CallEvent, RunEvent, RunInfo
+from callboard._records._events import ActorEvent, ActorPhase, AskEvent, CallEvent, RunEvent, RunInfo
 from callboard.telemetry._capture import sendable
 from callboard.telemetry._outcome import error_type, outcome_of, outcome_of_run
 from callboard.telemetry._tracker import CallTracker, Outcome, TrackedCall

@@ -1,12 +1,13 @@
 """Spans of agent runs and of their model requests."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Token
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableBinding, RunnableSequence
 from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Tracer
@@ -15,10 +16,138 @@ import callboard.telemetry._names as names
 from callboard._records._events import RunEvent
 from callboard.telemetry._call_spans import Attributes, failed, of_run
 from callboard.telemetry._capture import Capture, conversation
-from callboard.telemetry._foreign_spans import Foreign, Spotter
+from callboard.telemetry._identity import Same
 from callboard.telemetry._links import RUN, link_to_run
-from callboard.telemetry._model_facts import about_model, about_reply
 from callboard.telemetry._outcome import has_failed, outcome_of, outcome_of_run
+
+# Attributes of a model and of its reply, read from LangChain's objects.
+
+
+def about_model(model: object) -> dict[str, Any]:
+    """Return the attributes of a model (provider, name, parameters) from the description that LangSmith uses."""
+    describe: Callable[[], Mapping[str, Any]] = getattr(_bare(model), "_get_ls_params", dict)
+    try:
+        found = dict(describe())
+    except Exception:  # a user-defined model may describe itself wrongly; telemetry must not fail its run
+        found = {}
+    attributes: dict[str, Any] = {names.PROVIDER: provider_named(found.get("ls_provider"))}
+    for key, name, kind in (
+        ("ls_model_name", names.REQUEST_MODEL, str),
+        ("ls_temperature", names.REQUEST_TEMPERATURE, (int, float)),
+        ("ls_max_tokens", names.REQUEST_MAX_TOKENS, int),
+    ):
+        if isinstance(found.get(key), kind):
+            attributes[name] = found[key]
+    return attributes
+
+
+def provider_named(name: object) -> str:
+    """Return the conventions' name of a provider that LangChain names."""
+    return names.PROVIDERS.get(name, name) if isinstance(name, str) and name else "unknown"
+
+
+def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a request and its reply. The reply fills in a model name that the request lacks."""
+    attributes = dict(asked)
+    if reply is None:
+        return attributes
+    told = reply.response_metadata
+    if isinstance(model := told.get("model_name") or told.get("model"), str):
+        attributes[names.RESPONSE_MODEL] = model
+        attributes.setdefault(names.REQUEST_MODEL, model)
+    if attributes.get(names.PROVIDER, "unknown") == "unknown":
+        attributes[names.PROVIDER] = provider_named(told.get("model_provider"))
+    if isinstance(reply.id, str):
+        attributes[names.RESPONSE_ID] = told["id"] if isinstance(told.get("id"), str) else reply.id
+    if isinstance(reason := told.get("finish_reason") or told.get("stop_reason"), str):
+        attributes[names.FINISH_REASONS] = [reason]
+    usage = reply.usage_metadata
+    if usage is not None:
+        attributes[names.INPUT_TOKENS] = usage["input_tokens"]
+        attributes[names.OUTPUT_TOKENS] = usage["output_tokens"]
+        if cached := usage.get("input_token_details", {}).get("cache_read"):
+            attributes[names.CACHED_TOKENS] = cached
+    return attributes
+
+
+def _bare(model: object) -> object:
+    """Return the chat model inside bindings and sequences."""
+    for _ in range(8):
+        if isinstance(model, RunnableBinding):
+            model = model.bound
+        elif isinstance(model, RunnableSequence):
+            model = next((step for step in model.steps if hasattr(step, "_get_ls_params")), model.last)
+        else:
+            break
+    return model
+
+
+# Detection of model-request spans made by other instrumentation, by a span processor of the SDK.
+
+
+_REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
+_KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
+"""Attributes by which older instrumentations, from before the conventions, mark the span of a model request."""
+
+
+class Foreign:
+    """Flag of one model request: whether another instrumentation made a span for it."""
+
+    __slots__ = ("was_seen",)
+
+    def __init__(self) -> None:
+        self.was_seen = False
+
+
+class Spotter:
+    """Span processor of one provider that notices model-request spans made by other instrumentation."""
+
+    def __init__(self) -> None:
+        self._key = context.create_key("callboard-model-request")
+
+    def following(self, request: Foreign) -> Context:
+        """Return the current context with the request attached; spans begun in it are inspected."""
+        return context.set_value(self._key, request)
+
+    def on_start(self, span: Any, parent_context: Context | None = None) -> None:
+        self._notice(span, parent_context)
+
+    def on_end(self, span: Any) -> None:
+        self._notice(span, None)  # some instrumentations set the attributes only before the end
+
+    def _notice(self, span: Any, around: Context | None) -> None:
+        request = context.get_value(self._key, around)
+        if isinstance(request, Foreign) and not request.was_seen:
+            request.was_seen = _is_request(span.attributes or {})
+
+    def _on_ending(self, span: Any) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return True
+
+
+_known: dict[Same, Spotter] = {}
+"""Processors by provider: the SDK cannot remove a processor, so each provider gets one at most."""
+
+
+def spotter_of(provider: object) -> Spotter:
+    """Return the span processor of a provider, and add it at first use. A provider without an SDK takes none."""
+    found = _known.get(Same(provider))
+    if found is None:
+        found = _known[Same(provider)] = Spotter()
+        add = getattr(provider, "add_span_processor", None)
+        if add is not None:
+            add(found)
+    return found
+
+
+def _is_request(attributes: Any) -> bool:
+    if attributes.get(names.OPERATION) in _REQUESTS:
+        return True
+    return any(attributes.get(key) == value for key, value in _KINDS)
+
 
 _TOKENS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS)
 

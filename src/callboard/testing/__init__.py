@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from callboard.testing._tools import Recorder as Recorder
 
 _HOMES = {
-    "callboard.testing._actors": (
-        "ActorContract",
-        "kill_actor",
-        "killing",
-    ),
+    "callboard.testing._actors": ("ActorContract", "kill_actor", "killing"),
     "callboard.testing._clock": (
         "VIRTUAL_ASYNCIO",
         "Backend",
@@ -46,20 +42,9 @@ _HOMES = {
     ),
     "callboard.testing._engine": ("FakeEngine",),
     "callboard.testing._engine_contract": ("EngineContract",),
-    "callboard.testing._log": (
-        "Event",
-        "Kind",
-    ),
-    "callboard.testing._replies": (
-        "calls",
-        "tool_call",
-    ),
-    "callboard.testing._scripted_model": (
-        "Line",
-        "Reply",
-        "ScriptedModel",
-        "ScriptEndedError",
-    ),
+    "callboard.testing._log": ("Event", "Kind"),
+    "callboard.testing._replies": ("calls", "tool_call"),
+    "callboard.testing._scripted_model": ("Line", "Reply", "ScriptedModel", "ScriptEndedError"),
     "callboard.testing._tools": ("Recorder",),
 }
 """Names by module, imported at first use: a worker that runs a body of `EngineContract` must not import LangChain."""

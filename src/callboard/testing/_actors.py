@@ -8,12 +8,12 @@ from typing import Any, Literal
 import anyio
 
 from callboard.actors._actor import Actor, keeps_snapshots
+from callboard.actors._cell import cell_of
 from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, spec_of
 from callboard.actors._keyed import keyed
 from callboard.actors._life import Life
 from callboard.actors._message import Message
-from callboard.actors._reference import cell_of
-from callboard.actors._snapshot_store import InMemorySnapshots
+from callboard.actors._snapshots import InMemorySnapshots
 from callboard.actors._supervisor import Supervisor, running
 from callboard.exceptions import ActorDiedError
 from callboard.tools._node import ToolNode

@@ -1,31 +1,127 @@
 """LangChain tools made of the handlers of actors."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence, ValuesView
 from functools import partial
-from typing import Any, get_type_hints
+from types import FunctionType
+from typing import Any, Protocol, get_type_hints
 
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tools import BaseTool, StructuredTool
-from langchain_core.tools.base import _get_runnable_config_param
+from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langchain_core.tools.base import _get_runnable_config_param, _stringify
+from langgraph.types import Command
 
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._loops._current import current_loop
-from callboard._records._policies import CallContext, Engine, KeyFunction
+from callboard._records._policies import CallContext, Engine, KeyFunction, has_members_of
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
 from callboard.actors._actor_set import ActorSet, Lodging
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec, check_alone, check_grace, spec_of
-from callboard.actors._residents import Residents
+from callboard.actors._keyed import Residents
 from callboard.actors._snapshots import InThread
 from callboard.exceptions import ActorDiedError
-from callboard.tools._call_context import call_context
 from callboard.tools._handler_calls import IDEMPOTENT, HandlerCall
-from callboard.tools._lost_state import LostState, with_notice
 from callboard.tools._on_engine import portable, sendable
-from callboard.tools._toolkits import unpacked
 from callboard.tools._unknown_outcome import REPEATS
-from callboard.tools._vocabulary import ToolRuntime
+from callboard.tools._vocabulary import ToolRuntime, call_context
+
+# Toolkits: objects that contain tools, such as LangChain's toolkits or an open MCP server.
+
+
+class Toolkit(Protocol):
+    """Object that is no tool itself and contains tools."""
+
+    def get_tools(self) -> Sequence[BaseTool]:
+        """Return the present tools."""
+        ...
+
+
+_PLAIN = (StructuredTool, Tool, FunctionType)
+"""Usual types of tools. They are not tested for being a toolkit, which takes longer than everything else here."""
+
+
+def unpacked(given: Iterable[Any]) -> list[Any]:
+    """Return the tools given to a node, with each toolkit replaced by its tools."""
+    found: list[Any] = []
+    for one in given:
+        if one.__class__ not in _PLAIN and not isinstance(one, BaseTool) and has_members_of(Toolkit, one):
+            found += _tools_of(one)
+        else:
+            found.append(one)
+    return found
+
+
+def _tools_of(toolkit: Toolkit) -> Iterable[BaseTool]:
+    tools: object = toolkit.get_tools()
+    if isinstance(tools, (Sequence, ValuesView)) and not isinstance(tools, str):
+        return tools
+    if inspect.iscoroutine(tools):
+        tools.close()
+    raise TypeError(f"get_tools() of a toolkit returns a list of tools; that of {toolkit!r} returned {tools!r}")
+
+
+# Notices for the model about lost state of a restarted actor: once per conversation, with the next result.
+
+
+_KEPT = 4096
+"""Maximum number of remembered pairs of conversation and actor; the least recently used pair is forgotten first."""
+
+
+_TOLD = -1
+"""Marker in place of a state number: the model was told of the loss, so the next state is no news."""
+
+
+class LostState:
+    """State number of each actor that each conversation has seen last."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[Hashable, str, Hashable], int] = OrderedDict()
+
+    def of(self, conversation: Hashable, cell: Cell) -> str:
+        """Return the notice about an actor's restart; empty if the conversation knows its state or has seen none."""
+        seen = self._seen.get((conversation, cell.kind.__name__, cell.key))
+        if seen is None or seen == _TOLD or cell.state_since <= seen:
+            if seen != cell.state_since:
+                self.has_seen(conversation, cell)
+            return ""
+        what = "what it held since it was saved last" if keeps_snapshots(cell.kind) else "what it held"
+        return f"{cell.name} was restarted, and {what} is lost."
+
+    def has_seen(self, conversation: Hashable, cell: Cell) -> None:
+        """Record that a conversation knows the present state."""
+        self._note(conversation, cell, cell.state_since)
+
+    def is_told(self, conversation: Hashable, cell: Cell) -> None:
+        """Record that a conversation knows of the loss of the present state, whatever state follows."""
+        self._note(conversation, cell, _TOLD)
+
+    def _note(self, conversation: Hashable, cell: Cell, state: int) -> None:
+        key = (conversation, cell.kind.__name__, cell.key)
+        self._seen[key] = state
+        self._seen.move_to_end(key)
+        if len(self._seen) > _KEPT:
+            self._seen.popitem(last=False)
+
+
+def with_notice(result: Any, notice: str) -> Any:
+    """Return a result with the notice added for the model; `None` if the notice does not fit into it."""
+    if isinstance(result, Command) or (isinstance(result, (list, tuple)) and any(map(_is_no_content, result))):
+        return None
+    if isinstance(result, ToolMessage):
+        return result.model_copy(update={"content": with_notice(result.content, notice)})
+    if isinstance(result, list) and all(isinstance(one, (str, dict)) for one in result):
+        return [*result, {"type": "text", "text": notice}]
+    text = result if isinstance(result, str) else _stringify(result)
+    return f"{text}\n\n({notice})"
+
+
+def _is_no_content(one: object) -> bool:
+    """Return whether a value goes to the graph by itself, and is no content for the model."""
+    return isinstance(one, (Command, ToolMessage))
+
 
 _TAKES_MANY = (
     inspect.Parameter.POSITIONAL_ONLY,

@@ -1,17 +1,144 @@
 """LangChain callbacks for one tool run, on asyncio and on trio."""
 
-from typing import Any
+import inspect
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForToolRun, CallbackManager
+import anyio
+from langchain_core.callbacks import (
+    AsyncCallbackManager,
+    AsyncCallbackManagerForToolRun,
+    BaseCallbackHandler,
+    BaseRunManager,
+    CallbackManager,
+)
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.utils.uuid import uuid7
+from opentelemetry import context as spans
 
+from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import cleanup
-from callboard.tools._handlers import manager_of_run, tell
+from callboard._loops._entry_mode import from_sync
 from callboard.tools._plan import Plan
+
+# Dispatch of events to LangChain's callback handlers, on asyncio and on trio.
+#
+# langchain-core's own dispatcher needs asyncio. This one calls the same handlers with the same arguments in the same
+# order: inline handlers first, one by one in the caller's context, then the others concurrently.
+#
+# Context variables that a handler sets, such as the current span, are visible to the nested run as in LangChain. This
+# holds for inline handlers, and for all sync handlers if the run was entered from sync code.
+
+
+_log = logging.getLogger("callboard")
+_UNSET = object()
+
+Manager = TypeVar("Manager", bound=BaseRunManager)
+
+
+@contextmanager
+def own_span() -> Generator[None]:
+    """Restore the current OpenTelemetry span at the end of the block, whatever handlers have set.
+
+    A tracer that makes its span the current one may forget to restore the previous one, or fail to.
+    """
+    token = spans.attach(spans.get_current())
+    try:
+        yield
+    finally:
+        spans.detach(token)
+
+
+def manager_of_run(
+    kind: type[Manager], around: AsyncCallbackManager, run_id: UUID, more: Sequence[BaseCallbackHandler] = ()
+) -> Manager:
+    """Return LangChain's callback manager of one run, for code within the run; `more` adds handlers for nested runs."""
+    return kind(
+        run_id=run_id,
+        handlers=around.handlers,
+        inheritable_handlers=[*around.inheritable_handlers, *more] if more else around.inheritable_handlers,
+        parent_run_id=around.parent_run_id,
+        tags=around.tags,
+        inheritable_tags=around.inheritable_tags,
+        metadata=around.metadata,
+        inheritable_metadata=around.inheritable_metadata,
+    )
+
+
+async def tell(
+    handlers: Sequence[BaseCallbackHandler], event: str, ignored: str, /, *args: object, **kwargs: object
+) -> None:
+    """Dispatch an event to callback handlers, except those with a true attribute `ignored`.
+
+    `event` is the name of the handler method; the other arguments are those of the event.
+    """
+    wanting = [handler for handler in handlers if not getattr(handler, ignored)]
+    for handler in wanting:
+        if handler.run_inline:
+            await _tell_one(handler, event, args, kwargs)
+    others = [handler for handler in wanting if not handler.run_inline]
+    if len(others) == 1 or from_sync():
+        for handler in others:
+            await _tell_one(handler, event, args, kwargs)
+    elif others:
+        await _tell_together(others, event, args, kwargs)
+
+
+async def _tell_together(
+    handlers: Sequence[BaseCallbackHandler], event: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    errors: list[Exception] = []
+
+    async def tell_it(handler: BaseCallbackHandler) -> None:
+        try:
+            await _tell_one(handler, event, args, kwargs)
+        except Exception as exc:
+            errors.append(exc)
+
+    # Errors are collected, not raised in the tasks: one failing handler must not cancel the others.
+    async with anyio.create_task_group() as group:
+        for handler in handlers:
+            group.start_soon(tell_it, handler)
+    if errors:
+        raise errors[0]
+
+
+async def _tell_one(
+    handler: BaseCallbackHandler, event: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    method: Any = getattr(handler, event)
+    try:
+        if inspect.iscoroutinefunction(method):
+            # Async handlers are written for asyncio; on trio they run in a background asyncio loop.
+            await run_on_asyncio(partial(method, *args, **kwargs))
+        elif handler.run_inline:
+            method(*args, **kwargs)
+        elif from_sync():
+            await _in_thread_as_here(partial(method, *args, **kwargs))
+        else:
+            await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
+    except NotImplementedError as exc:
+        _log.warning("NotImplementedError in %s.%s callback: %r", type(handler).__name__, event, exc)
+    except Exception as exc:
+        _log.warning("Error in %s.%s callback: %r", type(handler).__name__, event, exc)
+        if handler.raise_error:
+            raise
+
+
+async def _in_thread_as_here(fn: Callable[[], object]) -> None:
+    """Run a function in a worker thread; copy the context variables that it sets back to this task."""
+    there = copy_context()
+    await anyio.to_thread.run_sync(partial(there.run, fn))
+    for variable, value in there.items():
+        if variable.get(_UNSET) is not value:
+            variable.set(value)
 
 
 def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:

@@ -9,8 +9,7 @@ from langchain_core.tools import BaseTool
 from callboard._calls._attempt import Attempt, own_attempt
 from callboard._calls._call import SupervisedCall, current_call, note
 from callboard.actors._actor import Handler
-from callboard.actors._cell import Cell
-from callboard.actors._reference import asked_by
+from callboard.actors._cell import Cell, asked_by
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._plan import Plan

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from callboard._calls._of_body import marked
+from callboard._calls._call_context import marked
 
 _SCRATCHPAD = "__pregel_scratchpad"
 

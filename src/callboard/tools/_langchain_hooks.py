@@ -14,7 +14,7 @@ from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware,
 from callboard._util._callers import level_of_user
 from callboard._util._suggestions import misspelt_in
 from callboard.exceptions import IgnoredHooksWarning
-from callboard.tools._call_output import with_entries
+from callboard.tools._results import with_entries
 from callboard.tools._vocabulary import ToolCallRequest
 
 _HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")

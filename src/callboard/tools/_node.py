@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
@@ -18,26 +18,28 @@ from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
-from callboard._records._reports import Drained
-from callboard._statistics import Statistics
+from callboard._records._reports import Drained, Statistics
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
+from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
+from callboard.tools._actor_tools import Toolkit
+from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
-from callboard.tools._input import InputKind, parse_input, reading
+from callboard.tools._input import InputKind, Requested, parse_input, reading
 from callboard.tools._ledger import Ledger
 from callboard.tools._many import ManyInputs
-from callboard.tools._node_setup import Setup
-from callboard.tools._overrides import Unbuilt, check_class, remember
 from callboard.tools._portions import in_portions
 from callboard.tools._results import output_in
-from callboard.tools._setup import Options, setup_of
+from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._subclassing import (
     Entries,
     Entry,
+    Unbuilt,
     beyond_entries,
+    check_class,
     entries_of,
     hear_sync_entry,
     hears_other,
@@ -47,12 +49,12 @@ from callboard.tools._subclassing import (
     one_call_middleware,
     own_injection,
     own_run,
+    remember,
     rest_of_call,
     rest_of_run,
     way_back,
 )
-from callboard.tools._tool_batch import ToolBatch
-from callboard.tools._toolkits import Toolkit
+from callboard.tools._tool_batch import Reports, ToolBatch
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 
 
@@ -397,3 +399,73 @@ LangGraphToolNode.register(ToolNode)
 def _given(**options: Any) -> dict[str, Any]:
     """Return the options that are not `None`; an override in a subclass need not accept the others."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+# Access to a tool node's inside, for an agent that runs the node's calls as its own tasks.
+#
+# No code outside of this package reads a private attribute of a `ToolNode`; it uses this class.
+
+
+class Workings:
+    """Inside of a tool node.
+
+    Args:
+        node: the node; later changes of it are visible.
+    """
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: ToolNode) -> None:
+        self._node = node
+
+    @property
+    def messages_key(self) -> str:
+        """Key of the messages in a state."""
+        return self._node._setup.messages_key
+
+    @property
+    def entries(self) -> Entries | None:
+        """A subclass's overrides around a whole run; `None` if there are none."""
+        return self._node._entries()
+
+    @property
+    def actors(self) -> ActorSet:
+        """Actors among the tools, and their sessions."""
+        return self._node._setup.actors
+
+    @property
+    def needs_checkpointer(self) -> list[str]:
+        """Names of the middleware that would lose its questions without a checkpointer."""
+        given = self._node._options.middleware
+        return [type(one).__name__ for one in given if getattr(one, "needs_checkpointer", False) is True]
+
+    @property
+    def grace(self) -> float:
+        """Seconds of clean-up after a cancel, for all calls together."""
+        return self._node._setup.supervision.grace
+
+    def tool(self, name: str) -> BaseTool | None:
+        """Return a tool by its name; `None` if there is none."""
+        return self._node.tools_by_name.get(name)
+
+    def policy(self, call: ToolCall) -> CallPolicy:
+        """Return the policy that applies to a call."""
+        return self._node._setup.supervision.terms(call).policy
+
+    async def batch(
+        self,
+        requested: Requested,
+        config: RunnableConfig,
+        *,
+        records: Mapping[str, CallRecord],
+        answers: Mapping[str, Any],
+        namespaces: Mapping[str, str] | None,
+        **reports: Unpack[Reports],
+    ) -> ToolBatch:
+        """Return a prepared batch. The caller stores its records.
+
+        `records`, `answers` and `namespaces` are those of an earlier run; without namespaces, the config determines
+        them.
+        """
+        ledger = partial(Ledger, records=records, answers=answers or None, namespaces=namespaces)
+        return await ToolBatch(self._node._setup, requested, config, ledger, **reports).prepare()

@@ -11,7 +11,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from callboard._calls._attempt import own_attempt
 from callboard._calls._call import SupervisedCall, current_call, note
-from callboard._calls._of_body import BodyRaisedError
+from callboard._calls._call_context import BodyRaisedError
 from callboard._records._policies import Body, Engine
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._engine_code import grace_there

@@ -26,7 +26,7 @@ from callboard._records._policies import (
     check_on_unknown,
     check_seconds,
 )
-from callboard._statistics import Statistics
+from callboard._records._reports import Statistics
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallTimeoutError, DeadlineExceededError
 from callboard.tools._errors import Judge, error_message

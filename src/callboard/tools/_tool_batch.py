@@ -1,9 +1,10 @@
 """Run of the calls of one AIMessage, from tool calls to messages."""
 
-from collections.abc import Awaitable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, TypedDict, Unpack, cast
 
 from anyio.lowlevel import checkpoint
 from langchain_core.callbacks import AsyncCallbackManager
@@ -12,6 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
+from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
 from callboard._calls._attempt import Attempt
@@ -20,29 +22,98 @@ from callboard._calls._call import SupervisedCall, Terms
 from callboard._calls._context import Surroundings, surroundings
 from callboard._calls._limits import NoKeyError
 from callboard._calls._observers import current_mark
-from callboard._langgraph import config_for_calls, read_state, runtime_of
+from callboard._calls._progress import OnProgress, Progress
+from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runtime_of
 from callboard._records._events import RunInfo
+from callboard._records._policies import ToolCallLike
 from callboard.tools._bounds import Refusal, admission
-from callboard.tools._call_context import call_context, context_of
-from callboard.tools._call_output import Output
+from callboard.tools._call_record import CallRecord, naming
 from callboard.tools._callbacks import manager_for
-from callboard.tools._chain import Chain
+from callboard.tools._chain import Chain, Middleware
 from callboard.tools._claims import claims_of, is_claimed
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, left_of
-from callboard.tools._interrupted import CallsInterrupted
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
-from callboard.tools._keys import naming
-from callboard.tools._ledger import MakesLedger
-from callboard.tools._node_setup import Setup
+from callboard.tools._ledger import CallsInterrupted, Ledger, MakesLedger
 from callboard.tools._plan import Plan
 from callboard.tools._portions import in_portions
-from callboard.tools._progress_chunks import chunks_for
-from callboard.tools._reports import Reports
-from callboard.tools._results import ResultRules
+from callboard.tools._results import Output, ResultRules
+from callboard.tools._setup import Setup
 from callboard.tools._subclassing import untouched
 from callboard.tools._supervision import OnFailure, limiters_of_run
-from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
+from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
+
+# Progress of a node's calls in the stream of the graph around the node.
+
+
+_log = logging.getLogger("callboard")
+
+
+class ProgressChunks:
+    """Writes progress to a graph's stream, and sends heartbeats for a node with an idle timeout.
+
+    An error of the stream is logged once, and does not affect the call.
+
+    Args:
+        runtime: LangGraph's runtime of the node.
+    """
+
+    __slots__ = ("_failed", "_runtime")
+
+    def __init__(self, runtime: Runtime[Any]) -> None:
+        self._runtime = runtime
+        self._failed = False
+
+    def __call__(self, call: ToolCallLike, progress: Progress) -> None:
+        """Write one progress report of a call to the stream."""
+        about = {"type": "progress", "tool": call["name"], "tool_call_id": call.get("id")}
+        try:
+            self._runtime.stream_writer({**about, **progress._asdict()})
+            self._runtime.heartbeat()
+        except Exception:
+            # Progress is only advice: a broken stream must not fail a call with an effect of its own.
+            if not self._failed:
+                self._failed = True
+                _log.exception("the stream of a graph could not be told of the progress of a call")
+
+
+def chunks_for(runtime: Runtime[Any]) -> OnProgress | None:
+    """Return the receiver of progress within a graph; `None` outside of graphs."""
+    return None if runtime is NO_RUNTIME else ProgressChunks(runtime)
+
+
+# Callbacks for the caller of a batch, about its calls while they run.
+
+
+OnClaim = Callable[[str, CallRecord], Awaitable[None]]
+"""Callback with the key and record of a call just before its body starts."""
+OnAsk = Callable[[str, CallRecord], Awaitable[None]]
+"""Callback with the key and record of a call that asks a question."""
+OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
+"""Callback with the key of a call, the call and its output."""
+
+CallBody = Callable[[RunnableConfig | None], Awaitable[Output]]
+"""Function that runs one call, with a config of its own or with the batch's."""
+Around = Callable[[Ledger, int, CallBody], Awaitable[Output]]
+"""Wrapper of one call: takes the ledger of the batch, the call's index, and the function that runs it."""
+
+
+class Reports(TypedDict, total=False):
+    """Callbacks and wrappers that the caller of a batch supplies."""
+
+    on_finish: OnFinish
+    """Called with each result as soon as it exists, before the next step can depend on it."""
+    on_claim: OnClaim | None
+    """Called for each call that must not run twice, before its body starts."""
+    claims_only_said: bool
+    """`True` to call `on_claim` only for calls whose policy sets `on_unknown`."""
+    on_ask: OnAsk
+    """Called for each question of a call, when it is asked."""
+    around: Around | None
+    """Runs each call, for a caller that observes the call from its beginning to its end."""
+    entries: Middleware | None
+    """The node's own `invoke` or `ainvoke` override as a middleware around each call, if each call is a task of its
+    own."""
 
 
 class ToolBatch:

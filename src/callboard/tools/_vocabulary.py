@@ -4,6 +4,9 @@ They are LangGraph's own objects, not copies. Tools, handlers and middleware wri
 `isinstance` gives the same result in both packages.
 """
 
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
 from langgraph.prebuilt import ToolCallTransformer
 from langgraph.prebuilt.tool_node import (
     INVALID_TOOL_NAME_ERROR_TEMPLATE,
@@ -20,6 +23,9 @@ from langgraph.prebuilt.tool_node import (
     ToolRuntime,
     msg_content_output,
 )
+from typing_extensions import TypedDict
+
+from callboard._records._policies import CallContext
 
 __all__ = [
     "INVALID_TOOL_NAME_ERROR_TEMPLATE",
@@ -37,3 +43,64 @@ __all__ = [
     "ToolRuntime",
     "msg_content_output",
 ]
+
+
+# Request and answer formats for a tool that asks a person; LangGraph's agent inbox uses the same.
+
+
+class HumanInterruptConfig(TypedDict):
+    """Answers that a request allows."""
+
+    allow_ignore: bool
+    """Allow to skip the step."""
+    allow_respond: bool
+    """Allow an answer with text instead of the action."""
+    allow_edit: bool
+    """Allow a change of the action or its arguments."""
+    allow_accept: bool
+    """Allow the action as it is."""
+
+
+class ActionRequest(TypedDict):
+    """Action that waits for a person's answer."""
+
+    action: str
+    """Name of the action, such as a tool's name."""
+    args: dict[str, Any]
+    """Arguments of the action."""
+
+
+class HumanInterrupt(TypedDict):
+    """Argument of `interrupt()`, usually as the only element of a list."""
+
+    action_request: ActionRequest
+    config: HumanInterruptConfig
+    description: str | None
+    """Information for the person who answers."""
+
+
+class HumanResponse(TypedDict):
+    """Answer of a person to a `HumanInterrupt`."""
+
+    type: Literal["accept", "ignore", "response", "edit"]
+    args: str | ActionRequest | None
+    """`None` to accept or ignore, a text for a response, the changed request for an edit."""
+
+
+# Context of a call for key functions: config, state and context of the run.
+
+
+def context_of(request: ToolCallRequest) -> CallContext:
+    """Return the context of a request for key functions: the tool's own view, with changes by middleware."""
+    runtime = request.runtime
+    return call_context(runtime.config, runtime.state, runtime.context)
+
+
+def call_context(config: object, state: object, context: object) -> CallContext:
+    """Return the context for key functions.
+
+    Tools get an empty dict where there is no state; key functions get `None`.
+    """
+    return CallContext(
+        cast("Mapping[str, Any]", config), None if isinstance(state, dict) and not state else state, context
+    )

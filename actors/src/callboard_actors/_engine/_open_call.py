@@ -1,16 +1,16 @@
 """Call sent to a worker, on the agent's side: its events, its reply, or the reason why there is no reply."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import anyio
 
-from callboard.extend import Body, EngineError, deliver
+from callboard.extend import Body, EngineError, NonsenseError, deliver
 from callboard_actors._engine import _frames as inner
-from callboard_actors._engine._frames import GarbageError
+from callboard_actors._engine._frames import GarbageError, told_by
 from callboard_actors._engine._plain_codec import opener
 from callboard_actors._engine._wire import REPLIES, Header, Kind, from_json
-from callboard_actors.process._held_worker import hand_on
 
 _WORDS: Final = 1_000
 """Undelivered events kept for one call; when there are more, the oldest are dropped."""
@@ -100,3 +100,12 @@ def _ended(said: bytearray, body: Body) -> EngineError:
 def _error(body: Body, ended: Literal["unknown", "unavailable"], reason: str, *, recurs: bool = False) -> EngineError:
     kind = NotBegunError if ended == "unavailable" else EngineError
     return kind(body.title, body.call_id, reason, ended=ended, recurs=recurs)
+
+
+def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
+    """Decode an event of a call and deliver it; raise `GarbageError` if it is invalid."""
+    told = told_by(said)
+    try:
+        deliver(told)
+    except NonsenseError as error:  # only this one: another ValueError may come from an observer
+        raise GarbageError(str(error)) from error

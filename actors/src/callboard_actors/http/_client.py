@@ -5,6 +5,7 @@ import os
 import ssl
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -13,21 +14,39 @@ from urllib.parse import urlsplit
 import anyio
 import httpx2
 
-from callboard import Backoff, Limit
+from callboard import Backoff, Limit, idempotency_key
 from callboard.limits import Places
 from callboard.web import Resolver, system_resolver
 from callboard_actors.http._body import Store
 from callboard_actors.http._errors import HttpError, UrlRefusedError
-from callboard_actors.http._keys import with_key
 from callboard_actors.http._options import check_headers, check_numbers, check_parts, hosts_of, own_headers, proxy_of
 from callboard_actors.http._page import Page
 from callboard_actors.http._repeat import Repeats
-from callboard_actors.http._request import Request, origin_of, redirect_of
+from callboard_actors.http._request import IDEMPOTENT, KEY_HEADER, Request, origin_of, redirect_of
 from callboard_actors.http._robots import MOST as MOST_ROBOTS
 from callboard_actors.http._robots import Robots
 from callboard_actors.http._rules import rules_of
 from callboard_actors.http._time import Allowance
 from callboard_actors.http._wire import Wire
+
+# Idempotency keys of requests, by which a server recognises a repetition.
+
+
+def with_key(request: Request) -> Request:
+    """Return the request with an Idempotency-Key, if it needs one, has none, and is made within a call.
+
+    The key is the same each time that the call makes this request, also after a crash. Another request has another key.
+    """
+    if request.method in IDEMPOTENT or request.has_key:
+        return request
+    try:
+        call = idempotency_key()
+    except (RuntimeError, ValueError):  # outside of a call, or in a call for which no key can be made
+        return request
+    parts = (call, request.method, request.url)
+    digest = sha256(b"\0".join([*(part.encode() for part in parts), request.content or b""])).hexdigest()
+    return replace(request, headers={**request.headers, KEY_HEADER: digest})
+
 
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 PER_HOST = Limit(concurrency=8)

@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
-from mcp_types import INVALID_REQUEST, CallToolResult, Tool, ToolListChangedNotification
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import (
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    CallToolResult,
+    InputRequiredResult,
+    InputResponses,
+    Tool,
+    ToolListChangedNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -27,8 +36,67 @@ from callboard_actors.mcp._listing import EndlessListError, list_tools, repeated
 from callboard_actors.mcp._output_schemas import OutputSchemas
 from callboard_actors.mcp._plan import Plan
 from callboard_actors.mcp._questions import Questions
-from callboard_actors.mcp._requests import ToolRequests
 from callboard_actors.mcp._signs import log_message, meta_of_call, told_progress
+
+# Requests of one tool call: the first one, and further ones with the values that the server asked for.
+
+
+class ToolRequests:
+    """Sender of the requests of one call.
+
+    Args:
+        client: connected client of the SDK.
+        tool: name of the tool.
+        arguments: arguments of the call.
+        relist: lists the tools again; their schemas define headers of the requests.
+        on_progress: receives the server's progress.
+        meta: `_meta` of each request.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        relist: Callable[[], Awaitable[object]],
+        on_progress: ProgressFnT | None = None,
+        meta: Any = None,
+    ) -> None:
+        self._tool = tool
+        self._relist = relist
+        self._send = partial(
+            client.session.call_tool,
+            tool,
+            arguments,
+            progress_callback=on_progress,
+            meta=meta,
+            allow_input_required=True,
+        )
+
+    async def __call__(
+        self, responses: InputResponses | None, state: str | None, /
+    ) -> CallToolResult | InputRequiredResult:
+        """Send a request, with the values that the server asked for in the last response.
+
+        Raises:
+            MCPError: if the server refuses it, or cannot be reached.
+            McpToolError: if the response is no valid result.
+        """
+        send = partial(self._send, input_responses=responses, request_state=state)
+        try:
+            try:
+                return await send()
+            except MCPError as error:
+                if error.code != HEADER_MISMATCH:
+                    raise
+            # The tool's schema has changed since it was listed. The server has refused the request because of its
+            # headers, so sending it again cannot run the tool twice.
+            await self._relist()
+            return await send()
+        except (ValidationError, RuntimeError) as error:
+            raise McpToolError(f"The server's answer is no result of the tool {self._tool!r}: {error}") from error
+
 
 for _late in ("jsonschema", "referencing.exceptions"):
     import_module(_late)  # otherwise the SDK imports them within the first call, which blocks the event loop

@@ -1,9 +1,14 @@
 """Answers to a server's requests: by a person through an interrupt, a function, a model, or a refusal."""
 
 import logging
+import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
+from uuid import uuid4
 
 import anyio
 from anyio.abc import TaskGroup
@@ -23,9 +28,12 @@ from mcp_types import (
     ElicitResult,
     ErrorData,
     InputRequest,
+    InputRequiredResult,
     InputResponse,
+    InputResponses,
     ListRootsResult,
 )
+from pydantic import TypeAdapter
 
 from callboard import ActorDiedError, agent_model, answered_question, can_ask
 from callboard_actors.mcp._content import McpToolError
@@ -37,11 +45,248 @@ from callboard_actors.mcp._elicitation import (
     question_of,
     result_of,
 )
-from callboard_actors.mcp._held import HeldCall, asks
-from callboard_actors.mcp._rounds import EndlessRoundsError, Round, Send, to_the_end
 from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError, no_model
 
+# Calls to servers of 2026, in rounds: a server may answer with requests, and the call is repeated with the answers.
+#
+# The server's memory of earlier rounds is in its `requestState`. The question to a person contains it. So the call can
+# continue in any process in which the answer arrives.
+
+
+MAX_ROUNDS = 10
+"""Maximum consecutive rounds without a person; more are taken for an endless loop of the server."""
+_PAUSE = 0.05
+"""First pause in seconds before a round in which the server only needs time; doubled each time."""
+_LONGEST_PAUSE = 0.25
+"""Maximum of that pause in seconds."""
+
+_REQUESTS: TypeAdapter[dict[str, InputRequest]] = TypeAdapter(dict[str, InputRequest])
+_RESPONSES: TypeAdapter[dict[str, InputResponse]] = TypeAdapter(dict[str, InputResponse])
+
+
+class Send(Protocol):
+    """Function that sends the call, with answers to the server's requests."""
+
+    def __call__(
+        self, responses: InputResponses | None, state: str | None, /
+    ) -> Awaitable[CallToolResult | InputRequiredResult]: ...
+
+
+class Respond(Protocol):
+    """Function that answers a request; `continuation` is stored with the question if a person must be asked."""
+
+    def __call__(self, request: InputRequest, continuation: dict[str, Any], /) -> Awaitable[InputResponse]: ...
+
+
+class EndlessRoundsError(Exception):
+    """Raised if a server keeps asking."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the server has asked for more in {MAX_ROUNDS} rounds, one after the other")
+
+
+@dataclass(slots=True)
+class Round:
+    """Requests of a server in one response, and the answers so far."""
+
+    requests: Mapping[str, InputRequest]
+    state: str | None
+    responses: dict[str, InputResponse] = field(default_factory=dict[str, InputResponse])
+
+    @classmethod
+    def of(cls, result: InputRequiredResult) -> "Round":
+        """Return the round of a response. Requests to a person come first: an interrupt repeats all earlier work."""
+        requests = result.input_requests or {}
+        by_person = sorted(requests.items(), key=lambda item: not isinstance(item[1], ElicitRequest))
+        return cls(dict(by_person), result.request_state)
+
+    @classmethod
+    def resumed(cls, continuation: Mapping[str, Any], answer: ElicitResult) -> "Round":
+        """Return the round in which a person was asked, completed with the answer."""
+        responses = _RESPONSES.validate_python(continuation["responses"])
+        responses[continuation["asking"]] = answer
+        return cls(_REQUESTS.validate_python(continuation["requests"]), continuation["state"], responses)
+
+    def continuation(self, asking: str) -> dict[str, Any]:
+        """Return the round as plain data, with which it continues after the answer to `asking`."""
+        dumped: dict[str, Any] = {"by_alias": True, "mode": "json", "exclude_none": True}
+        return {
+            "state": self.state,
+            "requests": _REQUESTS.dump_python(dict(self.requests), **dumped),
+            "responses": _RESPONSES.dump_python(self.responses, **dumped),
+            "asking": asking,
+        }
+
+    async def complete(self, respond: Respond) -> InputResponses | None:
+        """Answer all open requests."""
+        for key, request in self.requests.items():
+            if key not in self.responses:
+                self.responses[key] = await respond(request, self.continuation(key))
+        return self.responses or None
+
+
+async def to_the_end(send: Send, respond: Respond, begun: Round | None) -> CallToolResult:
+    """Make a call, round after round.
+
+    `begun` is the round in which a person was asked, or `None` for a new call. Raise `EndlessRoundsError` after too
+    many rounds.
+    """
+    pause = _PAUSE
+    result = await (send(None, None) if begun is None else send(await begun.complete(respond), begun.state))
+    for _ in range(MAX_ROUNDS):
+        if isinstance(result, CallToolResult):
+            return result
+        this = Round.of(result)
+        if not this.requests:
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        result = await send(await this.complete(respond), this.state)
+    if isinstance(result, CallToolResult):
+        return result
+    raise EndlessRoundsError
+
+
+# Open calls to servers of 2025, which ask questions during a call; the call stays open until a person answers.
+
+
 _log = logging.getLogger("callboard")
+
+asks: ContextVar["HeldCall | None"] = ContextVar("callboard_mcp_call", default=None)
+"""Call to which a server's request belongs. Over HTTP the request arrives with the context of its call; over stdio it
+does not."""
+
+
+class Asked:
+    """Question of a server, and later its answer."""
+
+    def __init__(self, params: ElicitRequestParams) -> None:
+        self.params = params
+        self._answered = anyio.Event()
+        self._answer: ElicitResult | None = None
+
+    def answer(self, answer: ElicitResult) -> None:
+        """Deliver the answer to the waiting request of the server."""
+        self._answer = answer
+        self._answered.set()
+
+    async def until_answered(self) -> ElicitResult:
+        """Wait for the answer."""
+        await self._answered.wait()
+        assert self._answer is not None
+        return self._answer
+
+
+class HeldCall:
+    """Call that runs in a task of the connection's actor, independent of the tasks that wait for it.
+
+    Args:
+        tool: name of the tool.
+        name: digest that distinguishes the call from others of the same body.
+        conversation: conversation of the call; its questions are shown only there.
+        send: makes the call.
+        may_ask: whether a person can be asked.
+        model: model of the calling agent, if known.
+    """
+
+    def __init__(
+        self,
+        tool: str,
+        name: str,
+        conversation: object,
+        send: Callable[[], Awaitable[CallToolResult]],
+        *,
+        may_ask: bool,
+        model: BaseChatModel | None = None,
+    ) -> None:
+        self.token = uuid4().hex
+        self.tool = tool
+        self.name = name
+        self.conversation = conversation
+        self.may_ask = may_ask
+        self.model = model
+        self._send = send
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+        self._news = anyio.Event()
+        self._resumed = anyio.Event()
+        self._asked: deque[Asked] = deque()
+        self._result: CallToolResult | None = None
+        self._error: Exception | None = None
+
+    async def run(self) -> None:
+        """Run the call to its end; errors are kept for `result()`."""
+        # Set in this task: the SDK copies the context into requests of the server that arrive for this call.
+        asks.set(self)
+        try:
+            with self._scope:
+                self._result = await self._send()
+        except Exception as error:
+            self._error = error
+        finally:
+            # Also if the actor is cancelled; otherwise waiting callers would never wake up.
+            self._ended.set()
+            self._news.set()
+
+    @property
+    def question(self) -> Asked | None:
+        """Oldest open question, or `None`; questions are answered one after the other."""
+        return self._asked[0] if self._asked else None
+
+    async def until_news(self) -> Asked | None:
+        """Wait until the server asks, or the call ends; return the question, if any."""
+        while self.question is None and not self._ended.is_set():
+            await self._news.wait()
+            # After the end the event stays set, so that no later wait can block.
+            if not self._ended.is_set():
+                self._news = anyio.Event()
+        return self.question
+
+    def result(self) -> CallToolResult | None:
+        """Return the result, or raise the error of the call; `None` if the call was cancelled before its end."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    async def ask(self, params: ElicitRequestParams) -> ElicitResult:
+        """Add a question, and wait for its answer."""
+        asked = Asked(params)
+        self._asked.append(asked)
+        self._news.set()
+        try:
+            return await asked.until_answered()
+        finally:
+            if asked in self._asked:  # cancelled, because the server has withdrawn the question
+                self._asked.remove(asked)
+
+    def answer(self, answer: ElicitResult) -> None:
+        """Answer the open question; there may be none left, if the server has withdrawn it."""
+        if self._asked:
+            self._asked.popleft().answer(answer)
+        else:
+            _log.info("The server has not waited for the answer to what its tool %r asked.", self.tool)
+
+    def hold(self, seconds: float) -> None:
+        """Cancel the call unless somebody returns with an answer within `seconds`."""
+        self._resumed = anyio.Event()
+        self._scope.deadline = anyio.current_time() + seconds
+
+    def go_on(self) -> None:
+        """Remove the time limit of the call, because its caller has returned."""
+        self._scope.deadline = math.inf
+        self._resumed.set()
+
+    async def until_fetched(self) -> None:
+        """Wait until a caller returns for the result, at most until the time limit."""
+        with anyio.CancelScope(deadline=self._scope.deadline):
+            await self._resumed.wait()
+
+    async def end(self) -> None:
+        """Cancel the call and wait for its end, so that the server is notified."""
+        self._scope.cancel()
+        # Shielded: the caller is usually being cancelled, and the SDK needs time to send its notification.
+        with anyio.CancelScope(shield=True):
+            await self._ended.wait()
+
 
 OnElicit = Callable[[ElicitRequestParams], Awaitable[ElicitResult]]
 """Function that answers instead of a person."""

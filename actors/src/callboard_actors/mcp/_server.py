@@ -1,11 +1,14 @@
 """`McpServer`: tools of an MCP server, shared by any number of agents."""
 
 import logging
+from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -13,19 +16,142 @@ from langchain_core.tools import BaseTool
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, EngineError, Keyed, child, keyed
 from callboard_actors._util._extras import needs
-from callboard_actors.mcp._library import Library, T
-from callboard_actors.mcp._memory import SeenSessions
-from callboard_actors.mcp._options import check_options
 from callboard_actors.mcp._targets import target_of
 
 if TYPE_CHECKING:
+    from langchain_core.documents.base import Blob
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, HumanMessage
     from mcp import Client
-    from mcp_types import CallToolResult, LoggingLevel, Tool
+    from mcp_types import CallToolResult, LoggingLevel, Prompt, Resource, ResourceTemplate, Tool
 
     from callboard_actors.mcp._connection import Answer, Connection
     from callboard_actors.mcp._plan import Headers
     from callboard_actors.mcp._questions import OnElicit
+
+
+# Resources and prompts of a server.
+
+
+T = TypeVar("T")
+
+
+class Library(ABC):
+    """Reader of a server's resources and prompts. Reading has no effects, so it is repeated after a lost connection."""
+
+    @abstractmethod
+    async def _use(self, what: str, work: "Callable[[Client], Awaitable[T]]", key: Hashable) -> T:
+        """Run a read-only operation with a connection."""
+
+    async def list_resources(self, *, key: Hashable = None) -> "list[Resource]":
+        """List the resources, as the protocol describes them.
+
+        Args:
+            key: the key of the connection to use, if there is one for each key.
+
+        Raises:
+            ActorGoneError: if there is no connection.
+            McpToolError: if the server has no resources, or refuses the request.
+        """
+        from callboard_actors.mcp._reading import list_resources
+
+        return await self._use("list_resources", list_resources, key)
+
+    async def list_resource_templates(self, *, key: Hashable = None) -> "list[ResourceTemplate]":
+        """List the URI templates of further resources; argument and errors are those of `list_resources`."""
+        from callboard_actors.mcp._reading import list_templates
+
+        return await self._use("list_resource_templates", list_templates, key)
+
+    async def read_resource(self, uri: str, *, key: Hashable = None) -> "list[Blob]":
+        """Read a resource as LangChain's blobs, with the URI in their metadata.
+
+        Args:
+            uri: the URI of the resource.
+            key: as for `list_resources`, which also lists the errors.
+        """
+        from callboard_actors.mcp._reading import as_blob, read
+
+        contents = await self._use("read_resource", partial(read, uri=uri), key)
+        return [as_blob(one) for one in contents]
+
+    async def list_prompts(self, *, key: Hashable = None) -> "list[Prompt]":
+        """List the prompts, as the protocol describes them; argument and errors are those of `list_resources`."""
+        from callboard_actors.mcp._reading import list_prompts
+
+        return await self._use("list_prompts", list_prompts, key)
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
+    ) -> "list[HumanMessage | AIMessage]":
+        """Fill in a prompt and return its messages, with which a conversation can begin.
+
+        Args:
+            name: the name of the prompt.
+            arguments: values for the prompt's arguments; converted to text, as the protocol requires.
+            key: as for `list_resources`, which also lists the errors.
+        """
+        from callboard_actors.mcp._reading import fill_in, prompt_message
+
+        messages = await self._use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}), key)
+        return [prompt_message(one) for one in messages]
+
+
+# Last session that each conversation used, so that a lost session is reported once.
+
+
+_KEPT = 4096
+"""Maximum number of remembered conversations; the least recently used is forgotten."""
+
+
+class SeenSessions:
+    """Last session of a server that each conversation has seen."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[Hashable, int | None] = OrderedDict()
+
+    def is_news(self, conversation: Hashable, session: int) -> bool:
+        """Return whether a conversation used another session before and has not been told of its loss.
+
+        Args:
+            conversation: key of the conversation.
+            session: number of the session that answered; 0 if the server keeps no state between calls.
+        """
+        if not session:
+            return False
+        before = self._seen.get(conversation)
+        self._note(conversation, session)
+        return before is not None and before != session
+
+    def is_told(self, conversation: Hashable) -> None:
+        """Note that a conversation was told of the loss, so that the next session is no news."""
+        self._note(conversation, None)
+
+    def _note(self, conversation: Hashable, session: int | None) -> None:
+        self._seen[conversation] = session
+        self._seen.move_to_end(conversation)
+        if len(self._seen) > _KEPT:
+            self._seen.popitem(last=False)
+
+
+# Checks of `McpServer` options.
+
+
+def check_options(name: object, prefix: object, key: object, of_keys: Mapping[str, object]) -> None:
+    """Raise `TypeError` for options of a wrong type, and `ValueError` for options that have no effect.
+
+    `of_keys` has the options that need a `key` function.
+    """
+    if name is not None and (not isinstance(name, str) or not name):
+        raise TypeError(f"McpServer(name=...) is a text, got {name!r}")
+    if not isinstance(prefix, str):
+        raise TypeError(f"McpServer(prefix=...) is a text, such as 'files_'; got {prefix!r}")
+    if key is not None and not callable(key):
+        raise TypeError(f"McpServer(key=...) is a function of a run's config, got {key!r}")
+    for option, value in of_keys.items():
+        if key is None and value is not None:
+            raise ValueError(f"McpServer({option}={value!r}) is for connections by key; say key=..., or leave it out")
+
 
 _log = logging.getLogger("callboard")
 

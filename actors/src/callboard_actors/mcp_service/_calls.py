@@ -1,6 +1,12 @@
 """Handling of `tools/call`: run the call, ask the client's user if needed, and answer, in all protocol versions."""
 
-from typing import Final
+import math
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 from mcp import MCPError, types
@@ -10,9 +16,181 @@ from pydantic import ValidationError
 
 from callboard_actors.mcp_service._callers import Caller, Context, caller_of
 from callboard_actors.mcp_service._course import Course, Filled, Outcome, forms
-from callboard_actors.mcp_service._open_questions import OpenQuestions, Waiting
-from callboard_actors.mcp_service._progress import telling
 from callboard_actors.mcp_service._work import Asking, Offer, Tell
+
+# Calls that wait for a person between two requests of a client, for protocol versions since 2026-07-28.
+
+
+MOST: Final = 1000
+"""Limit of waiting calls of all clients."""
+MOST_OF_ONE: Final = 100
+"""Limit of waiting calls of one client."""
+PATIENCE: Final = 3600.0
+"""Seconds that a call waits for its answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Call that waits for a person, with its open questions."""
+
+    caller: Caller
+    name: str
+    arguments: dict[str, Any]
+    course: Course
+    asking: Asking
+    until: float = math.inf
+
+
+class OpenQuestions:
+    """Waiting calls by a secret state, which only the asked client knows. Each can be taken once, so none runs twice.
+
+    Above the limit per client, the client's oldest call is dropped. Above the limit of all clients, the oldest call
+    of the client with the most calls is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, Waiting] = OrderedDict()
+        self._of_owners: Counter[tuple[str, str]] = Counter()
+        """Number of waiting calls per client: ("principal", identity), or the peer's address and port."""
+
+    async def keep(self, waiting: Waiting) -> str:
+        """Store a call, and return its secret state."""
+        # There is no timer: expired calls are dropped here, or refused by `take`.
+        for state in [state for state, one in self._waiting.items() if one.until <= anyio.current_time()]:
+            await self._forget(state)
+        owner = waiting.caller.owner
+        # No await between insertion and count: `_forget` may wait, and other calls may be stored meanwhile.
+        state = secrets.token_urlsafe(32)
+        self._waiting[state] = replace(waiting, until=anyio.current_time() + PATIENCE)
+        self._of_owners[owner] += 1
+        while self._of_owners[owner] > MOST_OF_ONE:
+            await self._forget(self._oldest_of(owner))
+        while len(self._waiting) > MOST:
+            await self._forget(self._oldest_of(self._largest()))
+        return state
+
+    def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> Waiting | None:
+        """Remove and return a waiting call; `None` if it is unknown, expired, or of another client or request."""
+        found = self._waiting.get(state)
+        # The state is not enough: it must not continue a call of another client, or with other arguments.
+        if found is None or (found.caller.principal, found.name, found.arguments) != (
+            caller.principal,
+            name,
+            arguments,
+        ):
+            return None
+        self._pop(state)
+        return found if found.until > anyio.current_time() else None
+
+    async def close(self) -> None:
+        """Drop all waiting calls."""
+        while self._waiting:
+            await self._forget(next(iter(self._waiting)))
+
+    async def _forget(self, state: str) -> None:
+        if (found := self._pop(state)) is not None:
+            await found.course.work.forget()
+
+    def _pop(self, state: str) -> Waiting | None:
+        if (found := self._waiting.pop(state, None)) is not None:
+            owner = found.caller.owner
+            self._of_owners[owner] -= 1
+            if not self._of_owners[owner]:
+                del self._of_owners[owner]
+        return found
+
+    def _oldest_of(self, owner: tuple[str, str]) -> str:
+        return next(state for state, one in self._waiting.items() if one.caller.owner == owner)
+
+    def _largest(self) -> tuple[str, str]:
+        """Return the client with the most calls, at the address with the most calls in total."""
+        # By address first: a client must not evade the limit by opening many connections.
+        of_hosts: Counter[tuple[str, str]] = Counter()
+        for (host, name), count in self._of_owners.items():
+            of_hosts[_group(host, name)] += count
+        return max(self._of_owners, key=lambda owner: (of_hosts[_group(*owner)], self._of_owners[owner]))
+
+
+def _group(host: str, name: str) -> tuple[str, str]:
+    """Return the group for the limit of all clients: an authenticated client, or all connections of an address."""
+    return (host, name) if host == "principal" else (host, "")
+
+
+# Progress notifications of a call for its client.
+
+
+_STEP: Final = 1e-6
+"""Smallest step of a progress number, as a fraction of the total."""
+
+
+class Report(NamedTuple):
+    """Progress of a call, as sent to the client."""
+
+    progress: float
+    total: float | None
+    message: str | None
+
+
+class TellsProgress(Protocol):
+    """Session of a request; it sends progress only if the client asked for it."""
+
+    async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Send the progress of the request to the client."""
+        ...
+
+
+class Rising:
+    """Source of reports with strictly rising numbers, as the protocol requires. Tools may report no numbers."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._total: float | None = None
+
+    def report(self, message: object, done: object = None, total: object = None) -> Report:
+        """Return the next report; its number is higher than the last one."""
+        # If `done` is missing or did not rise, the number rises by one, or by a millionth of the last known total.
+        if isinstance(total, (int, float)):
+            self._total = float(total)
+        self._last = self._next(done)
+        return Report(self._last, self._total, message if isinstance(message, str) and message else None)
+
+    def _next(self, done: object) -> float:
+        if isinstance(done, (int, float)) and done >= 0 and (self._last is None or done > self._last):
+            return float(done)
+        if self._last is None:
+            return 0.0
+        step = 1.0 if self._total is None else _STEP * max(self._total, 1.0)
+        return max(self._last + step, math.nextafter(self._last, math.inf))  # a small step may vanish by rounding
+
+
+@asynccontextmanager
+async def telling(session: TellsProgress) -> AsyncGenerator[Callable[[object], None]]:
+    """Send progress during the block; yield a function that takes stream chunks, and ignores other chunks."""
+    # `waiting` holds at most one report, the newest: a call never waits for a slow client.
+    rising = Rising()
+    waiting: list[Report] = []
+    due = anyio.Event()
+    is_over = False
+
+    def take(chunk: object) -> None:
+        if isinstance(chunk, dict) and chunk.get("type") == "progress":
+            waiting[:] = [rising.report(chunk.get("message"), chunk.get("done"), chunk.get("total"))]
+            due.set()
+
+    async def tell() -> None:
+        nonlocal due
+        while not is_over:
+            await due.wait()
+            due = anyio.Event()
+            while waiting:
+                await session.report_progress(*waiting.pop())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(tell)
+        yield take
+        is_over = True
+        due.set()
+
 
 Answer = types.CallToolResult | types.InputRequiredResult
 _CANNOT_ASK: Final = (

@@ -1,26 +1,129 @@
 """Serving a `ToolNode`: each tool of the node is a tool of the server, each call a supervised call of the node."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 from uuid import uuid4
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
 from mcp import types
-from pydantic import ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from callboard import CallsInterrupted, Drained, ToolCallWithContext, ToolNode
+from callboard import CallContext, CallsInterrupted, Drained, ToolCallWithContext, ToolNode, ToolRuntime
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed_with, result_of
-from callboard_actors.mcp_service._conversations import keeps_conversations
-from callboard_actors.mcp_service._listing import check_servable, listed
 from callboard_actors.mcp_service._questions import Asked, asked
 from callboard_actors.mcp_service._typed_results import result_type
 from callboard_actors.mcp_service._work import Asking, Refusal, Tell, Work
+
+# Detection of tools with a state per conversation: handlers of actors with a key that depends on the thread.
+
+
+class _Key(Protocol):
+    """Key function of an actor, attached by the node to the actor's tools."""
+
+    takes_context: bool
+
+    def of(self, call: object, context: Any) -> Hashable: ...
+
+
+_SOME, _OTHER = (CallContext(config={"configurable": {"thread_id": name}}) for name in ("some", "other"))
+_NO_KEY: Final = object()
+
+
+def keeps_conversations(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
+    """Return whether calls of a tool with these arguments reach different actors in different threads."""
+    key = cast("_Key | None", getattr(getattr(tool, "coroutine", None), "__callboard_key__", None))
+    if key is None or not key.takes_context:
+        return False
+    # Probes with two thread ids: different keys mean that the key depends on the thread.
+    call = {"name": tool.name, "args": arguments, "id": "probe"}
+    return _of(key, call, _SOME) != _of(key, call, _OTHER)
+
+
+def _of(key: _Key, call: object, context: CallContext) -> object:
+    """Return a key, or a constant if the key function fails: such a call reaches no actor."""
+    try:
+        return key.of(call, lambda: context)
+    except Exception:  # the user's code; the call itself will raise and report the same error
+        return _NO_KEY
+
+
+# Listing of tools for MCP clients: the schema for models, without injected arguments.
+
+
+_HINTS: Final = {
+    "readOnlyHint": "read_only_hint",
+    "destructiveHint": "destructive_hint",
+    "idempotentHint": "idempotent_hint",
+    "openWorldHint": "open_world_hint",
+}
+"""Annotations of the protocol that a tool may have in its metadata, with the field names of the SDK."""
+
+
+def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
+    """Return the listing of a tool; `output_schema` only for tools that always return structured content."""
+    # `title` and the hints of the protocol (`readOnlyHint`, ...) come from the tool's `metadata`.
+    function = convert_to_openai_tool(tool)["function"]
+    metadata = tool.metadata or {}
+    hints = {field: metadata[word] for word, field in _HINTS.items() if isinstance(metadata.get(word), bool)}
+    title = metadata.get("title")
+    return types.Tool(
+        name=tool.name,
+        title=title if isinstance(title, str) else None,
+        description=function.get("description") or None,
+        input_schema={"type": "object", "properties": {}, **function.get("parameters", {})},
+        output_schema=output_schema,
+        annotations=types.ToolAnnotations(**hints) if hints else None,
+    )
+
+
+def check_servable(node: ToolNode) -> None:
+    """Raise ValueError for the first tool with an injected argument that only a graph or an agent can provide."""
+    for name, tool in node.tools_by_name.items():
+        for argument, what in _missing(node, tool):
+            raise ValueError(
+                f"the tool {name!r} cannot be served by itself: its argument {argument!r} is {what}, and no graph is "
+                "around it. Serve the agent that has it, or give the argument a default"
+            )
+
+
+def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
+    """Yield the injected arguments that a call without a graph would lack, each with a description."""
+    probe: ToolCall = {"name": tool.name, "args": {}, "id": "probe", "type": "tool_call"}
+    try:
+        injected: dict[str, Any] = node.inject_tool_args(probe, {})["args"]
+    except (KeyError, AttributeError) as error:
+        yield str(error.args[0]), "taken from the state of a graph"
+        return
+    except ValueError:
+        yield "store", "the store of a graph"
+        return
+    yield from (
+        (name, "the state of a graph") for name, value in injected.items() if not isinstance(value, ToolRuntime)
+    )
+    written = _fields(tool.tool_call_schema)
+    for name, field in _fields(tool.get_input_schema()).items():
+        if name not in written and name not in injected and field.is_required() and not _is_call_id(field):
+            yield name, "injected"
+
+
+def _fields(schema: object) -> Mapping[str, FieldInfo]:
+    """Return the fields of a pydantic model; empty for other schemas, which have no injected arguments."""
+    if not isinstance(schema, type) or not issubclass(schema, BaseModel) or issubclass(schema, RootModel):
+        return {}
+    return schema.model_fields
+
+
+def _is_call_id(field: FieldInfo) -> bool:
+    return any(one is InjectedToolCallId or isinstance(one, InjectedToolCallId) for one in field.metadata)
 
 
 class NodeOffer:

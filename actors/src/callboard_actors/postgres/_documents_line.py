@@ -8,7 +8,7 @@ from typing import Any
 
 from callboard.documents import EVERYBODY, Document
 from callboard_actors._server.documents._line import Shelved, Swap
-from callboard_actors.postgres._connection import PostgresConnection
+from callboard_actors.postgres._server import PostgresConnection
 
 _PATIENCE = 2.0
 """Seconds for an answer."""

@@ -2,9 +2,12 @@
 
 from functools import partial
 
+from callboard_actors._server.documents._desk import WhileAway
+from callboard_actors._server.documents._store import DocumentStore
+from callboard_actors._server.fleet._store import FleetStore
 from callboard_actors._server.limits._share import Away
 from callboard_actors._server.limits._store import LimitStore
-from callboard_actors.postgres._where import checked
+from callboard_actors.postgres._server import checked
 
 
 class PostgresLimits(LimitStore):
@@ -54,3 +57,82 @@ class PostgresLimits(LimitStore):
             patience=patience,
             processes=processes,
         )
+
+
+# `PostgresDocuments`: circuits and results shared by many processes, kept in PostgreSQL.
+
+
+class PostgresDocuments(DocumentStore):
+    """Store of circuits and results in PostgreSQL, as `RedisDocuments` is in Redis.
+
+    The first process creates a table and functions named `callboard_documents...`, in the first schema of the search
+    path; it needs the right to. The table is unlogged: nothing in it has to survive a crash.
+
+    Args:
+        url: of the database: "postgresql://user:password@host:5432/database".
+        prefix: of all documents, to keep applications apart.
+        lease: seconds without a heartbeat after which a process counts as dead. Another process then computes the
+            result in its place, or probes the tool.
+        away: "local" lets each process go on by itself while the server cannot be reached; "refuse" refuses calls.
+        patience: seconds that a call waits for the server before `away` applies.
+        largest: size limit of a document, in bytes; larger results stay in their process.
+
+    Raises:
+        ImportError: if the extra `postgres` is not installed.
+        ValueError: if an option is out of range, or the URL is not one of PostgreSQL.
+        TypeError: if an option has the wrong type.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "callboard",
+        lease: float = 10.0,
+        away: WhileAway = "local",
+        patience: float = 1.0,
+        largest: int = 1024 * 1024,
+    ) -> None:
+        where = checked("PostgresDocuments", url, prefix)
+        from callboard_actors.postgres._documents_line import PostgresDocumentLine
+
+        line = partial(PostgresDocumentLine, url, where, prefix, largest)
+        super().__init__("PostgresDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
+
+
+# `PostgresFleet`: one owner for each key among many processes, kept in PostgreSQL.
+
+
+class PostgresFleet(FleetStore):
+    """Fleet of processes that share one database, as `RedisFleet` does with a Redis server.
+
+    The first process creates tables and functions named `callboard_fleet_...`, in the first schema of the search path;
+    it needs the right to.
+
+    Args:
+        url: of the database: "postgresql://user:password@host:5432/database".
+        secret: text or bytes shared by all processes of the fleet; by default the environment's CALLBOARD_FLEET_SECRET.
+        prefix: of the fleet, to keep applications apart.
+        lease: seconds without a heartbeat after which a process counts as dead; the same in all processes.
+        patience: seconds that asks wait in an outage before a `StorageError`; `None` for their whole budget.
+
+    Raises:
+        ImportError: if the extra `postgres` is not installed.
+        ValueError: if an option is out of range, the secret is missing or short, or the URL is not one of PostgreSQL.
+        TypeError: if an option has the wrong type.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: str | bytes | None = None,
+        prefix: str = "callboard-fleet",
+        lease: float = 15.0,
+        patience: float | None = 30.0,
+    ) -> None:
+        where = checked("PostgresFleet", url, prefix)
+        from callboard_actors.postgres._fleet_line import PostgresFleetLine
+
+        line = partial(PostgresFleetLine, url, where, prefix)
+        super().__init__("PostgresFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)

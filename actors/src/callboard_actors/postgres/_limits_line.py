@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from callboard_actors._server.limits._line import Answer, Step
-from callboard_actors.postgres._connection import PostgresConnection
+from callboard_actors.postgres._server import PostgresConnection
 
 _STEP = "SELECT callboard_limits_step_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 # Gates have no expiry of their own in PostgreSQL: each process that connects deletes the gates that nobody uses.

@@ -1,16 +1,18 @@
 """PostgreSQL server as one process sees it: connections, tables and functions, and the meaning of errors."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.resources.abc import Traversable
 from typing import Any
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from callboard import StorageError
 from callboard_actors._server._client import AwayError
+from callboard_actors._server._store import check_prefix, split_url
+from callboard_actors._util._extras import needs
 
 _LEAST = 13
 """Oldest supported version of PostgreSQL."""
@@ -102,3 +104,87 @@ class PostgresServer:
 async def _is_made(connection: Any, function: str) -> bool:
     found = await connection.execute("SELECT to_regproc(%s) IS NOT NULL", [function])
     return bool((await found.fetchone())[0])
+
+
+# Checks of a PostgreSQL URL.
+
+
+def checked(whose: str, url: str, prefix: object) -> str:
+    """Check the URL and prefix of a store on PostgreSQL; return the URL without its password.
+
+    Raises ImportError without the extra `postgres`, ValueError for a bad URL or prefix, and TypeError for a URL that is
+    no string.
+    """
+    where = where_of(whose, url)
+    check_prefix(whose, prefix)
+    needs(f"{whose}(...)", "psycopg", extra="postgres")
+    from callboard_actors.postgres._server import check_url
+
+    check_url(whose, url)
+    return where
+
+
+def where_of(whose: str, url: object) -> str:
+    """Return a PostgreSQL URL without its password; raise ValueError or TypeError if it is not one."""
+    remedy = "give it one such as 'postgresql://user:password@localhost:5432/app'"
+    parts = split_url(whose, url, remedy)
+    if parts.scheme not in ("postgresql", "postgres"):
+        shown = f"{parts.scheme}://..." if parts.scheme else parts.path
+        raise ValueError(f"{whose}({shown!r}) is no URL of PostgreSQL; {remedy}")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+# Two connections to PostgreSQL: one calls functions, the other receives notifications.
+
+
+class PostgresConnection:
+    """Two connections of one process to a server.
+
+    Args:
+        url: of the database.
+        where: the same, without a password.
+        prefix: of all stored data.
+    """
+
+    what: str
+    """Noun for the stored data, for errors."""
+    whose: str
+    """Name of the user's class, for errors."""
+    script: Traversable
+    """Script that creates the tables and functions."""
+    last: str
+    """Function that the script creates last: if it exists, so does everything else."""
+
+    def __init__(self, url: str, where: str, prefix: str) -> None:
+        self._server = PostgresServer(self.whose, self.what, url, where)
+        self._prefix = prefix
+        self._client = ""
+        # Two connections, because waiting for notifications would block the calls of functions.
+        self._saying: Any = None
+        self._hearing: Any = None
+
+    async def _open(self, client: str, *channels: str) -> None:
+        """Open both connections, create missing tables and functions, and listen on the channels."""
+        self._client = client
+        self._saying = await self._server.connect()
+        await self._server.make(self._saying, self.script, self.last)
+        self._hearing = await self._server.connect()
+        for channel in channels:
+            # Composed as an identifier: LISTEN takes no parameters, and the name contains the client's id.
+            await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+
+    async def _told(self) -> AsyncIterator[str]:
+        """Yield the texts of the notifications on the channels."""
+        with self._errors():
+            async for notice in self._hearing.notifies():
+                yield notice.payload
+
+    async def close(self) -> None:
+        """Close both connections in whatever state they are; never raises."""
+        for one in (self._saying, self._hearing):
+            if one is not None:
+                with suppress(psycopg.Error, OSError):
+                    await one.close()
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return self._server.errors()

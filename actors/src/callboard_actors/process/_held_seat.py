@@ -11,9 +11,10 @@ from callboard.extend import Body, carried, deliver
 from callboard_actors._engine._codec import packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import GarbageError, Header, Kind, call, frame
+from callboard_actors._engine._open_call import hand_on
 from callboard_actors._engine._plain_codec import opener
 from callboard_actors._engine._variables import Variables
-from callboard_actors.process._held_worker import HeldWorker, hand_on
+from callboard_actors.process._held_worker import HeldWorker
 from callboard_actors.process._settings import Terms
 
 _WORDS = 1_000

@@ -11,16 +11,16 @@ from typing import Any
 
 import anyio
 
-from callboard.extend import NonsenseError
 from callboard_actors._engine._frames import (
     NOTEBOOK,
+    FrameReader,
     GarbageError,
     Kind,
     frame,
 )
 from callboard_actors._engine._kernel import resident, shared_number
+from callboard_actors._engine._open_call import hand_on
 from callboard_actors._engine._socket_reader import incoming
-from callboard_actors.process._reader import FrameReader, told_by
 from callboard_actors.process._settings import Terms
 
 _CHUNK = 64 * 1024
@@ -253,15 +253,6 @@ def _watch(file: socket.socket | int) -> select.poll:
     watch = select.poll()
     watch.register(file, select.POLLIN)
     return watch
-
-
-def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
-    """Decode an event of a call and deliver it; raise `GarbageError` if it is invalid."""
-    told = told_by(said)
-    try:
-        deliver(told)
-    except NonsenseError as error:  # only this one: another ValueError may come from an observer
-        raise GarbageError(str(error)) from error
 
 
 class _Tail:

@@ -7,12 +7,14 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
 import anyio
 
+from callboard import ActorStartError
 from callboard.extend import Body, carried, deliver
-from callboard_actors._engine import _kernel
+from callboard_actors._engine import _kernel, _opened
 from callboard_actors._engine._codec import check, module_of, name_of, packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import Kind, call
 from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
+from callboard_actors._engine._main_module import why_no_pool
 from callboard_actors._engine._opened import OpenedEngine
 from callboard_actors._engine._plain_codec import opener
 from callboard_actors._engine._variables import Variables
@@ -20,8 +22,33 @@ from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._held_seat import HeldSeat
 from callboard_actors.process._held_worker import BrokenError, HeldWorker
-from callboard_actors.process._openings import Openings
 from callboard_actors.process._settings import Terms
+
+# Crews of a pool in all event loops that have it open, and the modules that they preload.
+
+
+class Openings(_opened.Openings[Crew]):
+    """Crews of a pool, one per event loop."""
+
+    def __init__(self, terms: Terms) -> None:
+        # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
+        self._wanted: dict[str, None] = {}
+        super().__init__(lambda: Crew(terms, self._wanted), noun="pool of processes", task="callboard_actors.process")
+
+    def want(self, module: str) -> None:
+        """Let zygotes that start from now on preload a module, if possible."""
+        self._wanted[module] = None
+
+    async def enter(self) -> None:
+        """Start the crew of this event loop, or share the running one; raise `ActorStartError` if it has no workers."""
+        if (reason := why_no_pool()) is not None:
+            raise ActorStartError("Processes", reason, never=True)
+        await super().enter()
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the workers in all event loops."""
+        return sorted(pid for crew in self.all() for pid in crew.pids())
+
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")

@@ -57,8 +57,8 @@ class _Seat:
             await self._listen(_starts_on_asyncio())
 
     async def _listen(self, start: _Starts) -> None:
+        from callboard_actors._engine._frames import FrameReader
         from callboard_actors._engine._socket_reader import incoming
-        from callboard_actors.process._reader import FrameReader
 
         reader = FrameReader(incoming(self._sock), _MOST)
         while True:

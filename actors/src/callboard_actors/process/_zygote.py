@@ -116,8 +116,8 @@ def _confinement(settings: Settings) -> "Confinement | None":
     if settings.terms.confine is None:
         return None
     # Imported only if needed, since imports cost memory; and here, so that all forks share them.
+    from callboard_actors._engine import _frames as _frames
     from callboard_actors._engine import _plain_replies as _plain_replies
-    from callboard_actors.process import _reader as _reader
     from callboard_actors.process._confinement._confinement import Confinement
 
     importlib.import_module(settings.backend)  # before the confinement: importing trio starts a compiler

@@ -3,19 +3,327 @@
 import asyncio
 import builtins
 import contextvars
+import ctypes
 import faulthandler
 import inspect
+import io
 import os
+import select
+import signal
+import stat
 import sys
+import threading
+import traceback
 import types
 import warnings
-from typing import TypedDict
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, TextIO, TypedDict
 
-from callboard_actors.python import _faults, _pictures
-from callboard_actors.python._capture import Capture
-from callboard_actors.python._cells import Cell, compiled
+from callboard_actors._util._excerpts import Excerpt
+from callboard_actors.python import _pictures
+from callboard_actors.python._cells import Cell, again, compiled, is_cell
 from callboard_actors.python._pictures import Budget
-from callboard_actors.python._time_limit import CellTimeoutError, TimeLimit
+
+# Time limit of a cell: it is interrupted first, which keeps its names; if it ignores that, its process is killed.
+
+
+class CellTimeoutError(BaseException):
+    """Raised within a cell when its time is over; a BaseException, so that `except Exception` does not catch it."""
+
+    __module__ = "builtins"  # the traceback is for a model, which knows no module of this package
+
+
+class TimeLimit:
+    """Block that is interrupted after a time; its process is killed after a grace.
+
+    The kernel kills it by SIGALRM, which works even if no Python code can run any more.
+    """
+
+    def __init__(self, seconds: float | None, grace: float | None) -> None:
+        self._seconds = seconds
+        self._grace = grace
+        self._thread = threading.get_ident()
+        self._lock = threading.RLock()  # reentrant: a signal handler may interrupt another one that holds it
+        self._is_over = True
+        self._is_interrupted = False
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> None:
+        self._is_over = False
+        if self._seconds is None:
+            return
+        # A thread and not a signal: SIGALRM is kept for the kill, and must have no handler in Python.
+        self._timer = threading.Timer(self._seconds, self.interrupt, [CellTimeoutError])
+        self._timer.daemon = True
+        self._timer.start()
+        if self._grace is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._seconds + self._grace)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the block; may be called again if the first call was interrupted."""
+        with self._lock:
+            self._is_over = True
+            interrupted, self._is_interrupted = self._is_interrupted, False
+        if interrupted:
+            self._take_away()
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        if self._grace is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _take_away(self) -> None:
+        """Remove an error that has not arrived yet, so that it cannot hit later code."""
+        # It is replaced by an error of this class. Clearing it instead would leave the interpreter looking for it for
+        # ever, which in CPython 3.11 hangs code that sets a profile function.
+        try:
+            _raise_in(self._thread, _NothingError)
+            while True:
+                pass
+        except _NothingError:
+            pass
+
+    def interrupt(self, error: type[BaseException]) -> None:
+        """Raise an error within the block unless it is over; called from another thread or a signal handler."""
+        with self._lock:
+            if not self._is_over:
+                self._is_interrupted = True
+                _raise_in(self._thread, error)
+
+
+class _NothingError(BaseException):
+    """Replacement for an error that comes too late."""
+
+
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+# Errors of a cell for a model: the lines of its own code that led to them.
+
+
+_MOST = 4000
+"""Characters of a traceback."""
+_MOST_GROUP = 20
+
+
+def told(error: BaseException) -> str:
+    """Return a short traceback, without frames of libraries and of this package."""
+    try:
+        found = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MOST_GROUP)
+        _leave_own_frames(found)
+        return cut(again(lambda: "".join(found.format())).rstrip("\n"), _MOST)
+    except BaseException as problem:  # raised by the error's own `__str__` or `__class__`
+        return f"{type(error).__name__}, which cannot be shown: {type(problem).__name__}"
+
+
+def _leave_own_frames(found: traceback.TracebackException) -> None:
+    due = [found]
+    while due:
+        one = due.pop()
+        one.stack = traceback.StackSummary.from_list(frame for frame in one.stack if is_cell(frame.filename))
+        due += [next_one for next_one in (one.__cause__, one.__context__) if next_one is not None]
+        due += _members(one.exceptions)
+
+
+def _members(exceptions: Iterable[traceback.TracebackException] | None) -> Iterable[traceback.TracebackException]:
+    return exceptions or ()
+
+
+def shown(value: object, most: int) -> str:
+    """Return the `repr` of a value, or a note if it fails."""
+    try:
+        text = repr(value)
+        if type(text) is not str:
+            text = str.__str__(text)
+    except BaseException as error:
+        return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+    return cut(text, most)
+
+
+def cut(text: str, most: int) -> str:
+    """Return the head and the tail of a text that is too long."""
+    if len(text) <= most // 4:
+        return text.encode(errors="backslashreplace").decode()
+    head, tail = text[: most // 2], text[len(text) - min(len(text), most // 2) :]
+    if len(text) <= most:
+        head, tail = text, ""
+    data = head.encode(errors="backslashreplace"), tail.encode(errors="backslashreplace")
+    return Excerpt(data[0], len(text) - len(head) - len(tail), data[1]).text()
+
+
+# Output of a cell in its order: from `print`, from C code, and from its child processes.
+
+
+_CHUNK = 64 * 1024
+_MOST_AT_END = 64
+"""Chunks that are read after a cell has ended, because another writer may never stop."""
+_for_ever: list[Any] = []
+"""Objects that were `sys.stdout` or `sys.stderr` of a cell. A thread may still print to one, and CPython's `print`
+holds no reference to its stream: if the stream were freed, the process would crash.
+"""
+
+
+class Kept:
+    """Head and tail of some output."""
+
+    def __init__(self, most: int) -> None:
+        self._most_head = most // 2
+        self._most_tail = most - most // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Append data; keep the head and the tail, and count the rest."""
+        self._size += len(data)
+        room = self._most_head - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(0, room) :]
+        if len(self._tail) > 2 * self._most_tail + _CHUNK:
+            del self._tail[: -self._most_tail]
+
+    def taken(self) -> Excerpt:
+        """Return the output, and start again empty."""
+        tail = bytes(self._tail[-self._most_tail :])
+        found = Excerpt(bytes(self._head), self._size - len(self._head) - len(tail), tail)
+        self._head.clear()
+        self._tail.clear()
+        self._size = 0
+        return found
+
+
+class Capture:
+    """Capture of file descriptors 1 and 2, `sys.stdout` and `sys.stderr`, while a cell runs.
+
+    They belong to the whole process, so a process can have one interpreter only. The output of a thread that a cell has
+    left behind belongs to the cell that runs at that time. Between two cells it belongs to no cell, and goes where the
+    process itself writes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._kept = Kept(most)
+        self._lock = threading.Lock()
+        self._pipe: tuple[int, int] | None = None
+        self._replaced: tuple[Any, Any, int, int] | None = None
+        self._streams: dict[int, TextIO] = {}
+
+    def begin(self) -> None:
+        """Start to capture."""
+        if self._pipe is None or not _is_whole(self._pipe):
+            self._pipe = self._opened()
+        theirs = self._pipe[1]
+        self._replaced = sys.stdout, sys.stderr, _copy(1), _copy(2)
+        os.dup2(theirs, 1)
+        os.dup2(theirs, 2)
+        sys.stdout, sys.stderr = self._stream(1), self._stream(2)
+
+    def _stream(self, fd: int) -> TextIO:
+        """Return the stream of earlier cells in its original state, or a new one if a cell has broken it."""
+        stream = self._streams.get(fd)
+        if stream is None or not _is_restored(stream):
+            stream = self._streams[fd] = _new_stream(fd)
+        return stream
+
+    def _opened(self) -> tuple[int, int]:
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        threading.Thread(target=self._read, args=(ours,), name="callboard-cell-output", daemon=True).start()
+        return ours, theirs
+
+    def _read(self, fd: int) -> None:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        with suppress(OSError, ValueError):  # the pipe was closed
+            while not any(event & (select.POLLNVAL | select.POLLERR) for _, event in poll.poll()):
+                with self._lock:
+                    if not self._take(fd):
+                        return
+
+    def _take(self, fd: int) -> bool:
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return True
+        self._kept.add(data)
+        return bool(data)
+
+    def end(self) -> Excerpt:
+        """Restore the former outputs, and return the captured output."""
+        assert self._replaced is not None
+        assert self._pipe is not None
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(BaseException):  # a cell may have put any object there
+                stream.flush()
+            _keep_for_ever(stream)
+        sys.stdout, sys.stderr, *former = self._replaced
+        self._replaced = None
+        for fd, copy in zip((1, 2), former, strict=True):
+            os.dup2(copy, fd)
+            os.close(copy)
+        # Read what is left in the pipe; the lock keeps the thread from taking half of it meanwhile.
+        fd = self._pipe[0]
+        with self._lock, suppress(OSError):
+            for _ in range(_MOST_AT_END):
+                before = self._kept._size
+                if not self._take(fd) or self._kept._size == before:
+                    break
+            return self._kept.taken()
+        return self._kept.taken()
+
+    def close(self) -> None:
+        """Close the pipe, which ends its thread."""
+        if self._pipe is not None:
+            os.close(self._pipe[1])  # not the reading end: the thread still polls it
+            self._pipe = None
+
+
+def _is_whole(pipe: tuple[int, int]) -> bool:
+    """Return whether both ends are still this pipe; a cell may have closed one and opened another file instead."""
+    try:
+        ours, theirs = map(os.fstat, pipe)
+    except OSError:
+        return False
+    return stat.S_ISFIFO(ours.st_mode) and ours.st_ino == theirs.st_ino
+
+
+def _copy(fd: int) -> int:
+    try:
+        return os.dup(fd)
+    except OSError:
+        return os.open(os.devnull, os.O_RDWR)
+
+
+def _new_stream(fd: int) -> TextIO:
+    raw = io.FileIO(fd, "wb", closefd=False)
+    stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+    _keep_for_ever(stream)
+    return stream
+
+
+def _is_restored(stream: Any) -> bool:
+    """Undo changes of a cell to a stream; return False if the stream is closed or cannot be restored."""
+    try:
+        vars(stream).clear()
+        stream.reconfigure(
+            encoding="utf-8", errors="backslashreplace", newline=None, line_buffering=False, write_through=True
+        )
+    except Exception:  # a cell has replaced parts of it
+        return False
+    return not stream.closed
+
+
+def _keep_for_ever(stream: Any) -> None:
+    if all(stream is not kept for kept in _for_ever):
+        _for_ever.append(stream)
+
 
 _EMPTY = "None"
 _PROBE = 0
@@ -127,13 +435,13 @@ class Interpreter:
             with limit:
                 self._show(self._value_of(cell), record)
         except CellTimeoutError as error:
-            record["error"] = f"{_faults.told(error)}\n[interrupted after its {round(timeout or 0.0, 1):g} s. {_STAYS}]"
+            record["error"] = f"{told(error)}\n[interrupted after its {round(timeout or 0.0, 1):g} s. {_STAYS}]"
         except SystemExit as error:
-            record["error"] = f"SystemExit({_faults.shown(error.code, 200)}) [the cell ended there. {_STAYS}]"
+            record["error"] = f"SystemExit({shown(error.code, 200)}) [the cell ended there. {_STAYS}]"
         except KeyboardInterrupt as error:
-            record["error"] = f"{_faults.told(error)}\n[the cell ended there. {_STAYS}]"
+            record["error"] = f"{told(error)}\n[the cell ended there. {_STAYS}]"
         except BaseException as error:
-            record["error"] = _faults.told(error)
+            record["error"] = told(error)
             if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
                 record["missing"] = error.name
         finally:
@@ -162,7 +470,7 @@ class Interpreter:
 
     def _show(self, value: object, record: Record) -> None:
         if value is not None:
-            record["value"] = _faults.shown(value, self._max_value)
+            record["value"] = shown(value, self._max_value)
         record["pictures"], record["notes"] = _pictures.taken(self._budget)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from callboard.documents import EVERYBODY, Document
 from callboard_actors._server.documents._line import Shelved, Swap
-from callboard_actors.redis._connection import RedisConnection
+from callboard_actors.redis._server import RedisConnection
 
 
 class RedisDocumentLine(RedisConnection):

@@ -2,9 +2,12 @@
 
 from functools import partial
 
+from callboard_actors._server.documents._desk import WhileAway
+from callboard_actors._server.documents._store import DocumentStore
+from callboard_actors._server.fleet._store import FleetStore
 from callboard_actors._server.limits._share import Away
 from callboard_actors._server.limits._store import LimitStore
-from callboard_actors.redis._where import checked
+from callboard_actors.redis._server import checked
 
 
 class RedisLimits(LimitStore):
@@ -56,3 +59,86 @@ class RedisLimits(LimitStore):
             patience=patience,
             processes=processes,
         )
+
+
+# `RedisDocuments`: circuits and results shared by many processes, kept in Redis.
+
+
+class RedisDocuments(DocumentStore):
+    """Store of circuits and results in Redis, for all processes that use the same server.
+
+    For `callboard.middleware.CircuitBreaker(shared=...)` and `Cache(shared=...)`; one object may serve several of them.
+    Only the server's clock counts. Documents are JSON under digests as names: neither arguments nor keys are stored.
+    Anything else that was written under these names is ignored and overwritten.
+
+    Args:
+        url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".
+        prefix: of all keys and channels, to keep applications apart.
+        lease: seconds without a heartbeat after which a process counts as dead. Another process then computes the
+            result in its place, or probes the tool.
+        away: "local" lets each process go on by itself while the server cannot be reached; "refuse" refuses calls.
+        patience: seconds that a call waits for the server before `away` applies.
+        largest: size limit of a document, in bytes; larger results stay in their process.
+
+    Raises:
+        ImportError: if the extra `redis` is not installed.
+        ValueError: if an option is out of range, or the URL is not one of Redis.
+        TypeError: if an option has the wrong type.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "callboard",
+        lease: float = 10.0,
+        away: WhileAway = "local",
+        patience: float = 1.0,
+        largest: int = 1024 * 1024,
+    ) -> None:
+        where = checked("RedisDocuments", url, prefix)
+        from callboard_actors.redis._documents_line import RedisDocumentLine
+
+        line = partial(RedisDocumentLine, url, where, prefix, largest)
+        super().__init__("RedisDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
+
+
+# `RedisFleet`: one owner for each key among many processes, kept in Redis.
+
+
+class RedisFleet(FleetStore):
+    """Fleet of processes that share one server: of each key, one actor lives, in one of the processes.
+
+    The first asker owns the key until its actor goes or its process ends. Asks of other processes, and their replies,
+    go through the server, pickled and signed with the secret. A process without a heartbeat for `lease` seconds counts
+    as dead. The next asker then gets the key, with a higher fencing token (`callboard.fencing_token()`). A process that
+    cannot reach the server ends its actors earlier, from three fifths of the lease on. A server that has just started
+    gives no key away for a lease.
+
+    Args:
+        url: of the server: "redis://localhost:6379/0", "rediss://..." with TLS, "unix:///path/to/socket".
+        secret: text or bytes shared by all processes of the fleet; by default the environment's CALLBOARD_FLEET_SECRET.
+        prefix: of all keys, to keep applications apart.
+        lease: seconds without a heartbeat after which a process counts as dead; the same in all processes.
+        patience: seconds that asks wait in an outage before a `StorageError`; `None` for their whole budget.
+
+    Raises:
+        ImportError: if the extra `redis` is not installed.
+        ValueError: if an option is out of range, the secret is missing or short, or the URL is not one of Redis.
+        TypeError: if an option has the wrong type.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: str | bytes | None = None,
+        prefix: str = "callboard-fleet",
+        lease: float = 15.0,
+        patience: float | None = 30.0,
+    ) -> None:
+        where = checked("RedisFleet", url, prefix)
+        from callboard_actors.redis._fleet_line import RedisFleetLine
+
+        line = partial(RedisFleetLine, url, where, prefix)
+        super().__init__("RedisFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)

@@ -5,7 +5,7 @@ from importlib.resources import files
 from typing import Any
 
 from callboard_actors._server.limits._line import Answer, Step
-from callboard_actors.redis._connection import RedisConnection
+from callboard_actors.redis._server import RedisConnection
 
 # The order of KEYS in `_step.lua`.
 _PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")

@@ -1,7 +1,8 @@
 """Redis server as one process sees it: its version, its start, and the meaning of its errors."""
 
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import redis.asyncio
@@ -23,6 +24,8 @@ from redis.exceptions import (
 
 from callboard import StorageError
 from callboard_actors._server._client import AwayError
+from callboard_actors._server._store import check_prefix, split_url
+from callboard_actors._util._extras import needs
 
 _LEAST = (6, 2)
 """Oldest supported version of Redis."""
@@ -116,3 +119,108 @@ class RedisServer:
             raise AwayError(str(error) or type(error).__name__) from error
         except RedisError as error:
             raise StorageError(self._where, f"cannot keep {self._noun}: {error}") from error
+
+
+# Checks of a Redis URL.
+
+
+def checked(whose: str, url: str, prefix: object) -> str:
+    """Check the URL and prefix of a store on Redis; return the URL without its password.
+
+    Raises ImportError without the extra `redis`, ValueError for a bad URL or prefix, and TypeError for a URL that is
+    no string.
+    """
+    where = where_of(whose, url)
+    check_prefix(whose, prefix)
+    needs(f"{whose}(...)", "redis", extra="redis")
+    from callboard_actors.redis._server import check_options
+
+    check_options(whose, url)
+    return where
+
+
+def where_of(whose: str, url: object) -> str:
+    """Return a Redis URL without its password; raise ValueError or TypeError if it is not one."""
+    remedy = "give it one such as 'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
+    parts = split_url(whose, url, remedy)
+    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path.strip("/")):
+        raise ValueError(
+            f"{whose}({parts.scheme + '://...' if parts.scheme else parts.path!r}) is no URL of Redis; {remedy}"
+        )
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        raise ValueError(f"{whose}(url): databases of Redis are numbers, got {database!r}; {remedy}")
+    host = "" if parts.hostname is None else parts.hostname + (f":{parts.port}" if parts.port else "")
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
+# Connection to Redis with a notification channel for this process.
+
+
+class RedisConnection:
+    """Connection of one process to a server.
+
+    Args:
+        url: of the server.
+        where: the same, without a password.
+        prefix: of all keys and channels.
+    """
+
+    what: str
+    """Noun for the stored data, for errors."""
+    script: Traversable
+    """Lua script with all operations; Redis runs each call of it atomically."""
+
+    def __init__(self, url: str, where: str, prefix: str) -> None:
+        self._server = RedisServer(self.what, url, where, decodes=True)
+        self._redis = self._server.client
+        self._where = where
+        self._prefix = prefix
+        # `_sha` is asked for anew on each connection: a restarted server has forgotten its scripts.
+        self._client = self._sha = ""
+        self._pubsub: Any = None
+
+    async def _open(self, client: str, *channels: str) -> None:
+        """Connect, check the server's version, subscribe to the channels, and load the script."""
+        self._client = client
+        await self._server.meet()
+        self._pubsub = self._redis.pubsub()
+        await self._pubsub.subscribe(*channels)
+        # Wait for each confirmation: a notification sent before the subscription would be lost without a trace.
+        for _ in channels:
+            if await self._pubsub.get_message(timeout=5.0) is None:
+                raise AwayError("it does not answer")
+        # Last: by now this process receives the notifications that the script causes.
+        self._sha = await self._redis.script_load(self.script.read_text())
+
+    async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
+        """Run the script once for each call in one round trip; each run is atomic by itself.
+
+        A call is the number of keys, the keys, and other arguments. After an `AwayError`, the runs may have happened.
+        """
+        with self._errors():
+            if len(calls) == 1:
+                return [await self._redis.evalsha(self._sha, *calls[0])]
+            # No transaction: the keys of one run share a hash slot, those of several runs need not.
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for call in calls:
+                    pipeline.evalsha(self._sha, *call)
+                return list(await pipeline.execute())
+
+    async def _told(self) -> Any:
+        """Wait for the next notification, and return its text."""
+        while True:
+            with self._errors():
+                message = await self._pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
+            if message is not None:
+                return message["data"]
+
+    async def close(self) -> None:
+        """Close the connection in whatever state it is; never raises."""
+        if self._pubsub is not None:
+            with suppress(RedisError, OSError):
+                await self._pubsub.aclose()
+        await self._server.close()
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return self._server.errors()

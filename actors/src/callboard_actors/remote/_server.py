@@ -2,22 +2,312 @@
 
 import logging
 import ssl
+from collections.abc import Callable, Container
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
+from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, TaskGroup
 from anyio.streams.stapled import MultiListener
 
-from callboard import Drained
-from callboard.extend import Engine
-from callboard_actors._engine._frames import GarbageError
+from callboard import CallError, Drained, UnknownCall
+from callboard.extend import Body, Engine, EngineError, Seat, relayed
+from callboard_actors._engine import _frames as inner
+from callboard_actors._engine._frames import GarbageError, lost
 from callboard_actors._engine._session import Connection
-from callboard_actors._engine._wire import LONGEST_GREETING, FrameReader
+from callboard_actors._engine._wire import (
+    LONGEST_GREETING,
+    FrameReader,
+    Header,
+    Kind,
+    as_json,
+    frame,
+    from_json,
+    parts_of,
+)
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
-from callboard_actors.remote._guest import Guest, House
 from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, admit
+from callboard_actors.remote._there import run_there
+
+# Session of one agent at a worker: its calls and dedicated workers, which end with its connection.
+
+
+_MOST_WORDS: Final = 1_000
+"""Queued frames above which events are dropped. Replies are never dropped."""
+_REASON: Final = 10_000
+"""Characters of a reason at most."""
+KIND_OF: Final = {inner.Kind.VALUE: Kind.VALUE, inner.Kind.RAISED: Kind.RAISED, inner.Kind.LOST: Kind.LOST}
+"""Kinds of replies: from the engine's worker process to the remote protocol."""
+
+Reply = tuple[Kind, bytes]
+
+
+def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
+    """Return the reply for a call without a result; `known` is "unknown" or "unavailable"."""
+    return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
+
+
+class Places(Protocol):
+    """Counter of dedicated workers, shared by all sessions."""
+
+    def take_seat(self) -> bool:
+        """Reserve one; return `False` if all are taken."""
+        ...
+
+    def give_seat(self) -> None:
+        """Give back a reservation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """State of the worker that all sessions share."""
+
+    engine: Engine
+    is_plain: bool
+    served: Container[str]
+    places: Places
+    max_call: int
+
+
+@dataclass(slots=True)
+class _Seat:
+    """Dedicated worker of an agent; `left` is set when the agent no longer needs it."""
+
+    seat: Seat | None = None
+    left: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Guest:
+    """Session of one agent: runs its calls until its connection ends.
+
+    Args:
+        house: shared state of the worker.
+        connection: connection to the agent, after the handshake.
+        max_result: bytes of a reply at most, as the agent has requested.
+    """
+
+    def __init__(self, house: House, connection: Connection, max_result: int) -> None:
+        self._house = house
+        self._connection = connection
+        self._max_result = max_result
+        # A call is in this table from its frame to its reply; only these numbers may send events.
+        self._calls: dict[int, anyio.CancelScope] = {}
+        self._seats: dict[int, _Seat] = {}
+        self._group: TaskGroup | None = None
+        self._begun: set[int] = set()
+        """Numbers of the running calls whose bodies have begun."""
+        self._is_draining = False
+        # Set by `stop`: what is cancelled from then on is reported as ended by the drain.
+        self._is_stopping = False
+        self.drained = Drained()
+        """Results of the drain for this agent: finished, ended and unknown calls."""
+
+    @property
+    def is_busy(self) -> bool:
+        """`True` while a call runs or a dedicated worker is in use."""
+        return bool(self._calls or self._seats)
+
+    async def stay(self) -> str:
+        """Serve the agent until its connection ends, then cancel its calls; return the reason."""
+        reason = ""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            reason = await self._connection.run(self._take_in)
+            # The replies cannot be sent any more, and the agent counts these calls as unknown.
+            group.cancel_scope.cancel()
+        return reason
+
+    def drain(self) -> None:
+        """Refuse new calls, and tell the agent, which disconnects when its running calls have ended."""
+        self._is_draining = True
+        self._connection.send(frame(Kind.DRAIN))
+
+    def stop(self) -> None:
+        """Cancel all running calls, each within its grace."""
+        self._is_stopping = True
+        for scope in self._calls.values():
+            scope.cancel()
+        for one in self._seats.values():
+            one.left.set()
+
+    async def see_off(self) -> None:
+        """Close the connection after the queued frames are written, or after two seconds."""
+        with anyio.move_on_after(2.0):
+            await self._connection.flush()
+        self._connection.close("its worker has ended")
+
+    def _take_in(self, header: Header, body: bytearray) -> None:
+        # Runs in the reading task, so it never waits; a GarbageError closes the connection.
+        kind, number, _ = header
+        if kind is Kind.CALL:
+            self._begin(number, bytes(body))
+        elif kind is Kind.CANCEL:
+            if number in self._calls:
+                self._calls[number].cancel()
+        elif kind is Kind.SEAT:
+            self._have_seat(number, from_json(body))
+        elif kind is Kind.LEAVE:
+            if number in self._seats:
+                self._seats[number].left.set()
+        elif kind is Kind.REFUSE:
+            self._connection.close(f"the agent has ended it: {body.decode(errors='replace')}")
+        else:
+            raise GarbageError(f"a {kind.name}, which is not for a worker")
+
+    def _begin(self, number: int, call: bytes) -> None:
+        if number in self._calls:
+            raise GarbageError("a call whose number another one has")
+        try:
+            along, pickled = parts_of(call)
+            body = self._body(number, along, pickled)
+            given, seat = dict(along["carried"]), along.get("seat")
+        except (ValueError, KeyError, TypeError, LookupError, RecursionError) as error:
+            raise GarbageError(f"a call that cannot be understood: {error!r:.200}") from None
+        assert self._group is not None
+        # Registered before the task starts: the next frame may already cancel this call.
+        self._calls[number] = scope = anyio.CancelScope()
+        if (refusal := self._refusal(body, seat)) is not None:
+            scope.cancel()
+            del self._calls[number]
+            self._reply(number, *refusal)
+            return
+        self._group.start_soon(self._serve, number, scope, body, given, seat)
+
+    def _body(self, number: int, along: dict[str, Any], pickled: bytes) -> Body:
+        grace, call_id = along.get("grace"), along.get("call_id")
+        return Body(
+            fn=run_there,
+            args=(str(along["subject"]), self._house.is_plain, pickled),
+            title=str(along["title"])[:1000],
+            call_id=None if call_id is None else str(call_id),
+            grace=None if grace is None else max(0.0, float(grace)),
+            on_begin=lambda: self._begun.add(number),
+        )
+
+    def _refusal(self, body: Body, seat: int | None) -> Reply | None:
+        """Return the reply for a call that must not begin; `None` if it may."""
+        subject = body.args[0]
+        # By name only; `run_there` compares the pickled function with it. It keeps honest agents to the served
+        # functions. An agent with the secret can run any code, because its pickles are executed.
+        if subject not in self._house.served:
+            return ended("unavailable", f"{subject} is not served by its worker", recurs=True)
+        if self._is_draining:
+            return ended("unavailable", "its worker is being drained")
+        # The dedicated worker may have ended while this frame was on its way.
+        if seat is not None and (seat not in self._seats or self._seats[seat].seat is None):
+            return ended("unavailable", "its seat has ended")
+        return None
+
+    async def _serve(
+        self, number: int, scope: anyio.CancelScope, body: Body, given: dict[str, Any], seat: int | None
+    ) -> None:
+        reply = None
+        try:
+            with scope, ExitStack() as stack:
+                stack.enter_context(relayed(given, lambda told: self._tell(number, told)))
+                reply = await self._reply_of(body, seat)
+        finally:
+            # Before the reply: an event after the reply would be a protocol error at the agent.
+            del self._calls[number]
+            has_begun = number in self._begun
+            self._begun.discard(number)
+            self._count(body, is_ended=reply is None and self._is_stopping, has_begun=has_begun)
+            # Cancelled: unknown only if the body has begun, otherwise another worker may run it.
+            if reply is None:
+                why = "its worker was stopped" if self._is_stopping else "it was cancelled"
+                reply = ended("unknown" if has_begun else "unavailable", why)
+            self._reply(number, *reply)
+
+    def _count(self, body: Body, *, is_ended: bool, has_begun: bool) -> None:
+        """Count a call that ended during a drain."""
+        if not is_ended:
+            self.drained += Drained(finished=int(self._is_draining))
+        elif has_begun:
+            self.drained += Drained(ended=1, unknown=(UnknownCall(tool=body.title, call_id=body.call_id),))
+        else:
+            self.drained += Drained(ended=1)
+
+    async def _reply_of(self, body: Body, seat: int | None) -> Reply:
+        runs: Any = self._house.engine if seat is None else self._seats[seat].seat
+        try:
+            kind, said = await runs.run_body(body)
+            return KIND_OF[inner.Kind(kind)], bytes(said)
+        except EngineError as error:
+            if error.ended == "finished":
+                return Kind.LOST, lost(error.reason)
+            return ended(error.ended, error.reason, recurs=error.recurs)
+        except CallError as error:  # for instance, its engine was closed
+            return ended("unavailable", str(error))
+        except Exception as error:
+            from callboard_actors._engine import _pickled_replies, _plain_replies
+
+            replies = _plain_replies if self._house.is_plain else _pickled_replies
+            inner_kind, said = replies.raised(error)
+            return KIND_OF[inner_kind], said
+
+    def _reply(self, number: int, kind: Kind, said: bytes) -> None:
+        # The agent closes the connection on a longer frame, which would lose its other calls, too.
+        if kind is not Kind.ENDED and len(said) > self._max_result:
+            what = f"it is {len(said)} bytes, and max_result is {self._max_result}"
+            kind, said = Kind.LOST, lost(what)[: self._max_result]
+        self._connection.send(frame(kind, number, said))
+
+    def _tell(self, number: int, told: dict[str, Any]) -> None:
+        # Back-pressure: an agent that reads slowly loses events, but not replies, and the queue stays bounded.
+        if number in self._calls and self._connection.backlog < _MOST_WORDS:
+            self._connection.send(frame(Kind.TOLD, number, as_json(told)))
+
+    def _have_seat(self, number: int, said: dict[str, Any]) -> None:
+        if number in self._seats:
+            raise GarbageError("a seat whose number another one has")
+        if self._is_draining:
+            return self._unseat(number, "its worker is being drained")
+        if not self._house.places.take_seat():
+            return self._unseat(number, "its worker has no seat left")
+        assert self._group is not None
+        self._seats[number] = _Seat()
+        self._group.start_soon(self._keep_seat, number, str(said.get("title", ""))[:1000])
+        return None
+
+    async def _keep_seat(self, number: int, title: str) -> None:
+        one, reason = self._seats[number], "it was left"
+        try:
+            async with self._house.engine.seat(title) as seat:
+                # From here on `_refusal` accepts calls for it, so it is set before the agent is told.
+                one.seat = seat
+                self._connection.send(frame(Kind.SEATED, number))
+                reason = await _first(one.left.wait, seat.until_ended) or reason
+        except Exception as error:
+            reason = getattr(error, "reason", None) or f"{error}"
+        finally:
+            del self._seats[number]
+            # The reservation is given back and the end reported only after the process has ended: the agent's
+            # `leave_seat` waits for that.
+            self.drained += Drained(ended=int(self._is_stopping))
+            self._house.places.give_seat()
+            self._unseat(number, "its worker was stopped" if self._is_stopping else reason)
+
+    def _unseat(self, number: int, reason: str) -> None:
+        self._connection.send(frame(Kind.UNSEATED, number, as_json({"reason": reason[:_REASON]})))
+
+
+async def _first(*waits: Callable[[], Any]) -> Any:
+    """Wait for the first of these functions to return; return its result and cancel the others."""
+    found: list[Any] = []
+
+    async with anyio.create_task_group() as group:
+
+        async def wait(one: Callable[[], Any]) -> None:
+            found.append(await one())
+            group.cancel_scope.cancel()
+
+        for one in waits:
+            group.start_soon(wait, one)
+    return found[0]
+
 
 _logger = logging.getLogger("callboard_actors.remote")
 _STRANGERS: Final = 64

@@ -2,10 +2,13 @@
 
 import math
 import os
+import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,13 +18,229 @@ from anyio.abc import TaskGroup
 from callboard import Actor, EngineError, handler, remaining
 from callboard_actors._util._environment import variables
 from callboard_actors._util._numbers import check_counts, check_durations
-from callboard_actors.process import Processes
-from callboard_actors.shell._bounds import check_confinement, confined
+from callboard_actors.process import Processes, WorkerDiedError
 from callboard_actors.shell._command import Ending, Order, run_command
-from callboard_actors.shell._job import Job, with_output
-from callboard_actors.shell._programs import RefusedError, argv_of, found_programs
 from callboard_actors.shell._spool import SpoolReader
-from callboard_actors.shell._surroundings import surroundings
+
+# Environment of commands: without secrets of this process, and without programs that wait for a person.
+
+
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR")
+_NOBODY_IS_THERE = {
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "SYSTEMD_PAGER": "cat",
+    "EDITOR": "false",
+    "VISUAL": "false",
+    "GIT_EDITOR": "false",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "false",
+    "SSH_ASKPASS": "false",
+    "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "PIP_NO_INPUT": "1",
+    "TERM": "dumb",
+    "NO_COLOR": "1",
+    "PYTHONUNBUFFERED": "1",  # otherwise stderr would come before earlier output
+}
+
+
+def surroundings(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables of commands.
+
+    From this process they inherit paths, the user and the language; others, such as keys, must be given.
+    """
+    kept = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
+    return {"PATH": os.defpath, **kept, **_NOBODY_IS_THERE, **own}
+
+
+# Command as its shell knows it: its state, and the text about it for a model.
+
+
+_TITLE = 60
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Command from its start until its result was read."""
+
+    number: int
+    command: str
+    spool: SpoolReader
+    began: float
+    timeout: float | None = None
+    ending: Ending | None = None
+    failure: EngineError | None = None
+    """Reason why its end is unknown."""
+    is_stopped: bool = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def title(self) -> str:
+        """The command as one short line."""
+        line = " ".join(self.command.split())
+        return line if len(line) <= _TITLE else f"{line[:_TITLE]}..."
+
+    def state(self, now: float) -> str:
+        """Return the state of the command as a sentence."""
+        if not self.ended.is_set():
+            return f"running for {now - self.began:.1f} s."
+        if self.is_stopped:
+            return "stopped."
+        if self.ending is None:
+            assert self.failure is not None
+            return told_as_lost(self.failure)
+        return told(self.ending, self.timeout)
+
+
+def told(ending: Ending, timeout: float | None) -> str:
+    """Return a sentence about the end of a command."""
+    code, seconds = ending["exitcode"], f"{ending['seconds']:.1f} s"
+    if code is None:
+        return f"not started: {ending['error']}."
+    if ending["is_late"]:
+        return f"ended by its timeout of {round(timeout or 0.0, 1):g} s."
+    end = f"exit code {code} after {seconds}." if code >= 0 else f"killed by {_signal_name(-code)} after {seconds}."
+    if left := ending["left_running"]:
+        what = "A process that it left running was" if left == 1 else f"{left} processes that it left running were"
+        end += f" {what} ended with it; what has to go on is for start_job(command)."
+    return end
+
+
+def told_as_lost(failure: EngineError) -> str:
+    """Return sentences for a command with an unknown end, and the advice."""
+    if failure.ended == "unavailable":
+        return f"not started: {failure.reason}. It had no effect, and can be run again."
+    is_known = not isinstance(failure, WorkerDiedError) or failure.exitcode is not None
+    left = "all that the command had started was ended with it" if is_known else "what it had started may still run"
+    return (
+        f"lost: {failure.reason}, and {left}. How far it came is unknown: "
+        "look at what it was to change before it is run again."
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def with_output(sentence: str, output: str) -> str:
+    """Return the text about a command for a model."""
+    sentence = sentence[:1].upper() + sentence[1:]
+    return f"{sentence}\n{output}" if output.strip() else f"{sentence} No output."
+
+
+# Confinement of commands: the user's permissions, and the programs of the system.
+#
+# The output of a command goes to a file without a name that only its worker has open, so no command can find the output
+# of another.
+#
+# Commands may read /proc: the worker finds its descendants there, and many programs need it. The kernel hides the
+# memory and the variables of processes outside of the confinement, but not their existence.
+
+
+_SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/passwd",
+    "/etc/group",
+    "/proc",
+)
+
+
+def check_confinement(confine: Any, cwd: Path) -> None:
+    """Raise ValueError for a confinement in which no command could run: without processes or the working directory."""
+    if not confine.processes:
+        raise ValueError("Shell(confine=...): commands are processes; say Confine(processes=True, ...)")
+    known = [Path(path) for path in (*confine.read, *confine.write)]
+    if not any(cwd.resolve().is_relative_to(path) for path in known):
+        raise ValueError(f"Shell(confine=...): its `read` or `write` need the working directory, {str(cwd)!r}")
+
+
+def confined(confine: Any) -> Any:
+    """Return the confinement of the workers that run the commands."""
+    system = [path for path in _SYSTEM if Path(path).exists()]
+    return replace(confine, read=[*confine.read, *system])
+
+
+# Command lines without a shell: the program of a command, and the shell syntax that is refused.
+
+
+class RefusedError(Exception):
+    """Command that is not run; the text is for the model."""
+
+
+_SHELL_ONLY = frozenset("|&;<>()$`*?[\n")
+_AT_BEGIN = frozenset("~#")
+"""Characters with a meaning for a shell at the beginning of a word only."""
+
+
+def found_programs(allow: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the path of each allowed program; raise ValueError if one does not exist."""
+    found: dict[str, str] = {}
+    for name in allow:
+        path = shutil.which(name, path=env.get("PATH"))
+        if path is None:
+            raise ValueError(f"Shell(allow=[{name!r}, ...]): there is no such program on PATH={env.get('PATH')!r}")
+        found[name] = path
+    return found
+
+
+def argv_of(command: str, programs: Mapping[str, str]) -> list[str]:
+    """Return the program of a command, and its arguments; raise RefusedError for shell syntax or another program."""
+    allowed = f"Allowed: {', '.join(programs)}, one of them in a call, with its arguments and without a shell."
+    if (sign := _first_of_shell(command)) is not None:
+        raise RefusedError(
+            f"Refused: there is no shell here, which {sign!r} is for; in single quotes it stands for itself. {allowed}"
+        )
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise RefusedError(f"Refused: the command cannot be read: {error}. {allowed}") from None
+    if not words:
+        raise RefusedError(f"Refused: the command is empty. {allowed}")
+    if words[0] not in programs:
+        raise RefusedError(f"Refused: {words[0]!r:.80} is not allowed. {allowed}")
+    return [programs[words[0]], *words[1:]]
+
+
+def _first_of_shell(command: str) -> str | None:
+    """Return the first character that a shell would interpret."""
+    quote = ""
+    is_begin = True
+    at = 0
+    while at < len(command):
+        sign = command[at]
+        if quote == "'":
+            quote = "" if sign == "'" else quote
+        elif sign == "\\":
+            at += 1
+        elif quote == '"':
+            if sign in "$`":
+                return sign
+            quote = "" if sign == '"' else quote
+        elif sign in "'\"":
+            quote = sign
+        elif sign in _SHELL_ONLY or (is_begin and sign in _AT_BEGIN) or _is_braces(command, at):
+            return sign
+        is_begin = not quote and sign in " \t"
+        at += 1
+    return None
+
+
+def _is_braces(command: str, at: int) -> bool:
+    """Return whether a shell would expand braces here; `{}` is a placeholder of `find`."""
+    return command[at] == "{" and command[at : at + 2] != "{}"
+
 
 _MOST_TIME = 0.8
 """Share of the call's remaining time; the rest is for its answer."""

@@ -5,26 +5,242 @@ it runs anything: SET, COMMIT, DO, COPY, CALL. A Parse message carries one state
 are bounded by the role, which is checked when the database is opened, and are undone with the transaction.
 """
 
+import datetime as dt
+import decimal
+import re
 import socket
+import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import sqlalchemy
-from psycopg import pq, sql
+from psycopg import errors, pq, sql
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader
+from psycopg.types.datetime import (
+    DateLoader,
+    IntervalLoader,
+    TimeLoader,
+    TimestampLoader,
+    TimestamptzLoader,
+    TimetzLoader,
+)
+from psycopg.types.json import JsonbDumper
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from callboard_actors.sql._backend import Once, Parameters
-from callboard_actors.sql._errors import SqlError
+from callboard_actors.sql._errors import SqlError, did_you_mean, pointed
 from callboard_actors.sql._postgres_columns import BYTES, Column, whole_values
-from callboard_actors.sql._postgres_errors import explained
 from callboard_actors.sql._postgres_query import DECLARE, Query, query_of
-from callboard_actors.sql._postgres_role import check_role
-from callboard_actors.sql._postgres_values import add_adapters, plain
 from callboard_actors.sql._rows import Caps, Rows, gather
 from callboard_actors.sql._work import Job
+
+# Errors of PostgreSQL, in words that a model can act on.
+
+
+_MISSING = re.compile(r'(?:relation|column) "?(.+?)"? does not exist')
+_NAMES = """
+SELECT relname FROM pg_class WHERE relkind IN ('r', 'v', 'm', 'p', 'f') AND pg_table_is_visible(oid)
+  AND relnamespace <> 'pg_catalog'::regnamespace
+UNION
+SELECT attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+WHERE attnum > 0 AND relkind IN ('r', 'v', 'm', 'p', 'f') AND pg_table_is_visible(attrelid)
+  AND relnamespace <> 'pg_catalog'::regnamespace
+"""
+_ONLY_A_QUERY = "A query is one SELECT, VALUES or TABLE, and changes nothing."
+
+
+def explained(
+    error: BaseException | None,
+    job: Job,
+    query: Query | None = None,
+    driver: psycopg.Connection[Any] | None = None,
+) -> SqlError:
+    """Return the error for a model; `query` and `driver` are those of the failed statement, if it was one."""
+    if isinstance(error, errors.QueryCanceled) or job.stopped is not None:
+        return SqlError(f"It was stopped after {job.seconds:g} s. Ask for less, or for a part of it.")
+    if not isinstance(error, psycopg.Error) or not error.diag.message_primary:
+        said = str(error).strip().partition("\n")[0]
+        if isinstance(error, psycopg.DataError):
+            return SqlError(f"{said.rstrip('.')}. Ask for it as a text, or give it as one: value::text.")
+        is_away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        return SqlError(f"The database does not answer: {said}" if is_away else f"{said}.")
+    told = error.diag
+    said = f"{told.message_primary}{_meant(error, driver) or '.'}"
+    said += "".join(f" {part}" for part in (told.message_detail, told.message_hint) if part)
+    return SqlError(said + _remedy(error, query) + _place(error, query))
+
+
+def _meant(error: psycopg.Error, driver: psycopg.Connection[Any] | None) -> str:
+    """Return similar names for an unknown name, unless PostgreSQL already suggests one in its hint."""
+    found = _MISSING.fullmatch(error.diag.message_primary or "")
+    if found is None or error.diag.message_hint or driver is None:
+        return ""
+    try:
+        driver.execute("ROLLBACK")
+        names = [name for (name,) in driver.execute(_NAMES)]
+    except psycopg.Error:
+        return ""  # suggestions are optional
+    return did_you_mean(found[1], names)
+
+
+def _remedy(error: psycopg.Error, query: Query | None) -> str:
+    if query is None or not query.only_reads:
+        return ""
+    is_other = isinstance(error, (errors.SyntaxError, errors.ReadOnlySqlTransaction, errors.FeatureNotSupported))
+    return f" {_ONLY_A_QUERY}" if is_other or isinstance(error, errors.InvalidCursorDefinition) else ""
+
+
+def _place(error: psycopg.Error, query: Query | None) -> str:
+    position = error.diag.statement_position
+    if query is None or position is None or query.is_wrapped:
+        return ""
+    start = len(DECLARE) if query.only_reads else 0
+    return pointed(query.read, max(1, int(position) - start))
+
+
+# PostgreSQL values that Python cannot represent: they become the text that the server writes.
+
+
+_TIMES: dict[str, type[Loader]] = {
+    "date": DateLoader,
+    "time": TimeLoader,
+    "timetz": TimetzLoader,
+    "timestamp": TimestampLoader,
+    "timestamptz": TimestamptzLoader,
+    "interval": IntervalLoader,
+}
+_WITHOUT_DAYS = (b"year", b"mon")
+"""Units of an interval without a fixed number of days."""
+_PLAIN = (str, bytes, int, float, decimal.Decimal, dt.date, dt.time, dt.timedelta, uuid.UUID, dict, type(None))
+"""Types that every checkpointer can store and that need no driver to read."""
+
+
+class _OrText(Loader):
+    """Loader that falls back to text: for infinity, times before year 1, and styles that a query has set."""
+
+    kind: type[Loader]
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        self._reader = self.kind(oid, context)
+
+    def load(self, data: Buffer) -> object:
+        written = bytes(data)
+        if self.kind is IntervalLoader and any(unit in written for unit in _WITHOUT_DAYS):
+            return written.decode()
+        try:
+            return self._reader.load(data)
+        except (psycopg.DataError, psycopg.NotSupportedError, NotImplementedError, OverflowError):
+            return written.decode(errors="replace")
+
+
+_LOADERS = {name: type(kind.__name__, (_OrText,), {"kind": kind}) for name, kind in _TIMES.items()}
+
+
+def add_adapters(driver: psycopg.Connection[Any]) -> None:
+    """Register loaders for all times, and a dumper of mappings as JSON, on a connection."""
+    for name, loader in _LOADERS.items():
+        driver.adapters.register_loader(name, loader)
+    driver.adapters.register_dumper(dict, JsonbDumper)
+
+
+def plain(value: object) -> object:
+    """Return a plain value; ranges and similar types become texts."""
+    if isinstance(value, list):
+        return [plain(one) for one in cast("list[object]", value)]
+    return value if isinstance(value, _PLAIN) else str(value)
+
+
+# Check of a role for rights that no transaction can undo, with the remedy.
+
+
+_MAY = """
+SELECT rolname FROM pg_roles
+WHERE pg_has_role(session_user, oid, 'MEMBER') AND (rolsuper OR rolreplication OR rolname = ANY(%s))
+ORDER BY rolname
+"""
+_REACHES_OUT = (
+    "pg_read_server_files",
+    "pg_write_server_files",
+    "pg_execute_server_program",
+    "pg_signal_backend",
+    "pg_signal_autovacuum_worker",
+)
+_CALLS = """
+WITH suspect (oid, why) AS (
+  SELECT p.oid, 'PostgreSQL keeps from everybody' FROM pg_init_privs AS i
+    JOIN pg_proc AS p ON i.classoid = 'pg_proc'::regclass AND i.objoid = p.oid
+    WHERE NOT EXISTS (SELECT FROM aclexplode(i.initprivs) AS a WHERE a.grantee <> p.proowner)
+  UNION ALL
+  SELECT p.oid, 'is written in ' || l.lanname || ', which may do whatever the server may' FROM pg_proc AS p
+    JOIN pg_language AS l ON l.oid = p.prolang AND l.lanispl AND NOT l.lanpltrusted
+    WHERE p.prorettype <> ALL ('{trigger,event_trigger}'::regtype[])
+  UNION ALL
+  SELECT p.oid, 'connects to others' FROM pg_proc AS p
+    JOIN pg_depend AS d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+    JOIN pg_extension AS e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+    WHERE e.extname || '.' || p.proname = ANY(%s)
+), mine AS (SELECT oid FROM pg_roles WHERE pg_has_role(session_user, oid, 'MEMBER'))
+SELECT DISTINCT why, p.oid::regprocedure::text FROM suspect JOIN pg_proc AS p USING (oid)
+WHERE EXISTS (SELECT FROM mine WHERE has_schema_privilege(mine.oid, p.pronamespace, 'USAGE'))
+  AND EXISTS (SELECT FROM mine WHERE has_function_privilege(mine.oid, p.oid, 'EXECUTE'))
+ORDER BY 1, 2
+"""
+"""Functions with effects outside of the transaction that a role may call. All roles count that it is a member of, even
+without INHERIT, because a query can switch to them with `set_config('role', ...)`.
+"""
+_CONNECTS = (
+    "aws_lambda.invoke",
+    "aws_s3.query_export_to_s3",
+    "dblink.dblink",
+    "dblink.dblink_connect",
+    "dblink.dblink_exec",
+    "http.http",
+    "pg_background.pg_background_launch",
+)
+"""Functions by extension, executable by every role by default. Without them, no function of the extension reaches
+another server.
+"""
+_NAMED = 5
+"""Functions that an error names."""
+_REMEDY = """Make a role that only reads, and use that:
+CREATE ROLE reader LOGIN PASSWORD '...' NOSUPERUSER NOINHERIT;
+GRANT USAGE ON SCHEMA public TO reader;
+GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;"""
+
+
+def check_role(driver: psycopg.Connection[Any]) -> None:
+    """Check that a SELECT of the login role cannot reach beyond the database.
+
+    `SET ROLE` does not help: a function in a query can switch back.
+
+    Raises:
+        SqlError: if it can; the text says how, and the remedy.
+    """
+    roles = [name for (name,) in driver.execute(_MAY, [[*_REACHES_OUT]])]
+    user = driver.info.user
+    if roles:
+        what = f"is, or is a member of, {', '.join(roles)}"
+        raise SqlError(
+            f"The role {user!r} {what}: a query may read the server's files, run programs or end sessions. {_REMEDY}"
+        )
+    if found := driver.execute(_CALLS, [[*_CONNECTS]]).fetchall():
+        raise SqlError(_of_functions(user, found))
+
+
+def _of_functions(user: str, found: Sequence[tuple[str, str]]) -> str:
+    named = "; ".join(f"{function}, which {why}" for why, function in found[:_NAMED])
+    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return (
+        f"The role {user!r} may call {named}{more}: a query reaches beyond the database. Have an administrator "
+        f"REVOKE EXECUTE ON FUNCTION {found[0][1]} FROM PUBLIC, or from that role and those that it is a member of, "
+        "and so for the others."
+    )
+
 
 _FETCHED = 10
 """Rows in one fetch; at most this many values of the largest size are in memory."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from callboard.exceptions import CallboardError
 from callboard.guards._redact._values import Named, Text, Walk
-from callboard.tools._interrupted import CallsInterrupted
+from callboard.tools._ledger import CallsInterrupted
 
 _DEEPEST = 32
 """Maximum depth of causes and groups. Deeper errors are replaced, and only their type names are kept."""

@@ -15,8 +15,8 @@ from callboard.guards._redact._detectors import Detector
 from callboard.guards._redact._redaction import DEFAULT_DETECTORS, TOKEN, Redaction, detectors_of
 from callboard.guards._redact._values import Walk
 from callboard.guards._redact._vault import LONGEST, MemoryVault, Vault
-from callboard.tools._call_output import Output
-from callboard.tools._large_work import run_if_long
+from callboard.tools._large_values import run_if_long
+from callboard.tools._results import Output
 from callboard.tools._tool_names import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 

@@ -12,9 +12,9 @@ from callboard._calls._thread_pool import THREADS, Threads
 from callboard.guards._repair._contract import contract_of
 from callboard.guards._repair._search import Repair, Repaired, repair
 from callboard.guards._repair._slips import Kind
-from callboard.tools._call_output import Output
-from callboard.tools._large_work import run_if_long
-from callboard.tools._tool_facts import ToolFacts
+from callboard.tools._large_values import run_if_long
+from callboard.tools._plan import ToolFacts
+from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest
 
 _TOLD = 8

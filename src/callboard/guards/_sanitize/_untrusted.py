@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool
 
 from callboard._records._policies import check_count
 from callboard.guards._sanitize._text import shortened, strip_invisible
-from callboard.tools._call_output import Output, with_entries
+from callboard.tools._results import Output, with_entries
 from callboard.tools._tool_names import Missing, check_tool_names, tool_names
 
 _MAX_DEPTH = 20

@@ -17,10 +17,9 @@ from callboard.middleware._breaker._circuit import Rules, State
 from callboard.middleware._breaker._circuits import Admission, Circuits, LocalCircuits
 from callboard.middleware._breaker._fleet_circuits import FleetCircuits
 from callboard.middleware._retry import When, check_on_message, check_when, matches
-from callboard.tools._call_context import context_of
-from callboard.tools._call_output import Output
 from callboard.tools._errors import is_control_flow
-from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError
+from callboard.tools._results import Output
+from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 
 _NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolInvocationError)
 """Errors that do not count as failures of the tool: its body did not run, or did not run to its end."""

@@ -1,5 +1,6 @@
 """`Cache`: reuse the result of an identical call, finished or still running."""
 
+import inspect
 import json
 import warnings
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -23,18 +24,47 @@ from callboard._util._extras import require
 from callboard._util._suggestions import no_such
 from callboard.exceptions import CallboardWarning, CallError
 from callboard.middleware._asking import check_store
-from callboard.middleware._cache._cached_bodies import body_of, is_function_alone
 from callboard.middleware._cache._fleet_results import FleetResults, Lead
 from callboard.middleware._cache._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
-from callboard.tools._call_context import context_of
-from callboard.tools._call_output import CallNext, Output
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
-from callboard.tools._large_work import has_many, is_long, run_if_long
-from callboard.tools._plan import Plan, plan_for
-from callboard.tools._tool_facts import ToolFacts
+from callboard.tools._large_values import has_many, is_long, run_if_long
+from callboard.tools._plan import Plan, ToolFacts, plan_for
+from callboard.tools._results import CallNext, Output
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
-from callboard.tools._vocabulary import ToolCallRequest
+from callboard.tools._vocabulary import ToolCallRequest, context_of
+
+# Identity of the code that a tool runs, as a part of cache keys.
+
+
+class _Identity:
+    """Hashable wrapper of any object, equal only to a wrapper of the same object."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._of is other._of
+
+    def __hash__(self) -> int:
+        return id(self._of)
+
+
+def body_of(tool: BaseTool) -> Hashable:
+    """Return the tool's function or, if it has none, the identity of the tool object."""
+    fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
+    return fn if inspect.isroutine(fn) else _Identity(tool)
+
+
+def is_function_alone(body: Hashable) -> bool:
+    """Return whether a body is a plain function without a closure, so that it depends on its arguments only.
+
+    Such a function does the same in all processes that run the same program. A closure could hold a user or client.
+    """
+    return inspect.isfunction(body) and not body.__closure__
+
 
 CacheKey = Callable[[ToolCallRequest], Hashable] | Callable[[ToolCallRequest, CallContext], Hashable]
 """Function that returns the key of a call's result. Calls with equal keys share a result; `None`: do not cache."""

@@ -1,16 +1,137 @@
 """Base of `RedisLimits` and `PostgresLimits`: checked options, and the protocol of a store of shared limits."""
 
 import hashlib
+import logging
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 from typing import Final, get_args
 
-from callboard import Limit
+from callboard import Limit, StorageError
 from callboard.limits import Wanted
+from callboard_actors._server._client import AwayError, Clerk, Terms
 from callboard_actors._server._store import LONGEST, NAME_RULE, ServerStore, check_seconds, is_name
-from callboard_actors._server.limits._desk import Desk, LimitTerms
-from callboard_actors._server.limits._line import Line
+from callboard_actors._server.limits._gate import Gate
+from callboard_actors._server.limits._line import Line, Numbers
 from callboard_actors._server.limits._share import Away, Share
 from callboard_actors._server.limits._stay import HeldStay
+
+# Client of one process at a server of limits: requests permits for all calls of the process.
+#
+# A cancelled call leaves at once, without a round trip. All that accumulates within one round trip is sent together.
+
+
+_logger = logging.getLogger("callboard_actors.limits")
+_GOING_ON = {"wait": "calls wait", "refuse": "calls are refused", "local": "a local share is used"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitTerms(Terms):
+    """Options of a limits client. Its patience is for calls, which are then refused, or use the local share.
+
+    Args:
+        away: what happens to calls during an outage.
+        share: share of this process in each limit.
+    """
+
+    away: Away
+    share: Share
+
+
+class Desk(Clerk[Line]):
+    """Limits client: requests permits from the server for all calls of this process.
+
+    Args:
+        line: makes a connection that is not open yet.
+        terms: options of the client.
+    """
+
+    def __init__(self, line: Callable[[], Line], terms: LimitTerms) -> None:
+        self.going_on = _GOING_ON[terms.away]
+        self._terms = terms
+        # Client's thread only; other threads post functions, so gates and permits need no lock.
+        self._gates: dict[str, Gate] = {}
+        self._numbers = count(1)
+        # Last: the thread starts here, and uses the fields above.
+        super().__init__(line, terms, _logger)
+
+    def ask(self, gate: str, wanted: Wanted, on_answer: Callable[[], object]) -> HeldStay:
+        """Request a permit; may be called from any thread."""
+        stay = HeldStay(wanted, on_answer, self.post)
+        if not self.post(lambda: self._enter(gate, stay)):  # closed by another thread meanwhile
+            stay.refuse(self.closed())
+        return stay
+
+    def _enter(self, name: str, stay: HeldStay) -> None:
+        wanted = stay.wanted
+        gate = self._gates.get(name)
+        numbers = Numbers.of(wanted.limit, self._terms.lease)
+        if gate is None:
+            gate = self._gates[name] = Gate(name, wanted, numbers, self.where)
+        # Begins with the client's id: by this prefix, the Redis script finds all permits of a dead process.
+        stay.gate, stay.id = gate, f"{self.client}.{next(self._numbers)}"
+        # Two limits of one name in one process: neither set of numbers may silently win.
+        if gate.numbers != numbers:
+            reason = (
+                f"is asked for the limit {name!r} with {gate.numbers.text} and with {numbers.text}. Give each a name"
+            )
+            stay.refuse(StorageError(self.where, reason + " of its own."))
+        else:
+            gate.enter(stay)
+
+    def has_work(self) -> bool:
+        """Return whether a call of this process has a permit or waits for one."""
+        return bool(self._gates)
+
+    def has_last_words(self) -> bool:
+        """Return False: without a connection the server gave no permits, or takes them back after the lease."""
+        # While connected, `_talk` sends all that is due before it closes.
+        return False
+
+    async def listen(self, line: Line) -> None:
+        """Receive the permits that the server grants to waiting calls; raise AwayError when the connection breaks."""
+        async for name, number, token in line.heard():
+            if (gate := self._gates.get(name)) is not None:  # a gate that is gone has no permits left
+                gate.note_heard(number, token)
+        raise AwayError("it says no more")
+
+    async def say_what_is_due(self, line: Line) -> float:
+        """Send the steps that are due; return the loop time of the next one."""
+        now = self.loop.time()
+        # Gates are named by keys, which models may choose without end: a finished gate is dropped.
+        for gate in [one for one in self._gates.values() if one.is_over(now)]:
+            del self._gates[gate.name]
+        due = [gate for gate in self._gates.values() if gate.due(now) <= now]
+        if due:
+            steps = [gate.step(now) for gate in due]
+            for gate, answer in zip(due, await line.say(steps), strict=True):
+                # In the order of the steps. If this task is cancelled before, `forget_line` has all of it sent again.
+                gate.take(answer, self.loop.time())
+        return min((gate.due(now) for gate in self._gates.values()), default=math.inf)
+
+    def look_after_waiting(self) -> None:
+        """Refuse the waiting calls, or grant them the local share, by the outage policy."""
+        terms = self._terms
+        for gate in self._gates.values():
+            if terms.away == "refuse":
+                gate.refuse(lambda stay: f"{terms.where}, which has {stay.wanted.title}, cannot be reached")
+            elif terms.away == "local":
+                gate.share_out(terms.share, self.loop.time())
+
+    def refuse_all(self, error: StorageError) -> None:
+        """Raise an error in all waiting calls; calls with a permit keep it."""
+        # A list, because gates without permits are deleted on the way.
+        for gate in list(self._gates.values()):
+            gate.refuse(lambda _: StorageError(error.where, error.reason))
+            if not gate.stays:
+                del self._gates[gate.name]
+
+    def forget_line(self) -> None:
+        """Assume that the last messages may not have arrived, and send everything again."""
+        for gate in self._gates.values():
+            gate.forget_line()
+
 
 _SHORTEST: Final = 0.001
 _MOST: Final = 1_000_000
@@ -65,9 +186,9 @@ class LimitStore(ServerStore[Desk]):
             counts["rate"] = limit.rate.calls
             if not _SHORTEST <= limit.rate.per <= LONGEST:
                 raise ValueError(f"{limit.rate!r}: a shared window has {_SHORTEST:g} to {LONGEST:g} seconds")
-        for option, count in counts.items():
-            if count is not None and count > _MOST:
-                raise ValueError(f"a shared limit counts up to {_MOST:,}, got {option}={count!r}")
+        for option, number in counts.items():
+            if number is not None and number > _MOST:
+                raise ValueError(f"a shared limit counts up to {_MOST:,}, got {option}={number!r}")
         if self._is_local:
             self._share.check(limit)
 
