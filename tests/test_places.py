@@ -8,7 +8,7 @@ import pytest
 from callboard import CallRejectedError, Limit, Rate
 from callboard._calls._limits import Limiter
 from callboard._loops._current import current_loop
-from callboard.limits import Places
+from callboard.extend import Places
 
 WAIT = 30
 

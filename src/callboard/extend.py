@@ -1,9 +1,16 @@
-"""Extension point for engines: the protocol, and the context that travels with a body.
+"""Extension points: protocols and records for engines, fleets, shared limits, shared documents and web access.
 
-An engine (`callboard.Engine`) runs a `Body`. In the caller's task, `carried()` extracts the context of the call. In the
-worker, `arrived()` attaches that context. `deliver()` dispatches the body's progress and log records in the caller's
-process. `relayed()` forwards the context through a machine in between, to an engine of that machine. `Bodies` tracks
-the running bodies of an engine that can be drained.
+- *Engines* run bodies in another process or on another machine. An `Engine` is given a `Body`. It calls `carried` where
+  the call waits, enters `arrived` where the body runs, and passes reports of the body to `deliver`. `relayed` forwards
+  them over a further machine. `Bodies` counts running bodies, so that the engine can be drained.
+- *Fleets* give each key one owner among many processes. A `Fleet` admits a `FleetHost` and returns its `Membership`.
+- *Shared limits* count permits for many processes: a `SharedLimits` store answers each `Wanted` with a `Stay`. `Places`
+  apply a `callboard.Limit` to work that is no tool call.
+- *Shared documents* hold small state on a server. A `SharedDocuments` store applies a `Rule` to a `Document`: the rule
+  sees `Found` and returns `Written`; the caller receives `Done` or `Away`.
+- *Web access* for hosts that a model has named: `is_public_address` checks the peer after connecting, because a name
+  may resolve differently each time. `retry_after` parses the header of that name. For URL arguments use
+  `callboard.guards.Url`.
 """
 
 from callboard._calls._call_context import NonsenseError as NonsenseError
@@ -12,20 +19,76 @@ from callboard._calls._call_context import carried as carried
 from callboard._calls._call_context import deliver as deliver
 from callboard._calls._call_context import relayed as relayed
 from callboard._calls._draining import Bodies as Bodies
+from callboard._calls._places import Places as Places
+from callboard._records._documents import EVERYBODY as EVERYBODY
+from callboard._records._documents import Away as Away
+from callboard._records._documents import Document as Document
+from callboard._records._documents import Done as Done
+from callboard._records._documents import Found as Found
+from callboard._records._documents import Listener as Listener
+from callboard._records._documents import Rule as Rule
+from callboard._records._documents import SharedDocuments as SharedDocuments
+from callboard._records._documents import Written as Written
+from callboard._records._fleets import Fleet as Fleet
+from callboard._records._fleets import FleetAsk as FleetAsk
+from callboard._records._fleets import FleetHost as FleetHost
+from callboard._records._fleets import FleetSnapshots as FleetSnapshots
+from callboard._records._fleets import KeyMovedError as KeyMovedError
+from callboard._records._fleets import Membership as Membership
+from callboard._records._fleets import Ownership as Ownership
+from callboard._records._fleets import Posting as Posting
 from callboard._records._policies import Body as Body
 from callboard._records._policies import Engine as Engine
 from callboard._records._policies import Seat as Seat
+from callboard._records._policies import SharedLimits as SharedLimits
+from callboard._records._policies import Stay as Stay
+from callboard._records._policies import Wanted as Wanted
+from callboard._util._canonical import digest as digest
+from callboard._web._addresses import Address as Address
+from callboard._web._addresses import is_public_address as is_public_address
+from callboard._web._addresses import literal as literal
+from callboard._web._resolver import Resolver as Resolver
+from callboard._web._resolver import system_resolver as system_resolver
+from callboard._web._retry_after import retry_after as retry_after
 from callboard.exceptions import EngineError as EngineError
 
 __all__ = [
+    "EVERYBODY",
+    "Address",
+    "Away",
     "Bodies",
     "Body",
+    "Document",
+    "Done",
     "Engine",
     "EngineError",
+    "Fleet",
+    "FleetAsk",
+    "FleetHost",
+    "FleetSnapshots",
+    "Found",
+    "KeyMovedError",
+    "Listener",
+    "Membership",
     "NonsenseError",
+    "Ownership",
+    "Places",
+    "Posting",
+    "Resolver",
+    "Rule",
     "Seat",
+    "SharedDocuments",
+    "SharedLimits",
+    "Stay",
+    "Wanted",
+    "Written",
     "arrived",
     "carried",
     "deliver",
+    "digest",
+    "is_public_address",
+    "literal",
     "relayed",
+    "retry_after",
+    "system_resolver",
 ]

@@ -11,7 +11,7 @@ from tests.helpers import make
 from tests.shared_limits._redis import RedisServer, program
 
 from callboard import CallPolicy, Limit, ToolNode
-from callboard.limits import SharedLimits
+from callboard.extend import SharedLimits
 from callboard.testing import tool_call
 from callboard_actors.postgres import PostgresLimits
 from callboard_actors.redis import RedisLimits

@@ -8,7 +8,7 @@ from langchain_core.tools import BaseTool
 from tests.helpers import make
 
 from callboard import CallPolicy, ToolNode
-from callboard.documents import SharedDocuments
+from callboard.extend import SharedDocuments
 from callboard.middleware import Cache
 from callboard.testing import tool_call
 

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from callboard import StorageError
-from callboard.documents import EVERYBODY, Away, Document, Done, Found, Listener, Rule, Written
+from callboard.extend import EVERYBODY, Away, Document, Done, Found, Listener, Rule, Written
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import anyio
 
 from callboard import CallEvent
-from callboard.documents import SharedDocuments
+from callboard.extend import SharedDocuments
 from callboard_actors._server.documents._store import DocumentStore
 
 from ._memory import MemoryDocuments, MemoryServer

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers import ended, make
 
 from callboard import CallEvent, CallPolicy, CircuitOpenError, StorageError, ToolNode, observe
-from callboard.documents import SharedDocuments
+from callboard.extend import SharedDocuments
 from callboard.middleware import CircuitBreaker
 from callboard.testing import tool_call
 

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callboard.documents import EVERYBODY, Away, Document, Done, Found, Rule, SharedDocuments, Written
+from callboard.extend import EVERYBODY, Away, Document, Done, Found, Rule, SharedDocuments, Written
 
 from ._world import LEASE, WAIT, World, until
 

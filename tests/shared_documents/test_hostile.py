@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.helpers import make
 
 from callboard import ToolNode
-from callboard.documents import Found
+from callboard.extend import Found
 from callboard.middleware import Cache, CircuitBreaker
 from callboard.middleware._breaker._circuit import Memory, Rules
 from callboard.middleware._breaker._fleet_circuits import circuit_of

@@ -6,7 +6,7 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.documents import Found
+from callboard.extend import Found
 from callboard.middleware._breaker._circuit import Circuit, Memory, Rules, Ticket
 from callboard.middleware._breaker._circuits import Admission
 from callboard.middleware._breaker._fleet_circuits import FleetCircuits, circuit_of, text_of

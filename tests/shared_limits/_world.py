@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import anyio
 
 from callboard import Limit
-from callboard.limits import Stay, Wanted
+from callboard.extend import Stay, Wanted
 from callboard_actors._server.limits._stay import HeldStay, Phase
 from callboard_actors._server.limits._store import LimitStore
 

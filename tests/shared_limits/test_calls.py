@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import ask, ended, make, make_sync
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
-from callboard.limits import SharedLimits, Wanted
+from callboard.extend import SharedLimits, Wanted
 
 
 class Noted:

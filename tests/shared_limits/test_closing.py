@@ -3,7 +3,7 @@
 import pytest
 
 from callboard import Limit, StorageError
-from callboard.limits import Wanted
+from callboard.extend import Wanted
 from callboard_actors.redis import RedisLimits
 
 

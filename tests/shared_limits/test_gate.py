@@ -3,7 +3,7 @@
 from typing import Any
 
 from callboard import Limit, Rate
-from callboard.limits import Wanted
+from callboard.extend import Wanted
 from callboard_actors._server.limits._gate import Gate
 from callboard_actors._server.limits._line import Answer, Numbers
 from callboard_actors._server.limits._stay import HeldStay, Phase

@@ -244,7 +244,7 @@ async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str) -
 
 async def _ask_at_once(asking: Asking, store: Any, who: str) -> None:
     """Ask, and wait for nothing but that the store has heard it."""
-    from callboard.limits import Wanted
+    from callboard.extend import Wanted
 
     wanted = Wanted(limit=asking.limit, name="tool:t", title="the queue of tool 't'")
     stay = asking.stays[who] = store.ask(wanted, lambda: asking.answered.append(who))

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from callboard import Limit, Rate
-from callboard.limits import Places, Wanted
+from callboard.extend import Places, Wanted
 from callboard_actors._server.limits._gate import Gate
 from callboard_actors._server.limits._line import Answer, Numbers
 from callboard_actors._server.limits._stay import HeldStay

@@ -22,7 +22,7 @@ from callboard import (
     handler,
     running,
 )
-from callboard.limits import Wanted
+from callboard.extend import Wanted
 from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 

@@ -15,8 +15,7 @@ import anyio
 import httpx2
 
 from callboard import Backoff, Limit, idempotency_key
-from callboard.limits import Places
-from callboard.web import Resolver, system_resolver
+from callboard.extend import Places, Resolver, system_resolver
 from callboard_actors.http._body import Store
 from callboard_actors.http._errors import HttpError, UrlRefusedError
 from callboard_actors.http._options import check_headers, check_numbers, check_parts, hosts_of, own_headers, proxy_of

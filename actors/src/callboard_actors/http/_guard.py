@@ -9,7 +9,7 @@ import httpcore2
 import httpx2
 from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 
-from callboard.web import Resolver, literal
+from callboard.extend import Resolver, literal
 from callboard_actors.http._errors import AddressRefusedError
 from callboard_actors.http._rules import Rules
 

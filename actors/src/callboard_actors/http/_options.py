@@ -9,8 +9,8 @@ from typing import TypedDict, cast
 from urllib.parse import urlsplit
 
 from callboard import Backoff, Limit
+from callboard.extend import Resolver
 from callboard.middleware import Url
-from callboard.web import Resolver
 from callboard_actors.http._request import origin_of
 
 Origin = tuple[str, str, int]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from callboard import Backoff
-from callboard.web import retry_after
+from callboard.extend import retry_after
 from callboard_actors.http._errors import HttpError, UnreadableError, UrlRefusedError
 from callboard_actors.http._page import Page
 from callboard_actors.http._request import IDEMPOTENT, Request

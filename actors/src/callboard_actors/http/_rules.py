@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
 
+from callboard.extend import Address, is_public_address, literal
 from callboard.middleware import Url
-from callboard.web import Address, is_public_address, literal
 
 _MOST_NAMED = 20
 """Allowed hosts that an error for a model names."""

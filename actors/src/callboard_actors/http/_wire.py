@@ -11,7 +11,7 @@ from typing import Self
 import httpcore2
 import httpx2
 
-from callboard.web import Resolver
+from callboard.extend import Resolver
 from callboard_actors.http._body import Store, read_body
 from callboard_actors.http._errors import AddressRefusedError, HttpError, UnreadableError, UrlRefusedError, shown
 from callboard_actors.http._guard import GuardedBackend, pool_of

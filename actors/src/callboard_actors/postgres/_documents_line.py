@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from typing import Any
 
-from callboard.documents import EVERYBODY, Document
+from callboard.extend import EVERYBODY, Document
 from callboard_actors._server.documents._line import Shelved, Swap
 from callboard_actors.postgres._server import PostgresConnection
 

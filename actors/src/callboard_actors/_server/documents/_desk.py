@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, Literal
 
 from callboard import StorageError
-from callboard.documents import Away, Document, Listener, Rule
+from callboard.extend import Away, Document, Listener, Rule
 from callboard_actors._server._client import AwayError, Clerk, Terms
 from callboard_actors._server.documents._errands import Bundle, Errand, bundles
 from callboard_actors._server.documents._line import DocumentLine, Swap

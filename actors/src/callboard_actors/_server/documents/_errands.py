@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from callboard.documents import EVERYBODY, Away, Document, Done, Found, Rule, Written
+from callboard.extend import EVERYBODY, Away, Document, Done, Found, Rule, Written
 from callboard_actors._server.documents._line import Shelved
 
 _PROCESS = re.compile(r"[0-9a-f]{16}")

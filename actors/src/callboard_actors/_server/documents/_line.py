@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from callboard.documents import Document, Written
+from callboard.extend import Document, Written
 from callboard_actors._server._client import Connection
 
 

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, get_args
 
-from callboard.documents import Away, Document, Done, Listener, Rule
+from callboard.extend import Away, Document, Done, Listener, Rule
 from callboard_actors._server._store import ServerStore, check_seconds
 from callboard_actors._server.documents._desk import Desk, DocumentTerms, WhileAway
 from callboard_actors._server.documents._errands import Errand

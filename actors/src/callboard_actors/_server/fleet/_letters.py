@@ -4,7 +4,7 @@ import hmac
 from collections.abc import Hashable
 from typing import Any, Literal, NamedTuple
 
-from callboard.fleets import FleetAsk, digest
+from callboard.extend import FleetAsk, digest
 from callboard_actors._engine._pickles import dumps, loads
 from callboard_actors._util._secret import mac
 

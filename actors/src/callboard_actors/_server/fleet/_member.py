@@ -9,7 +9,7 @@ from uuid import uuid4
 import anyio
 
 from callboard import StorageError
-from callboard.fleets import FleetAsk, FleetHost, KeyMovedError, arrived
+from callboard.extend import FleetAsk, FleetHost, KeyMovedError, arrived
 from callboard_actors._engine import _pickled_replies
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from itertools import count
 
 from callboard import ActorDiedError, ActorGoneError, StorageError
-from callboard.fleets import FleetAsk
+from callboard.extend import FleetAsk
 from callboard_actors._server.fleet._desk import Desk
 from callboard_actors._server.fleet._letters import Asked, Letter, Seal, What, gate_of, key_of
 from callboard_actors._server.fleet._line import Address, FleetLine

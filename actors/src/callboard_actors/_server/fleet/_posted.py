@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import anyio
 
-from callboard.extend import Body
-from callboard.fleets import FleetAsk, carried, deliver
+from callboard.extend import Body, FleetAsk, carried, deliver
 from callboard_actors._engine._codec import opened
 from callboard_actors._engine._frames import Kind
 from callboard_actors._server.fleet._crossing import News

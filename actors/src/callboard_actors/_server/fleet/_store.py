@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from callboard.fleets import FleetHost
+from callboard.extend import FleetHost
 from callboard_actors._server._store import check_seconds
 from callboard_actors._server.fleet._desk import Terms
 from callboard_actors._server.fleet._lease import CLEAN_UP, SHORTEST

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from callboard import StorageError
-from callboard.limits import Wanted
+from callboard.extend import Wanted
 from callboard_actors._server.limits._line import Answer, Numbers, Op, Step
 from callboard_actors._server.limits._stay import HeldStay, Phase
 from callboard_actors._util._boot_clock import now

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from callboard.limits import Wanted
+from callboard.extend import Wanted
 
 
 class Phase(Enum):

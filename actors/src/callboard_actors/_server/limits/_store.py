@@ -9,7 +9,7 @@ from itertools import count
 from typing import Final, get_args
 
 from callboard import Limit, StorageError
-from callboard.limits import Wanted
+from callboard.extend import Wanted
 from callboard_actors._server._client import AwayError, Clerk, Terms
 from callboard_actors._server._store import LONGEST, NAME_RULE, ServerStore, check_seconds, is_name
 from callboard_actors._server.limits._gate import Gate
