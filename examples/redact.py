@@ -4,7 +4,7 @@ import anyio
 from langchain_core.tools import tool
 
 from callboard import CallEvent, ToolNode, observe
-from callboard.middleware import Redact
+from callboard.guards import Redact
 from callboard.testing import calls, tool_call
 
 IBAN = "DE89 3704 0044 0532 0130 00"

@@ -7,7 +7,7 @@ from langchain_core.tools import tool
 from pydantic import BaseModel, ConfigDict
 
 from callboard import ToolNode
-from callboard.middleware import RepairArguments
+from callboard.guards import RepairArguments
 from callboard.testing import tool_call
 
 

@@ -18,18 +18,8 @@ from langgraph.store.memory import InMemoryStore
 
 from callboard import CallPolicy, IdleMiddlewareWarning, Limit, ToolNode, create_react_agent
 from callboard.exceptions import CallRejectedError
-from callboard.middleware import (
-    Cache,
-    CircuitBreaker,
-    Fallback,
-    Redact,
-    RequireApproval,
-    Results,
-    Retry,
-    Sanitize,
-    Supervise,
-    Url,
-)
+from callboard.guards import Redact, Results, Sanitize, Url
+from callboard.middleware import Cache, CircuitBreaker, Fallback, RequireApproval, Retry, Supervise
 from callboard.testing import Recorder, ScriptedModel, tool_call
 
 WAIT = 30

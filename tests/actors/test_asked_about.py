@@ -11,7 +11,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
 from callboard import Actor, ActorDiedError, CallPolicy, CallsInterrupted, ToolNode, create_react_agent, handler
-from callboard.middleware import Redact, Retry
+from callboard.guards import Redact
+from callboard.middleware import Retry
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.tools._unknown_outcome import UNKNOWN
 

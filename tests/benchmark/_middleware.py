@@ -8,18 +8,8 @@ from typing import Any
 import langgraph.prebuilt
 
 import callboard
-from callboard.middleware import (
-    Cache,
-    CircuitBreaker,
-    Fallback,
-    OutputBudget,
-    Redact,
-    RepairArguments,
-    RequireApproval,
-    Retry,
-    Sanitize,
-    Value,
-)
+from callboard.guards import Redact, RepairArguments, Sanitize
+from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, RequireApproval, Retry, Value
 
 from ._contestants import LOOK_UP, Work, direct, queries
 from ._cost import pass_on

@@ -19,18 +19,8 @@ from tests.helpers import live_tasks
 from tests.middleware._functions import middleware_of
 
 from callboard import CallboardWarning, CallPolicy, CallsInterrupted, Limit, Rate, ToolNode
-from callboard.middleware import (
-    Cache,
-    CircuitBreaker,
-    Fallback,
-    OutputBudget,
-    Redact,
-    RepairArguments,
-    RequireApproval,
-    Retry,
-    Sanitize,
-    Value,
-)
+from callboard.guards import Redact, RepairArguments, Sanitize
+from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, RequireApproval, Retry, Value
 
 from ._bodies import ASYNC, SYNC, TOOLS, Call, FailureOfTool, Stage, draw_calls, enter
 from ._watch import Complaint, run_on

@@ -19,7 +19,8 @@ from langchain_core.tools import StructuredTool
 from tests.agent._savers import complaint
 
 from callboard import CallsInterrupted, ToolNode, create_react_agent
-from callboard.middleware import PathIn, RequireApproval, Url
+from callboard.guards import PathIn, Url
+from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel
 
 from ._batches import messages_in

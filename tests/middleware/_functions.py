@@ -13,18 +13,8 @@ from langchain_core.messages import ToolMessage
 from langgraph.types import Command, interrupt
 
 from callboard import cleanup
-from callboard.middleware import (
-    Cache,
-    CircuitBreaker,
-    Fallback,
-    OutputBudget,
-    Redact,
-    RepairArguments,
-    RequireApproval,
-    Retry,
-    Sanitize,
-    Value,
-)
+from callboard.guards import Redact, RepairArguments, Sanitize
+from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, RequireApproval, Retry, Value
 
 from ._behaviours import BEHAVIOURS, PLAIN, Exit, Failure, World, _named
 

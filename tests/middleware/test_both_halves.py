@@ -11,8 +11,9 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from callboard import ToolNode, create_react_agent
+from callboard.guards import Redact
 from callboard.guards._redact._vault import StoreVault
-from callboard.middleware import OutputBudget, Redact
+from callboard.middleware import OutputBudget
 from callboard.testing import ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock

@@ -16,12 +16,10 @@ from pydantic import create_model
 
 from callboard import ToolNode
 from callboard._util._extras import require
-from callboard.middleware import (
+from callboard.guards import (
     DEFAULT_DETECTORS,
-    Cache,
     Detector,
     MemoryVault,
-    OutputBudget,
     Redact,
     RepairArguments,
     Sanitize,
@@ -29,6 +27,7 @@ from callboard.middleware import (
     Text,
     Url,
 )
+from callboard.middleware import Cache, OutputBudget
 from callboard.telemetry import Recorder, Tracing, setup
 from callboard.telemetry._ambient import ambient_observers
 

@@ -12,18 +12,8 @@ from pydantic import BaseModel, Field
 
 from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard._util._suggestions import did_you_mean, no_such
-from callboard.middleware import (
-    Cache,
-    Fallback,
-    OutputBudget,
-    Redact,
-    RequireApproval,
-    Results,
-    Sanitize,
-    Text,
-    Url,
-    Value,
-)
+from callboard.guards import Redact, Results, Sanitize, Text, Url
+from callboard.middleware import Cache, Fallback, OutputBudget, RequireApproval, Value
 from callboard.testing import ScriptedModel
 
 

@@ -23,19 +23,11 @@ from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolInvocationError, ToolNode, observe
+from callboard.guards import DEFAULT_DETECTORS, Detector, MemoryVault, Redact, RedactedError, StoreVault
 from callboard.guards._redact._redaction import TOKEN
 from callboard.guards._redact._values import Walk
 from callboard.guards._sanitize._text import strip_invisible
-from callboard.middleware import (
-    DEFAULT_DETECTORS,
-    Detector,
-    MemoryVault,
-    Redact,
-    RedactedError,
-    RequireApproval,
-    Retry,
-    StoreVault,
-)
+from callboard.middleware import RequireApproval, Retry
 from callboard.testing import calls, tool_call
 
 WAIT = 1000

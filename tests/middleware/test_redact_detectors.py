@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from callboard.guards import DEFAULT_DETECTORS, Detector, Redact
 from callboard.guards._redact._detectors import Finding, findings, literals
 from callboard.guards._redact._redaction import detectors_of
-from callboard.middleware import DEFAULT_DETECTORS, Detector, Redact
 
 ALL = (*DEFAULT_DETECTORS, "ip", "us_ssn", "high_entropy")
 

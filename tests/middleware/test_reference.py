@@ -48,7 +48,7 @@ def defaults(name: str) -> dict[str, str]:
 def in_words(default: object) -> str:
     if isinstance(default, type):
         return default.__name__
-    if default is callboard.middleware.DEFAULT_DETECTORS:
+    if default is callboard.guards.DEFAULT_DETECTORS:
         return "DEFAULT_DETECTORS"
     return repr(default)
 
@@ -133,4 +133,4 @@ def test_every_default_detector_is_on_the_page() -> None:
     """By its name."""
     section = SECTIONS["DEFAULT_DETECTORS"].partition("Others")[0]
 
-    assert re.findall(r"`(\w+)`", section) == list(callboard.middleware.DEFAULT_DETECTORS)
+    assert re.findall(r"`(\w+)`", section) == list(callboard.guards.DEFAULT_DETECTORS)

@@ -18,12 +18,13 @@ from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
+from callboard.guards import RepairArguments
 from callboard.guards._repair._contract import Contract, contract_of
 from callboard.guards._repair._schema import Shape
 from callboard.guards._repair._search import Repair, Repaired, repair
 from callboard.guards._repair._slips import UNREADABLE, read, the_one
 from callboard.guards._repair._validator import TooManyChoicesError, Validator
-from callboard.middleware import RepairArguments, Retry
+from callboard.middleware import Retry
 from callboard.testing import Recorder, tool_call
 
 WAIT = 30

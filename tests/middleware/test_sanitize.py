@@ -28,9 +28,10 @@ from langgraph.types import Command, interrupt
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, ToolNode, observe
+from callboard.guards import PathIn, Results, Sanitize, Text, Url
 from callboard.guards._sanitize._paths import is_below
 from callboard.guards._sanitize._text import RefusedError, shortened, strip_invisible
-from callboard.middleware import PathIn, Results, Retry, Sanitize, Text, Url
+from callboard.middleware import Retry
 from callboard.testing import Recorder, calls, tool_call
 
 WAIT = 1000

@@ -5,7 +5,7 @@ from pathlib import Path
 import idna
 import pytest
 
-from callboard.middleware import Url
+from callboard.guards import Url
 
 # The last labels of the ICANN part of the Public Suffix List (publicsuffix.org, MPL 2.0), version 2026-10-22, as they
 # stand there; without `arpa` and `onion`, under which there are no web sites of the Internet.

@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool
 from tests.helpers import ask, make, make_sync
 
 from callboard import Limit, Statistics, ToolNode
-from callboard.middleware import Results, Sanitize, Text
+from callboard.guards import Results, Sanitize, Text
 from callboard.testing import Recorder
 
 pytestmark = pytest.mark.real_clock

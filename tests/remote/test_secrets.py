@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard.middleware import Redact
+from callboard.guards import Redact
 from callboard_actors._server.fleet._letters import ForgedError, Seal, fingerprint
 from callboard_actors._util._secret import is_proved, proof
 

@@ -21,16 +21,8 @@ from tests.helpers import make, make_sync
 import callboard.telemetry._names as names
 from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate, ToolNode, create_react_agent
 from callboard._calls._observers import observe
-from callboard.middleware import (
-    Cache,
-    CircuitBreaker,
-    Fallback,
-    OutputBudget,
-    Redact,
-    RepairArguments,
-    Retry,
-    Sanitize,
-)
+from callboard.guards import Redact, RepairArguments, Sanitize
+from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, Retry
 from callboard.telemetry import Logs, Metrics, Recorder, Tracing
 from callboard.telemetry._setup import formatter
 from callboard.testing import calls, tool_call

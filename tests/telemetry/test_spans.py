@@ -32,7 +32,8 @@ from callboard import (
     create_react_agent,
     progress,
 )
-from callboard.middleware import Cache, CircuitBreaker, Fallback, RepairArguments, Retry
+from callboard.guards import RepairArguments
+from callboard.middleware import Cache, CircuitBreaker, Fallback, Retry
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls, tool_call
 

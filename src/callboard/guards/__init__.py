@@ -1,1 +1,51 @@
-"""Middleware that guards content."""
+"""Guards of content: middleware that checks, cleans and repairs arguments and results of tool calls.
+
+`Redact` keeps secrets and personal data from models, logs and stores. `Sanitize` checks arguments before the tool runs
+and cleans results before a model reads them. `RepairArguments` corrects usual slips of models in arguments.
+"""
+
+from typing import TYPE_CHECKING
+
+from callboard._util._lazy import lazy
+
+if TYPE_CHECKING:
+    from callboard.guards._redact._detectors import Detector as Detector
+    from callboard.guards._redact._exceptions import RedactedError as RedactedError
+    from callboard.guards._redact._redact import Redact as Redact
+    from callboard.guards._redact._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
+    from callboard.guards._redact._vault import MemoryVault as MemoryVault
+    from callboard.guards._redact._vault import StoreVault as StoreVault
+    from callboard.guards._redact._vault import Vault as Vault
+    from callboard.guards._repair._repair_arguments import RepairArguments as RepairArguments
+    from callboard.guards._sanitize._hosts import Url as Url
+    from callboard.guards._sanitize._paths import PathIn as PathIn
+    from callboard.guards._sanitize._sanitize import Sanitize as Sanitize
+    from callboard.guards._sanitize._text import Text as Text
+    from callboard.guards._sanitize._untrusted import Results as Results
+
+_HOMES = {
+    "callboard.guards._redact._detectors": ("Detector",),
+    "callboard.guards._sanitize._hosts": ("Url",),
+    "callboard.guards._sanitize._paths": ("PathIn",),
+    "callboard.guards._redact._redact": ("Redact",),
+    "callboard.guards._redact._exceptions": ("RedactedError",),
+    "callboard.guards._redact._redaction": ("DEFAULT_DETECTORS",),
+    "callboard.guards._repair._repair_arguments": ("RepairArguments",),
+    "callboard.guards._sanitize._sanitize": ("Sanitize",),
+    "callboard.guards._sanitize._text": ("Text",),
+    "callboard.guards._sanitize._untrusted": ("Results",),
+    "callboard.guards._redact._vault": (
+        "MemoryVault",
+        "StoreVault",
+        "Vault",
+    ),
+}
+
+# The table above is the truth.
+__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]
+
+__getattr__ = lazy(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

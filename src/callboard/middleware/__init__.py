@@ -9,19 +9,6 @@ from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
     from callboard._calls._call import note as note
-    from callboard.guards._redact._detectors import Detector as Detector
-    from callboard.guards._redact._exceptions import RedactedError as RedactedError
-    from callboard.guards._redact._redact import Redact as Redact
-    from callboard.guards._redact._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
-    from callboard.guards._redact._vault import MemoryVault as MemoryVault
-    from callboard.guards._redact._vault import StoreVault as StoreVault
-    from callboard.guards._redact._vault import Vault as Vault
-    from callboard.guards._repair._repair_arguments import RepairArguments as RepairArguments
-    from callboard.guards._sanitize._hosts import Url as Url
-    from callboard.guards._sanitize._paths import PathIn as PathIn
-    from callboard.guards._sanitize._sanitize import Sanitize as Sanitize
-    from callboard.guards._sanitize._text import Text as Text
-    from callboard.guards._sanitize._untrusted import Results as Results
     from callboard.middleware._approval._approval import RequireApproval as RequireApproval
     from callboard.middleware._approval._approved import approved_arguments as approved_arguments
     from callboard.middleware._breaker._breaker import CircuitBreaker as CircuitBreaker
@@ -34,25 +21,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "callboard._calls._call": ("note",),
-    "callboard.middleware._fallback": ("Value", "Fallback"),
+    "callboard.middleware._fallback": (
+        "Value",
+        "Fallback",
+    ),
     "callboard.middleware._approval._approval": ("RequireApproval",),
     "callboard.middleware._approval._approved": ("approved_arguments",),
     "callboard.middleware._breaker._breaker": ("CircuitBreaker",),
     "callboard.middleware._cache._cache": ("Cache",),
-    "callboard.guards._redact._detectors": ("Detector",),
-    "callboard.guards._sanitize._hosts": ("Url",),
     "callboard.middleware._output._output_budget": ("OutputBudget",),
-    "callboard.guards._sanitize._paths": ("PathIn",),
-    "callboard.guards._redact._redact": ("Redact",),
-    "callboard.guards._redact._exceptions": ("RedactedError",),
-    "callboard.guards._redact._redaction": ("DEFAULT_DETECTORS",),
-    "callboard.guards._repair._repair_arguments": ("RepairArguments",),
     "callboard.middleware._retry": ("Retry",),
-    "callboard.guards._sanitize._sanitize": ("Sanitize",),
     "callboard.middleware._supervise": ("Supervise",),
-    "callboard.guards._sanitize._text": ("Text",),
-    "callboard.guards._sanitize._untrusted": ("Results",),
-    "callboard.guards._redact._vault": ("MemoryVault", "StoreVault", "Vault"),
 }
 """Private module of each public name. Modules are imported on first use: most nodes need few of them, and
 `Supervise` imports LangChain."""

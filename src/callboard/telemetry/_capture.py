@@ -83,7 +83,7 @@ def _redactor(redact: Redactor | bool) -> Redactor:
         return redact
     if not redact:
         return _unchanged
-    from callboard.middleware import Redact
+    from callboard.guards import Redact
 
     try:
         return Redact().redact_value

@@ -86,7 +86,7 @@ class Tracing:
         capture: put arguments, results and messages on the spans; `None` reads the environment variable
             OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT (SPAN_ONLY, SPAN_AND_EVENT or true for yes).
         redact: function that removes secrets from captured values of plain JSON types; `True` for
-            `callboard.middleware.Redact()`, `False` for no removal.
+            `callboard.guards.Redact()`, `False` for no removal.
         max_length: limit of one captured value in characters, at least 1; a longer value is cut.
 
     Raises:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from callboard import Backoff, Limit
 from callboard.extend import Resolver
-from callboard.middleware import Url
+from callboard.guards import Url
 from callboard_actors.http._request import origin_of
 
 Origin = tuple[str, str, int]

@@ -6,7 +6,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
 
 from callboard.extend import Address, is_public_address, literal
-from callboard.middleware import Url
+from callboard.guards import Url
 
 _MOST_NAMED = 20
 """Allowed hosts that an error for a model names."""
