@@ -1,7 +1,7 @@
-"""The layers are what `docs/explanation/architecture.md` says: imports point downward, in a circle never."""
+"""Layers of both distributions, as `docs/explanation/architecture.md` draws them: imports point downward, without cycles."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -11,49 +11,56 @@ SOURCE = Path(__file__).parents[1] / "src"
 ACTORS = Path(__file__).parents[1] / "actors" / "src"
 
 LAYERS = {
-    0: [
-        "exceptions",
-        "_actor_events",
-        "_call_events",
-        "_callers",
-        "_canonical",
-        "_documents",
-        "_extras",
-        "_fleets",
-        "_lazy",
-        "_drained",
-        "_durations",
-        "_statistics",
-        "_suggestions",
-        "_types",
-        "_web",
-        "commands",
-        "questions",
-        "web",
-    ],
+    0: ["exceptions", "questions", "commands", "_records", "_util", "_web"],
     1: ["_loops"],
     2: ["_calls"],
-    3: ["actors", "engines", "fleets", "limits", "documents"],
+    3: ["actors", "extend"],
     4: ["_langgraph"],
     5: ["tools"],
-    6: ["middleware"],
+    6: ["middleware", "guards", "conversations"],
     7: ["agent"],
     8: ["telemetry", "testing", "threads"],
     9: ["_cli"],
 }
 LAYER_OF = {f"callboard.{name}": layer for layer, names in LAYERS.items() for name in names}
 
-# What a layer must not know of, beside what is above it.
+ACTOR_LAYERS = {
+    0: ["_util"],
+    1: ["_engine", "_server"],
+    2: ["process", "remote", "ray", "redis", "postgres", "http", "sql", "shell", "python", "mcp"],
+    3: ["mcp_service"],
+}
+ACTOR_LAYER_OF = {f"callboard_actors.{name}": layer for layer, names in ACTOR_LAYERS.items() for name in names}
+
+KNOWN_PEERS = {
+    ("_server", "_engine"): "Members of a fleet seal asks and replies as the pickles that engines send.",
+    ("python", "process"): "An interpreter is a confined worker process.",
+    ("remote", "process"): "`callboard worker` runs the bodies of its clients in a pool of worker processes.",
+    ("shell", "process"): "A command runs in a worker process, which can be confined and killed.",
+}
+"""Imports between rooms of one layer of `callboard_actors`, with their reasons. No other pair may be added by accident."""
+
+KNOWN_LATE = {
+    ("callboard.exceptions", "callboard.tools"): "`CallsInterrupted` is defined beside the questions that it carries.",
+}
+"""Late imports that point upward: from a module to a room. Users find all exceptions in one module."""
+
 LANGCHAIN = ("langchain_core", "langgraph")
 FOREIGN = {
-    "callboard._records._policies": (*LANGCHAIN, "callboard"),
-    "callboard._loops._protocol": (*LANGCHAIN, "trio", "asyncio"),
-    "callboard._loops._watchdog": (*LANGCHAIN, "trio", "asyncio"),
-    "callboard._loops._asyncio": (*LANGCHAIN, "trio"),
-    "callboard._loops._worker_threads": (*LANGCHAIN, "trio"),
+    "callboard._records": (*LANGCHAIN, "trio", "asyncio", "anyio"),
+    "callboard._loops": LANGCHAIN,
+    "callboard._loops._protocol": ("trio", "asyncio"),
+    "callboard._loops._watchdog": ("trio", "asyncio"),
+    "callboard._loops._asyncio": ("trio",),
+    "callboard._loops._worker_threads": ("trio",),
+    "callboard._calls": LANGCHAIN,
     "callboard.actors": (*LANGCHAIN, "trio", "asyncio"),
 }
+"""Packages that a room or module must not import."""
+
 SHOP_WINDOW = "callboard"
+LATE_TABLE = "_HOMES"
+"""Name of the tables of names that a package loads on first use; `lazy` takes such a table, too."""
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -65,7 +72,7 @@ MODULES = {module_name(path, SOURCE): path for path in sorted(SOURCE.rglob("*.py
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every module that a file imports, also inside functions; `from a import b` gives `a` and `a.b`."""
+    """Yield every module that a file imports, also inside functions; `from a import b` gives `a` and `a.b`."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -76,12 +83,36 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def imported_late(path: Path) -> Iterator[str]:
+    """Yield the strings in tables of late imports: those of `_HOMES = ...` and of `lazy(__name__, ...)`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        table: ast.AST | None = None
+        if isinstance(node, ast.Assign) and any(ast.unparse(target) == LATE_TABLE for target in node.targets):
+            table = node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy":
+            table = node
+        for inner in ast.walk(table) if table else ():
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                yield inner.value
+
+
+def room_of(name: str) -> str:
+    """Return the room of a module: the package and the first name below it."""
+    return ".".join(name.split(".")[:2])
+
+
+def imports_within(name: str, modules: Mapping[str, Path]) -> set[str]:
+    """Return the modules of the same distribution that a module imports, at once or late."""
+    late = {found for found in imported_late(modules[name]) if (name, room_of(found)) not in KNOWN_LATE}
+    return {found for found in {*imported(modules[name]), *late} if found in modules and found != name}
+
+
 def own_imports(name: str) -> set[str]:
-    return {found for found in imported(MODULES[name]) if found in MODULES and found != name}
+    return imports_within(name, MODULES)
 
 
 def layer(name: str) -> int:
-    return LAYER_OF[".".join(name.split(".")[:2])]
+    return LAYER_OF[room_of(name)]
 
 
 INNER = [name for name in MODULES if name != SHOP_WINDOW]
@@ -97,15 +128,15 @@ def test_a_module_imports_from_its_layer_and_below_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", INNER)
 def test_a_module_never_imports_the_package_it_lives_in(name: str) -> None:
-    """The shop window is for customers; the command line is one, on the public names."""
+    """`callboard` is for users. The command line may import it, because it uses public names only."""
     may = name.startswith("callboard._cli")
 
     assert may or SHOP_WINDOW not in {found for found in imported(MODULES[name]) if found == SHOP_WINDOW}
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_low_layer_does_not_know_of_what_it_serves(name: str) -> None:
-    """Layer 1 knows no LangChain, the loop's interface no loop."""
+def test_a_low_layer_does_not_import_what_it_serves(name: str) -> None:
+    """The runtime imports no LangChain, and the interface of event loops no event loop."""
     inside = [module for module in MODULES if module == name or module.startswith(f"{name}.")]
     roots = {found.split(".")[0] for module in inside for found in imported(MODULES[module])}
 
@@ -114,7 +145,7 @@ def test_a_low_layer_does_not_know_of_what_it_serves(name: str) -> None:
 
 
 def reached(name: str) -> set[str]:
-    """The modules that come with one, however long the way."""
+    """Return all modules that a module imports, transitively."""
     found: set[str] = set()
     due = [name]
     while due:
@@ -126,36 +157,56 @@ def reached(name: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "room",
-    [
-        "callboard._loops",
-        "callboard._calls",
-        "callboard.actors",
-        "callboard.exceptions",
-        "callboard._records._policies",
-    ],
+    [f"callboard.{name}" for number in range(4) for name in LAYERS[number]],
 )
-def test_what_is_below_the_tools_loads_no_langchain_by_any_way(room: str) -> None:
-    """Supervision is for any call; who uses it alone does not wait for LangChain."""
+def test_layers_0_to_3_load_no_langchain_transitively(room: str) -> None:
+    """Supervision works for any call, so a program without LangChain tools does not load LangChain."""
     inside = {name for name in MODULES if name == room or name.startswith(f"{room}.")}
     foreign = {
         found
         for start in inside
         for name in reached(start)
         for found in imported(MODULES[name])
-        if found.split(".")[0] in LANGCHAIN and name != "callboard._util._lazy"
+        if found.split(".")[0] in LANGCHAIN
     }
 
     assert inside
     assert foreign == set()
 
 
-def test_no_two_rooms_need_each_other() -> None:
-    """Modules may be free of circles while their rooms are not."""
+def room_imports(modules: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Return for each room the other rooms that it imports."""
     rooms: dict[str, set[str]] = {}
-    for name in INNER:
-        room = ".".join(name.split(".")[:2])
-        needed = {".".join(found.split(".")[:2]) for found in own_imports(name) - {SHOP_WINDOW}}
-        rooms.setdefault(room, set()).update(needed - {room})
+    for name in modules:
+        needed = {room_of(found) for found in imports_within(name, modules)}
+        rooms.setdefault(room_of(name), set()).update(needed - {room_of(name)})
+    return rooms
+
+
+@pytest.mark.parametrize("room", ["callboard._records", "callboard._util", "callboard._web"])
+def test_the_lowest_rooms_import_no_other_room(room: str) -> None:
+    """Every other room may import them, so they can import none."""
+    assert room_imports({name: MODULES[name] for name in INNER})[room] == set()
+
+
+@pytest.mark.parametrize(("module", "room"), KNOWN_LATE)
+def test_each_known_late_import_exists(module: str, room: str) -> None:
+    """An entry without its import would hide a new one."""
+    assert room in {room_of(found) for found in imported_late(MODULES[module])}
+
+
+def test_tables_of_late_imports_are_read() -> None:
+    """They name whole modules; a table of another form would be invisible to all tests here."""
+    public = {name for name, path in MODULES.items() if LATE_TABLE in path.read_text()}
+    unread = {name for name in public if not any(found in MODULES for found in imported_late(MODULES[name]))}
+
+    assert SHOP_WINDOW in public
+    assert unread == set()
+
+
+def test_no_two_rooms_need_each_other() -> None:
+    """Modules may be free of cycles while their rooms are not."""
+    rooms = room_imports({name: MODULES[name] for name in INNER})
 
     TopologicalSorter(rooms).prepare()  # raises CycleError
 
@@ -163,8 +214,8 @@ def test_no_two_rooms_need_each_other() -> None:
 
 
 def test_every_room_of_the_picture_exists() -> None:
-    """A name that is gone would exempt nobody, and mislead everybody."""
-    rooms = {".".join(name.split(".")[:2]) for name in INNER}
+    """A name of a room or module that is gone would turn a test off."""
+    rooms = {room_of(name) for name in INNER}
 
     assert rooms == set(LAYER_OF)
     assert {name for name in FOREIGN if name not in MODULES} == set()
@@ -234,18 +285,46 @@ def test_there_are_no_import_cycles() -> None:
     assert len(graph) == len(INNER)
 
 
+ACTOR_MODULES = {module_name(path, ACTORS): path for path in sorted(ACTORS.rglob("*.py"))}
+ACTORS_WINDOW = "callboard_actors"
+
+
+def actor_room_imports() -> dict[str, set[str]]:
+    return room_imports({name: path for name, path in ACTOR_MODULES.items() if name != ACTORS_WINDOW})
+
+
+def test_rooms_of_the_actors_import_rooms_below_them_only() -> None:
+    """Rooms of one layer are independent, so that each can be installed with its own extra; the known pairs have reasons."""
+    actual = {
+        (room.partition(".")[2], found.partition(".")[2])
+        for room, needed in actor_room_imports().items()
+        for found in needed
+        if ACTOR_LAYER_OF[found] >= ACTOR_LAYER_OF[room]
+    }
+
+    assert actual == set(KNOWN_PEERS)
+
+
+def test_rooms_of_the_actors_have_a_layer_and_no_cycle() -> None:
+    """A room that is in no layer would be tested by nothing."""
+    rooms = actor_room_imports()
+
+    TopologicalSorter(rooms).prepare()  # raises CycleError
+
+    assert set(rooms) == set(ACTOR_LAYER_OF)
+
+
 def test_no_two_modules_of_the_actors_need_each_other() -> None:
-    """Also not within functions, where it would be found out by the first call only."""
-    modules = {module_name(path, ACTORS): path for path in ACTORS.rglob("*.py")}
+    """Imports inside functions count: their cycles would show in the first call only."""
 
     def needed(name: str) -> set[str]:
-        found = set(imported(modules[name])) & set(modules) - {name}
-        # `from room import _module` needs the module; the room's window is for others.
+        found = imports_within(name, ACTOR_MODULES)
+        # `from room import _module` needs the module; the package of the room is for others.
         return {one for one in found if not any(other.startswith(f"{one}.") for other in (*found, name))}
 
-    TopologicalSorter({name: needed(name) for name in modules}).prepare()  # raises CycleError
+    TopologicalSorter({name: needed(name) for name in ACTOR_MODULES}).prepare()  # raises CycleError
 
-    assert len(modules) > 100
+    assert len(ACTOR_MODULES) > 100
 
 
 @pytest.mark.parametrize("customer", [ACTORS, SOURCE / "callboard" / "_cli"], ids=["actors", "command line"])
