@@ -9,10 +9,12 @@ from types import ModuleType
 import pytest
 
 import callboard
+import callboard.guards
 import callboard.middleware
 import callboard.testing
+import callboard.threads
 
-WINDOWS = [callboard, callboard.middleware, callboard.testing]
+WINDOWS = [callboard, callboard.guards, callboard.middleware, callboard.testing, callboard.threads]
 
 LANGGRAPH_NAMES = {
     "ActionRequest",
