@@ -20,7 +20,6 @@ from callboard.testing import Recorder, tool_call
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 REFERENCE = ROOT / "docs" / "reference" / "api.md"
-ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 
 _FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -175,21 +174,6 @@ def test_every_page_is_in_the_index() -> None:
     pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
 
     assert {page for page in pages - {"README.md"} if f"({page})" not in index} == set()
-
-
-def test_the_architecture_page_names_every_module() -> None:
-    """What a module is for stands on the page; of families with one file for each member, only the family."""
-    page = ARCHITECTURE.read_text()
-    source = ROOT / "src" / "callboard"
-    modules = [str(path.relative_to(source).with_suffix("")) for path in sorted(source.rglob("*.py"))]
-    families = ("testing/", "_cli/", "middleware/")
-    unnamed = [
-        module
-        for module in modules
-        if f"`{module}`" not in page and not module.startswith(families) and not module.endswith("__init__")
-    ]
-
-    assert unnamed == []
 
 
 @pytest.mark.real_clock

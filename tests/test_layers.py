@@ -1,4 +1,4 @@
-"""Layers of both distributions, as `docs/explanation/architecture.md` draws them: imports point downward, without cycles."""
+"""Layers of both distributions, as `docs/explanation/architecture.md` draws them: imports point downward, no cycles."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ KNOWN_PEERS = {
     ("remote", "process"): "`callboard worker` runs the bodies of its clients in a pool of worker processes.",
     ("shell", "process"): "A command runs in a worker process, which can be confined and killed.",
 }
-"""Imports between rooms of one layer of `callboard_actors`, with their reasons. No other pair may be added by accident."""
+"""Imports between rooms of one layer of `callboard_actors`, with their reasons."""
 
 KNOWN_LATE = {
     ("callboard.exceptions", "callboard.tools"): "`CallsInterrupted` is defined beside the questions that it carries.",
@@ -294,7 +294,7 @@ def actor_room_imports() -> dict[str, set[str]]:
 
 
 def test_rooms_of_the_actors_import_rooms_below_them_only() -> None:
-    """Rooms of one layer are independent, so that each can be installed with its own extra; the known pairs have reasons."""
+    """Rooms of one layer are independent, because each has its own extra; the known pairs have reasons."""
     actual = {
         (room.partition(".")[2], found.partition(".")[2])
         for room, needed in actor_room_imports().items()

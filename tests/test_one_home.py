@@ -331,7 +331,7 @@ def test_the_kernel_is_asked_in_one_place() -> None:
 
 
 def test_what_only_linux_has_is_asked_for_in_one_place() -> None:
-    """There it stands beside the replacement for other systems; elsewhere it would fail on a system that nobody tried."""
+    """There it stands beside the replacement for other systems; elsewhere it would fail on an untested system."""
     signs = (
         r"os\.memfd_create|fcntl\.F_ADD_SEALS|MSG_CMSG_CLOEXEC|os\.waitid|prctl\(_PR_SET_(PDEATHSIG|CHILD)|/children"
     )

@@ -1,0 +1,32 @@
+"""The list of modules in the documentation is up to date."""
+
+import re
+
+from .modules import PACKAGES, PAGE, ROOT, modules, rendered
+
+ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
+
+
+def test_the_list_of_modules_is_up_to_date() -> None:
+    """The page is generated, so nobody edits it by hand."""
+    assert PAGE.read_text() == rendered(), "out of date: run `python -m tests.modules`"
+
+
+def test_every_module_has_a_docstring() -> None:
+    """Its first line is the entry of the module in the list."""
+    assert [f"{module.room}: {module.place}" for module in modules() if not module.summary] == []
+
+
+def test_the_architecture_page_names_modules_that_exist() -> None:
+    """A module that was renamed or moved would send readers to nothing."""
+    named = set(re.findall(r"`(\w+(?:/\w+)+)`", ARCHITECTURE.read_text()))
+    places = {path.relative_to(package).with_suffix("") for package in PACKAGES for path in package.rglob("*.py")}
+    known = {place.as_posix() for path in places for place in (path, path.parent)}
+
+    assert named
+    assert named - known == set()
+
+
+def test_the_architecture_page_has_at_most_150_lines() -> None:
+    """It gives the picture and the reasons; details belong to the modules."""
+    assert len(ARCHITECTURE.read_text().splitlines()) <= 150
