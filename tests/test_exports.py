@@ -89,7 +89,7 @@ def test_exceptions_are_exported_from_their_module_and_from_the_window() -> None
 
 def test_the_former_name_of_the_warning_about_orders_is_the_same_class() -> None:
     """Filters of warnings were written with it."""
-    former: object = callboard.LinkOrderWarning  # type: ignore[attr-defined]
+    former: object = callboard.LinkOrderWarning
     assert former is callboard.MiddlewareOrderWarning
 
 

@@ -262,7 +262,8 @@ def test_a_room_reads_no_private_attribute_of_another_ones_objects(room: str) ->
     read = {
         (name, attribute)
         for name in INNER
-        if name.startswith(room) and (tree := ast.parse(MODULES[name].read_text()))
+        if name.startswith(room)
+        for tree in [ast.parse(MODULES[name].read_text())]
         for attribute in set(private_reads(tree)) - set(private_names(tree)) - NAMED_TUPLE
     }
 

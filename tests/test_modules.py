@@ -2,7 +2,7 @@
 
 import re
 
-from .modules import PACKAGES, PAGE, ROOT, modules, rendered
+from tests.modules import PACKAGES, PAGE, ROOT, modules, rendered
 
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 
