@@ -5,25 +5,35 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import callboard.guards
 import callboard.middleware
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "middleware.md").read_text()
-NAMES = sorted(callboard.middleware.__all__)
+GUARDS = frozenset(callboard.guards.__all__)
+NAMES = sorted({*callboard.middleware.__all__, *GUARDS})
 
 _SECTION = re.compile(r"^### `(?P<name>\w+)`\n(?P<text>.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 _SIGNATURE = re.compile(r"^```text\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 SECTIONS = {match["name"]: match["text"] for match in _SECTION.finditer(PAGE)}
 WITH_ARGUMENTS = [name for name in NAMES if name not in {"DEFAULT_DETECTORS", "Vault"}]
-CLASSES = [name for name in NAMES if inspect.isclass(getattr(callboard.middleware, name))]
+
+
+def public(name: str) -> Any:
+    """Return what a name of the page stands for."""
+    return getattr(callboard.guards if name in GUARDS else callboard.middleware, name)
+
+
+CLASSES = [name for name in NAMES if inspect.isclass(public(name))]
 
 
 def parameters(name: str) -> list[inspect.Parameter]:
-    return list(inspect.signature(getattr(callboard.middleware, name)).parameters.values())
+    return list(inspect.signature(public(name)).parameters.values())
 
 
 def written(name: str) -> ast.arguments:
@@ -55,7 +65,8 @@ def in_words(default: object) -> str:
 
 def notes() -> Iterator[str]:
     """Every word that a middleware tells observers."""
-    for path in sorted((ROOT / "src" / "callboard" / "middleware").rglob("*.py")):
+    rooms = [ROOT / "src" / "callboard" / room for room in ("middleware", "guards")]
+    for path in sorted(path for room in rooms for path in room.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "note":
                 yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
@@ -114,7 +125,7 @@ def test_every_public_method_is_named(name: str) -> None:
     }
     methods = {
         key
-        for key, value in vars(getattr(callboard.middleware, name)).items()
+        for key, value in vars(public(name)).items()
         if not key.startswith("_") and key not in hooks and (inspect.isfunction(value) or isinstance(value, property))
     }
 
