@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard._calls._attempt import Attempt, ThreadPlaces
+from callboard._calls._attempt import Attempt, ThreadPermits
 from callboard._calls._batch import Batch
+from callboard._calls._batch_context import batch_context
 from callboard._calls._call import SupervisedCall
-from callboard._calls._context import surroundings
 from callboard._calls._limits import Gate, Limiter
 from callboard._calls._observers import observe
 from callboard._records._events import CallEvent
@@ -57,7 +57,7 @@ def one_call(
     async def once(call: SupervisedCall[object]) -> object:
         return await call.within_budget(lambda: call.attempt(None, act))
 
-    return SupervisedCall({"name": name, "args": {}, "id": call_id}, policy, limiters, once, surroundings())
+    return SupervisedCall({"name": name, "args": {}, "id": call_id}, policy, limiters, once, batch_context())
 
 
 async def run(*calls: SupervisedCall[object], on_error: OnError = "cancel") -> None:
@@ -189,7 +189,7 @@ async def test_attempts_of_one_call_are_counted_and_take_their_places_anew() -> 
         return "done"
 
     with observe(seen.append):
-        call = SupervisedCall({"name": "w", "args": {}, "id": "c1"}, CallPolicy(), [limiter], thrice, surroundings())
+        call = SupervisedCall({"name": "w", "args": {}, "id": "c1"}, CallPolicy(), [limiter], thrice, batch_context())
         other = one_call(sleeping(1), call_id="c2", limiters=[limiter])
         with anyio.fail_after(60):
             await run(call, other)
@@ -245,7 +245,7 @@ async def test_every_call_that_starts_is_told_to_end(how: str) -> None:
 async def test_a_thread_keeps_the_places_of_its_attempt_until_it_ends() -> None:
     """Promise 1: the limit's and the thread's own."""
     release = threading.Event()
-    limiter, threads = Limiter(Limit(concurrency=1), "the queue"), ThreadPlaces(1)
+    limiter, threads = Limiter(Limit(concurrency=1), "the queue"), ThreadPermits(1)
 
     async def act(attempt: Attempt) -> object:
         return await attempt.run_in_thread(release.wait)
@@ -255,7 +255,7 @@ async def test_a_thread_keeps_the_places_of_its_attempt_until_it_ends() -> None:
 
     def call() -> SupervisedCall[object]:
         policy = CallPolicy(timeout=0.4)
-        return SupervisedCall({"name": "w", "args": {}, "id": "c1"}, policy, [limiter], once, surroundings())
+        return SupervisedCall({"name": "w", "args": {}, "id": "c1"}, policy, [limiter], once, batch_context())
 
     with anyio.fail_after(10):
         with pytest.warns(AbandonedThreadWarning), pytest.raises(CallTimeoutError):
@@ -291,7 +291,7 @@ async def test_a_gate_is_first_in_first_out_and_loses_no_place(data: st.DataObje
         inside -= 1
         gate.leave()
 
-    loop = surroundings().loop
+    loop = batch_context().loop
     patience = data.draw(st.lists(st.sampled_from([None, 0.25, 0.75]), min_size=len(stays), max_size=len(stays)))
 
     async def queue_up(number: int) -> None:
@@ -316,7 +316,7 @@ async def test_a_gate_is_first_in_first_out_and_loses_no_place(data: st.DataObje
 async def test_a_gate_by_key_is_forgotten_when_nobody_needs_it() -> None:
     """Promise 7: keys come from a model and have no end."""
     limiter = Limiter(Limit(concurrency=1, rate=Rate(1, per=1.0), key=lambda call: call["args"]["host"]), "the queue")
-    loop = surroundings().loop
+    loop = batch_context().loop
     with anyio.fail_after(10_000):
         busy = limiter.gate({"name": "f", "args": {"host": "busy"}, "id": "0"}, loop)
         assert busy.try_enter(loop)  # and stays

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from callboard.extend import deliver
+from callboard.extend import dispatch_event
 
 
 class _Counting(dict[str, Any]):
@@ -28,7 +28,7 @@ def loggers(monkeypatch: pytest.MonkeyPatch) -> _Counting:
 @pytest.mark.parametrize("name", ["." * 60_000, "a." * 30_000, "x" * 60_000], ids=["dots", "parts", "one part"])
 def test_a_long_name_of_a_logger_is_looked_up_in_few_steps(name: str, loggers: _Counting) -> None:
     """60 kB of dots had held the event loop for a second: each dot cost a copy of the rest, and a look for it."""
-    deliver({"log": [name, logging.WARNING, "said", 0.0, 1, ["there.py", 1, "fn"]]})
+    dispatch_event({"log": [name, logging.WARNING, "said", 0.0, 1, ["there.py", 1, "fn"]]})
 
     assert loggers.lookups <= 201
 
@@ -36,7 +36,7 @@ def test_a_long_name_of_a_logger_is_looked_up_in_few_steps(name: str, loggers: _
 def test_a_name_of_a_logger_leads_to_the_nearest_one_that_is_there(caplog: pytest.LogCaptureFixture) -> None:
     """Of which no new one is made."""
     logging.getLogger("near")
-    deliver({"log": ["near.by.far", logging.WARNING, "said", 0.0, 1, ["there.py", 1, "fn"]]})
+    dispatch_event({"log": ["near.by.far", logging.WARNING, "said", 0.0, 1, ["there.py", 1, "fn"]]})
 
     assert [record.name for record in caplog.records] == ["near.by.far"]
     assert "near.by.far" not in logging.Logger.manager.loggerDict

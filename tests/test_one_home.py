@@ -36,7 +36,7 @@ class Home:
 HOMES = [
     Home(
         "Which text does a model read of a result, and how is a large one written?",
-        ("as_content", "in_words", "takes_long", "writing"),
+        ("as_content", "to_text", "takes_long", "write_in_portions"),
     ),
     Home(
         "What of a conversation is still as it was stored?",
@@ -66,7 +66,7 @@ HOMES = [
     ),
     Home(
         "What becomes of a call that was begun and never ended, and who says so?",
-        ("UNKNOWN", "question_about", "said_of"),
+        ("UNKNOWN", "question_about", "unknown_text"),
     ),
     Home(
         "What is known of a tool?",
@@ -80,7 +80,7 @@ HOMES = [
     ),
     Home(
         "Is what runs here alive, and until when does it have to say so?",
-        ("IdleScope", "alive", "is_put_off", "until_idle"),
+        ("IdleScope", "report_activity", "is_put_off", "until_idle"),
         (r"callboard_idle",),
     ),
     Home(
@@ -124,7 +124,7 @@ HOMES = [
     ),
     Home(
         "What does an agent need of a tool node beside its public names?",
-        ("Workings",),
+        ("NodeAccess",),
         (r"\bToolBatch\((?!self\._setup)",),
     ),
     Home(
@@ -166,7 +166,7 @@ HOMES = [
     ),
     Home(
         "Is a limit kept in this process, or shared with others?",
-        ("SharedLimiter", "SharedPlace", "limiter_of"),
+        ("SharedLimiter", "SharedPermit", "limiter_of"),
         (
             r"\bLimiter\((policy\.)?limit\b",
             r"\bWanted\(limit=",
@@ -200,7 +200,7 @@ HOMES = [
     ),
     Home(
         "May something begin, and what becomes of what runs, where something is drained?",
-        ("UnderWay", "Undertaking", "undertakings"),
+        ("InFlight", "Operation", "operations"),
         (r"callboard_under_way",),
     ),
     Home(

@@ -8,7 +8,7 @@ import pytest
 from callboard import CallRejectedError, Limit, Rate
 from callboard._calls._limits import Limiter
 from callboard._loops._current import current_loop
-from callboard.extend import Places
+from callboard.extend import LimitGuard
 
 WAIT = 30
 
@@ -17,7 +17,7 @@ def asked(host: str) -> dict:
     return {"name": "GET", "args": {"host": host}, "id": None}
 
 
-async def held(places: Places, host: str, running: list[str], most: list[int]) -> None:
+async def held(places: LimitGuard, host: str, running: list[str], most: list[int]) -> None:
     async with places.place(asked(host)):
         running.append(host)
         most.append(running.count(host))
@@ -27,7 +27,7 @@ async def held(places: Places, host: str, running: list[str], most: list[int]) -
 
 async def test_no_more_have_a_place_than_there_are_for_each_key() -> None:
     """And those of another key do not wait for them."""
-    places = Places(Limit(concurrency=2, key=lambda call: call["args"]["host"]), "requests")
+    places = LimitGuard(Limit(concurrency=2, key=lambda call: call["args"]["host"]), "requests")
     running: list[str] = []
     most: list[int] = []
     began = anyio.current_time()
@@ -42,7 +42,7 @@ async def test_no_more_have_a_place_than_there_are_for_each_key() -> None:
 
 async def test_who_finds_the_queue_full_is_refused() -> None:
     """With the sentence that a tool call would have."""
-    places = Places(Limit(concurrency=1, queue=0), "requests")
+    places = LimitGuard(Limit(concurrency=1, queue=0), "requests")
     with anyio.fail_after(WAIT):
         async with places.place(asked("a")):
             with pytest.raises(CallRejectedError, match="the queue of requests is full: 1 of 1 run"):
@@ -54,7 +54,7 @@ async def test_who_finds_the_queue_full_is_refused() -> None:
 
 async def test_who_is_cancelled_leaves_the_queue() -> None:
     """Whoever comes next need not wait for nobody."""
-    places = Places(Limit(concurrency=1), "requests")
+    places = LimitGuard(Limit(concurrency=1), "requests")
     with anyio.fail_after(WAIT):
         async with places.place(asked("a")):
             with anyio.move_on_after(1):
@@ -66,7 +66,7 @@ async def test_who_is_cancelled_leaves_the_queue() -> None:
 
 async def test_starts_are_held_to_a_rate() -> None:
     """However short the work is."""
-    places = Places(Limit(rate=Rate(2, per=10.0)), "requests")
+    places = LimitGuard(Limit(rate=Rate(2, per=10.0)), "requests")
     began = anyio.current_time()
     with anyio.fail_after(WAIT):
         for _ in range(3):
@@ -79,7 +79,7 @@ async def test_starts_are_held_to_a_rate() -> None:
 def test_what_is_no_limit_is_an_error() -> None:
     """A number does not say what it is of."""
     with pytest.raises(TypeError, match=r"such as Limit\(concurrency=8\)"):
-        Places(8, "requests")
+        LimitGuard(8, "requests")
 
 
 async def test_a_gate_that_a_thread_is_about_to_enter_is_not_replaced() -> None:

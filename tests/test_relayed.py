@@ -4,16 +4,16 @@ import anyio
 import pytest
 
 from callboard import progress, remaining
-from callboard.extend import NonsenseError, arrived, carried, deliver, relayed
+from callboard.extend import NonsenseError, attached_context, dispatch_event, forwarded_context, inject_context
 
 _GIVEN = {"levels": {"": 30}, "left": 10.0, "grace": 1.5, "bound": {"user": "u"}}
 
 
 async def test_what_is_carried_on_is_what_came_along_with_the_time_that_is_left() -> None:
     """Nothing of the process in between is added."""
-    with relayed(_GIVEN, lambda told: None):
+    with forwarded_context(_GIVEN, lambda told: None):
         with anyio.fail_after(1):
-            found = carried()
+            found = inject_context()
 
     assert {**found, "left": 10.0} == _GIVEN
     assert 9.0 < found["left"] <= 10.0
@@ -22,10 +22,10 @@ async def test_what_is_carried_on_is_what_came_along_with_the_time_that_is_left(
 async def test_words_go_back_as_they_are_and_nonsense_does_not() -> None:
     """Whoever is in between does nothing by them, but passes on nothing that says nothing."""
     told: list[object] = []
-    with relayed(_GIVEN, told.append):
-        deliver({"progress": ["half", 1, 2]})
+    with forwarded_context(_GIVEN, told.append):
+        dispatch_event({"progress": ["half", 1, 2]})
         with pytest.raises(NonsenseError):
-            deliver({"nonsense": 1})
+            dispatch_event({"nonsense": 1})
 
     assert told == [{"progress": ["half", 1, 2]}]
 
@@ -33,10 +33,10 @@ async def test_words_go_back_as_they_are_and_nonsense_does_not() -> None:
 async def test_a_body_that_arrives_in_between_is_no_longer_passed_on() -> None:
     """A worker that runs it by itself: an engine that it uses has the body's own context."""
     told: list[object] = []
-    with relayed(_GIVEN, lambda told: None), arrived(carried(), told.append):
+    with forwarded_context(_GIVEN, lambda told: None), attached_context(inject_context(), told.append):
         progress("here")
         assert remaining() <= 10.0
-        assert carried().get("bound") != {"user": "nobody"}
-        assert "left" in carried()
+        assert inject_context().get("bound") != {"user": "nobody"}
+        assert "left" in inject_context()
 
     assert told == [{"progress": ["here", None, None]}]

@@ -224,20 +224,20 @@ __getattr__ = lazy(__name__, {**_HOMES, "callboard.exceptions": (*_HOMES["callbo
 _loggers = (logging.getLogger("callboard"), logging.getLogger(_observers.LOGGER))
 
 
-def _unasked(kinds: frozenset[str]) -> _observers.Observers:
+def _default_observers(kinds: frozenset[str]) -> _observers.Observers:
     """Return the default observers of a process in which nobody called `observe`."""
     # Telemetry is above this layer, so it is imported only here, late, and only if the application uses it: it has
     # imported OpenTelemetry, or has set a log level on one of callboard's loggers.
     if "opentelemetry.trace" not in sys.modules and not any(logger.level for logger in _loggers):
         return _observers.Observers()
-    from callboard.telemetry._ambient import ambient_observers
+    from callboard.telemetry._default_observers import default_observers
 
     # Later lookups call telemetry directly. Before this line, each lookup tests again whether it is in use.
-    _observers.observe_unasked(ambient_observers)
-    return ambient_observers(kinds)
+    _observers.observe_by_default(default_observers)
+    return default_observers(kinds)
 
 
-_observers.observe_unasked(_unasked)
+_observers.observe_by_default(_default_observers)
 
 
 def __dir__() -> list[str]:

@@ -1,11 +1,12 @@
 """Extension points: protocols and records for engines, fleets, shared limits, shared documents and web access.
 
-- *Engines* run bodies in another process or on another machine. An `Engine` is given a `Body`. It calls `carried` where
-  the call waits, enters `arrived` where the body runs, and passes reports of the body to `deliver`. `relayed` forwards
-  them over a further machine. `Bodies` counts running bodies, so that the engine can be drained.
+- *Engines* run bodies in another process or on another machine. An `Engine` is given a `Body`. It calls
+  `inject_context` where the call waits, enters `attached_context` where the body runs, and passes events of the body to
+  `dispatch_event`. `forwarded_context` serves an engine between the two. `EngineOperations` counts running bodies, so
+  that the engine can be drained.
 - *Fleets* give each key one owner among many processes. A `Fleet` admits a `FleetHost` and returns its `Membership`.
-- *Shared limits* count permits for many processes: a `SharedLimits` store answers each `Wanted` with a `Stay`. `Places`
-  apply a `callboard.Limit` to work that is no tool call.
+- *Shared limits* count permits for many processes: a `SharedLimits` store answers each `PermitRequest` with a `Permit`.
+  A `LimitGuard` applies a `callboard.Limit` to work that is no tool call.
 - *Shared documents* hold small state on a server. A `SharedDocuments` store applies a `Rule` to a `Document`: the rule
   sees `Found` and returns `Written`; the caller receives `Done` or `Away`.
 - *Web access* for hosts that a model has named: `is_public_address` checks the peer after connecting, because a name
@@ -14,12 +15,12 @@
 """
 
 from callboard._calls._call_context import NonsenseError as NonsenseError
-from callboard._calls._call_context import arrived as arrived
-from callboard._calls._call_context import carried as carried
-from callboard._calls._call_context import deliver as deliver
-from callboard._calls._call_context import relayed as relayed
-from callboard._calls._draining import Bodies as Bodies
-from callboard._calls._places import Places as Places
+from callboard._calls._call_context import attached_context as attached_context
+from callboard._calls._call_context import dispatch_event as dispatch_event
+from callboard._calls._call_context import forwarded_context as forwarded_context
+from callboard._calls._call_context import inject_context as inject_context
+from callboard._calls._draining import EngineOperations as EngineOperations
+from callboard._calls._limit_guard import LimitGuard as LimitGuard
 from callboard._records._documents import EVERYBODY as EVERYBODY
 from callboard._records._documents import Away as Away
 from callboard._records._documents import Document as Document
@@ -29,6 +30,7 @@ from callboard._records._documents import Listener as Listener
 from callboard._records._documents import Rule as Rule
 from callboard._records._documents import SharedDocuments as SharedDocuments
 from callboard._records._documents import Written as Written
+from callboard._records._fleets import Delivery as Delivery
 from callboard._records._fleets import Fleet as Fleet
 from callboard._records._fleets import FleetAsk as FleetAsk
 from callboard._records._fleets import FleetHost as FleetHost
@@ -36,13 +38,12 @@ from callboard._records._fleets import FleetSnapshots as FleetSnapshots
 from callboard._records._fleets import KeyMovedError as KeyMovedError
 from callboard._records._fleets import Membership as Membership
 from callboard._records._fleets import Ownership as Ownership
-from callboard._records._fleets import Posting as Posting
 from callboard._records._policies import Body as Body
 from callboard._records._policies import Engine as Engine
+from callboard._records._policies import Permit as Permit
+from callboard._records._policies import PermitRequest as PermitRequest
 from callboard._records._policies import Seat as Seat
 from callboard._records._policies import SharedLimits as SharedLimits
-from callboard._records._policies import Stay as Stay
-from callboard._records._policies import Wanted as Wanted
 from callboard._util._canonical import digest as digest
 from callboard._web._addresses import Address as Address
 from callboard._web._addresses import is_public_address as is_public_address
@@ -56,39 +57,39 @@ __all__ = [
     "EVERYBODY",
     "Address",
     "Away",
-    "Bodies",
     "Body",
+    "Delivery",
     "Document",
     "Done",
     "Engine",
     "EngineError",
+    "EngineOperations",
     "Fleet",
     "FleetAsk",
     "FleetHost",
     "FleetSnapshots",
     "Found",
     "KeyMovedError",
+    "LimitGuard",
     "Listener",
     "Membership",
     "NonsenseError",
     "Ownership",
-    "Places",
-    "Posting",
+    "Permit",
+    "PermitRequest",
     "Resolver",
     "Rule",
     "Seat",
     "SharedDocuments",
     "SharedLimits",
-    "Stay",
-    "Wanted",
     "Written",
-    "arrived",
-    "carried",
-    "deliver",
+    "attached_context",
     "digest",
+    "dispatch_event",
+    "forwarded_context",
+    "inject_context",
     "is_public_address",
     "literal",
-    "relayed",
     "retry_after",
     "system_resolver",
 ]

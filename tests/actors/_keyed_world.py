@@ -274,7 +274,7 @@ class KeyedWorld:
     async def _step(self, who: int, step: Ask | Kill, counters: Keyed[Counter]) -> None:
         await anyio.sleep(step.at)
         if isinstance(step, Kill):
-            resident = counters._residents._alive.get(step.key)
+            resident = counters._keyed_actors._alive.get(step.key)
             if resident is not None:
                 self.diary.write("killed", key=step.key)
                 resident.unit.kill("the plan says so")

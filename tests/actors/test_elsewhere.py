@@ -27,8 +27,8 @@ from callboard import (
     remaining,
     running,
 )
-from callboard.actors import _engine_code
-from callboard.actors._code import Lifespan
+from callboard.actors import _engine_runner
+from callboard.actors._runner import Lifespan
 from callboard.testing import FakeEngine, calls, tool_call
 
 told: list[Any] = []
@@ -479,12 +479,12 @@ class Slow(Actor):
 async def test_an_actor_that_is_stopped_during_its_start_raises_the_error_of_its_start() -> None:
     """The supervising process decides by this error whether it tries again; a KeyError would tell it nothing."""
     gates["starts"] = anyio.Event()
-    description = _engine_code.Description("slow", Slow, (), {}, None)
+    description = _engine_runner.Description("slow", Slow, (), {}, None)
     caught: list[BaseException] = []
 
     async def start() -> None:
         try:
-            await _engine_code.start("1", description, Lifespan(), None)
+            await _engine_runner.start("1", description, Lifespan(), None)
         except Exception as error:
             caught.append(error)
 
@@ -492,6 +492,6 @@ async def test_an_actor_that_is_stopped_during_its_start_raises_the_error_of_its
         async with anyio.create_task_group() as group:
             group.start_soon(start)
             await gates["starts"].wait()
-            await _engine_code.stop("1")
+            await _engine_runner.stop("1")
 
     assert [type(error) for error in caught] == [ActorStartError]

@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard import Backoff
-from callboard.actors._restarts import Forget, GiveUp, Restarts, ShutDown, StartAgain, Terms
+from callboard.actors._restarts import Forget, GiveUp, RestartOptions, Restarts, ShutDown, StartAgain
 
 NO_WAIT = Backoff(first=1, factor=2, most=4, jitter=0)
 
 
 def restarts(*kinds: Any, strategy: Any = "one_for_one", intensity: int = 3, **options: Any) -> Restarts:
-    children = [one if isinstance(one, Terms) else Terms(str(number), one) for number, one in enumerate(kinds)]
+    children = [
+        one if isinstance(one, RestartOptions) else RestartOptions(str(number), one) for number, one in enumerate(kinds)
+    ]
     given = {"period": 10.0, "backoff": NO_WAIT, "auto_shutdown": "never", "chance": lambda: 0.0, **options}
     return Restarts(children, strategy=strategy, intensity=intensity, **given)
 
@@ -75,7 +77,11 @@ def test_the_jitter_makes_a_wait_shorter_by_at_most_its_part() -> None:
 @pytest.mark.parametrize(("shutdown", "ends"), [("never", None), ("any_significant", 0), ("all_significant", 1)])
 def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: int | None) -> None:
     """With one, with all, or not at all."""
-    kinds = [Terms("a", "transient", significant=True), Terms("b", "temporary", significant=True), "temporary"]
+    kinds = [
+        RestartOptions("a", "transient", significant=True),
+        RestartOptions("b", "temporary", significant=True),
+        "temporary",
+    ]
     machine = restarts(*kinds, auto_shutdown=shutdown)
     decisions = [machine.ended(index, "normal", 0.0) for index in (2, 0, 1)]
     assert decisions[0] == Forget(2)
@@ -85,7 +91,7 @@ def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: in
 
 def test_a_crash_of_a_significant_transient_child_is_no_end() -> None:
     """It is restarted."""
-    machine = restarts(Terms("a", "transient", significant=True), auto_shutdown="any_significant")
+    machine = restarts(RestartOptions("a", "transient", significant=True), auto_shutdown="any_significant")
     assert isinstance(machine.ended(0, "abnormal", 0.0), StartAgain)
 
 

@@ -192,6 +192,6 @@ async def test_an_open_agent_remembers_no_thread_whose_actor_has_gone() -> None:
         async with agent:
             for number in range(6):
                 await agent.ainvoke(GO, {"configurable": {"thread_id": str(number)}})
-            lodging: Any = node._setup.actors.lodging()
-            kept = lodging.residents[0].spec.snapshots
+            session: Any = node._setup.actors.session()
+            kept = session.keyed_actors[0].spec.snapshots
             assert len(kept._versions) <= 2

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Tracer
 
 import callboard
-from callboard._calls._observers import observe_unasked
+from callboard._calls._observers import observe_by_default
 from callboard.telemetry import Metrics, Recorder, Tracing
 
 from ._contestants import LOOK_UP, Work, direct, in_graph, queries
@@ -142,7 +142,7 @@ class _Cut:
     """Nothing is asked whether anybody watches."""
 
     def __enter__(self) -> None:
-        self._before = observe_unasked()
+        self._before = observe_by_default()
 
     def __exit__(self, *_: object) -> None:
-        observe_unasked(self._before)
+        observe_by_default(self._before)

@@ -16,7 +16,7 @@ from tests.telemetry._events import ENDS, counts_of, event
 from callboard import ToolNode, observe
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._call_list import Calls
-from callboard._cli._live import draws, line, picture
+from callboard._cli._live import line, picture, supports_pictures
 from callboard._cli._screen import Screen
 from callboard._cli._view import LiveView, open_view
 from callboard.testing import tool_call
@@ -163,10 +163,10 @@ def terminal() -> Console:
 
 def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot take back what it has shown."""
-    assert draws(terminal())
+    assert supports_pictures(terminal())
     monkeypatch.setenv("TERM", "dumb")
-    assert not draws(terminal())
-    assert not draws(Console(file=StringIO()))
+    assert not supports_pictures(terminal())
+    assert not supports_pictures(Console(file=StringIO()))
 
 
 async def test_it_is_drawn_eight_times_a_second() -> None:

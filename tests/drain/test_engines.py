@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from callboard import CallPolicy, Drained, ToolNode, UnknownCall, create_react_agent, drain_on_signal
-from callboard.extend import Bodies, Body, EngineError, Seat
+from callboard.extend import Body, EngineError, EngineOperations, Seat
 from callboard.testing import FakeEngine, ScriptedModel, calls
 from callboard_actors.process import Processes
 
@@ -21,7 +21,7 @@ class Here:
     """An engine that runs one async body at a time, here, as those do that can be drained."""
 
     def __init__(self) -> None:
-        self.bodies = Bodies("engine")
+        self.bodies = EngineOperations("engine")
         self._place = anyio.CapacityLimiter(1)
 
     async def run_body(self, body: Body) -> Any:

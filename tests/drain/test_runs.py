@@ -25,7 +25,7 @@ async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> Non
             group.start_soon(found.run, node.ainvoke, [calls("slow", "slow")])
             await until(lambda: recorder.running == 2)
             group.start_soon(found.run, node.drain, 10)
-            await until(lambda: node._setup.under_way.is_draining)
+            await until(lambda: node._setup.in_flight.is_draining)
             with pytest.raises(
                 DrainingError, match=r"'tools' is being drained: it begins nothing new\. Try another one"
             ):
@@ -163,7 +163,7 @@ async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unkn
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
-            await until(lambda: agent._runner.under_way._all)
+            await until(lambda: agent._runner.in_flight._all)
             report = await agent.drain(0.1)
         result = await create_react_agent(ScriptedModel(["here"]), [], checkpointer=saver).ainvoke(None, CONFIG)
 

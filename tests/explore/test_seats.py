@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._held_worker import HeldWorker
+from callboard_actors.process._worker_proxy import WorkerProxy
 
 from . import WORLDS
 from ._seats import Bodies, play, what_had_its_effect_is_not_said_to_be_unstarted
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.real_clock
 def test_a_pool_that_believes_its_confined_workers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted defect: the note in the worker decides, and not the record of what was sent."""
 
-    def believing(self: Any) -> HeldWorker:
-        return HeldWorker(1024)
+    def believing(self: Any) -> WorkerProxy:
+        return WorkerProxy(1024)
 
     plan = Bodies(("denies and exits",))
     assert play(plan, "asyncio") == []

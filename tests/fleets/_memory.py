@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from callboard_actors._server._client import AwayError
-from callboard_actors._server.fleet._line import Address, Common, Owned
 from callboard_actors._server.fleet._store import FleetStore
+from callboard_actors._server.fleet._transport import Address, Common, Owned
 
 SECRET = "a secret of at least sixteen bytes"
 
@@ -146,11 +146,11 @@ class MemoryLine:
             server.put(self._me, marker)
             return False
 
-    async def tell(self, letters: Sequence[tuple[str, bytes, str]]) -> None:
+    async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
         await asyncio.sleep(self._fleet.slow_letters)
         server = await self._reach()
         with server.lock:
-            for to, frame, ask in letters:
+            for to, frame, ask in messages:
                 server.put(to, frame)
                 server.asks.pop((self._me, ask), None)
 
@@ -176,9 +176,9 @@ class MemoryLine:
         while True:
             server = await self._reach()
             with server.lock:
-                letters = server.mail.pop(self._me, [])
-            if letters:
-                yield letters
+                messages = server.mail.pop(self._me, [])
+            if messages:
+                yield messages
             await asyncio.sleep(0.002)
 
     async def leave(self) -> None:

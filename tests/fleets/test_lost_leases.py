@@ -9,7 +9,7 @@ import pytest
 
 from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, keyed
 from callboard.testing import tool_call
-from callboard_actors._server.fleet._letters import ForgedError, Letter, Seal
+from callboard_actors._server.fleet._messages import ForgedError, Message, Signer
 
 from ._memory import SECRET, MemoryFleet, MemoryServer
 from ._world import LOGS, Counter, Log, until
@@ -116,7 +116,7 @@ def _rob(server: MemoryServer) -> None:
 @pytest.mark.backends("asyncio")
 async def test_a_state_of_an_owner_that_was_replaced_is_refused(server: MemoryServer) -> None:
     """By the server, which knows the token of the next one."""
-    from callboard_actors._server.fleet._line import Owned
+    from callboard_actors._server.fleet._transport import Owned
 
     lines = [MemoryFleet(server)._line() for _ in range(2)]
     owned: list[Owned] = []
@@ -210,8 +210,8 @@ def _go_off() -> None:
 
 def test_what_was_not_written_by_the_fleet_is_never_unpickled() -> None:
     """A server may be written to by others."""
-    ours, theirs = Seal(b"a secret of sixteen bytes", "f"), Seal(b"another of sixteen bytes", "f")
-    letter = Letter("told", "m1", "m2.1", Bomb())
+    ours, theirs = Signer(b"a secret of sixteen bytes", "f"), Signer(b"another of sixteen bytes", "f")
+    letter = Message("told", "m1", "m2.1", Bomb())
 
     for frame in (theirs.sealed("m2", letter), ours.sealed("m3", letter), pickle.dumps(letter), b""):
         with pytest.raises(ForgedError):
@@ -234,7 +234,7 @@ async def test_a_stranger_on_the_server_is_not_listened_to(
             owner = server.keys[next(iter(server.keys))].owner
             await there["k"].note("it")
             copies = [frame for to, frame in server.posted if to == owner]
-            seal = Seal(SECRET.encode(), "test/Counter")
+            seal = Signer(SECRET.encode(), "test/Counter")
             for frame in copies:
                 server.asks[owner, seal.opened(owner, frame).ask] = "waiting"  # it may write that, too
             server.mail[owner] = [*copies, b"nonsense"]

@@ -137,7 +137,7 @@ def savers(monkeypatch: pytest.MonkeyPatch) -> list[InMemorySaver]:
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr("callboard_actors.mcp_service._of_agent.InMemorySaver", Noted)
+    monkeypatch.setattr("callboard_actors.mcp_service._agent_offer.InMemorySaver", Noted)
     return made
 
 

@@ -16,8 +16,8 @@ from tests.telemetry._traces import Traces, attributes, is_child
 from callboard import CallPolicy, Limit, ToolNode, idempotency_key, progress
 from callboard.middleware import Retry
 from callboard.telemetry import carrier
-from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
-from callboard_actors.mcp_service._calls import Rising, telling
+from callboard_actors.mcp._meta import IDEMPOTENCY_KEY
+from callboard_actors.mcp_service._calls import ProgressCounter, progress_sender
 from callboard_actors.mcp_service._service import Service
 
 from ._clients import ERAS, WAIT, Person, client_of, filled, in_both_eras, text_in
@@ -146,7 +146,7 @@ NUMBERS = st.none() | st.floats(min_value=0, max_value=1e300)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
 def test_progress_rises_whatever_a_tool_says(said: list[tuple[float | None, float | None]]) -> None:
     """The protocol demands it, and tools go back, say nothing, or say the same twice."""
-    rising = Rising()
+    rising = ProgressCounter()
     told = [rising.report("", done, total).progress for done, total in said]
 
     assert all(one < other for one, other in pairwise(told))
@@ -158,7 +158,7 @@ def test_progress_rises_whatever_a_tool_says(said: list[tuple[float | None, floa
 )
 def test_progress_is_told_in_numbers_that_can_be_shown(said: list[tuple[float | None, float | None]]) -> None:
     """The smallest number that there is, 5e-324, is none of them; nothing done is 0."""
-    rising = Rising()
+    rising = ProgressCounter()
     told = [rising.report("", done, total).progress for done, total in said]
 
     assert told[0] == 0
@@ -178,7 +178,7 @@ async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
             await listens.wait()
 
     with anyio.fail_after(WAIT):
-        async with telling(Slow()) as tell:
+        async with progress_sender(Slow()) as tell:
             for n in range(100):
                 tell({"type": "progress", "message": f"{n}", "done": n + 1})
                 await anyio.sleep(0)

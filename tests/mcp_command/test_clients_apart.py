@@ -21,12 +21,12 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from callboard import Actor, CallContext, ToolNode, child, create_react_agent, handler, idempotency_key
 from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel
-from callboard_actors.mcp._signs import IDEMPOTENCY_KEY
+from callboard_actors.mcp._meta import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service import McpApp, mcp_app
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._calls import MOST, MOST_OF_ONE, OpenQuestions, Waiting
-from callboard_actors.mcp_service._course import Course
-from callboard_actors.mcp_service._work import Asking
+from callboard_actors.mcp_service._calls import MOST, MOST_OF_ONE, OpenQuestions, WaitingCall
+from callboard_actors.mcp_service._dialogue import Dialogue
+from callboard_actors.mcp_service._served import NeedsAnswers
 from callboard_actors.python import python_tool
 
 from ._clients import in_both_eras, text_in
@@ -345,7 +345,9 @@ async def test_many_connections_of_one_address_do_not_evict_the_question_of_anot
     addresses = [("10.0.0.1", "1"), *(("10.0.0.2", f"{port}") for port in range(MOST + 200))]
     works = [Kept() for _ in addresses]
     states = [
-        await kept.keep(Waiting(Caller(session=None, connection=one), "delete", {}, Course(work), Asking([])))
+        await kept.keep(
+            WaitingCall(Caller(session=None, connection=one), "delete", {}, Dialogue(work), NeedsAnswers([]))
+        )
         for one, work in zip(addresses, works, strict=True)
     ]
 
@@ -362,7 +364,7 @@ async def test_one_client_loses_its_own_oldest_questions() -> None:
     callers = [Caller(principal="ann"), *[Caller(principal="bob")] * (2 * MOST)]
     works = [Kept() for _ in callers]
     for caller, work in zip(callers, works, strict=True):
-        await kept.keep(Waiting(caller, "delete", {}, Course(work), Asking([])))
+        await kept.keep(WaitingCall(caller, "delete", {}, Dialogue(work), NeedsAnswers([])))
 
     assert not works[0].forgotten
     assert [work.forgotten for work in works[1:]] == [True] * (2 * MOST - MOST_OF_ONE) + [False] * MOST_OF_ONE

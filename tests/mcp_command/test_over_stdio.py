@@ -13,7 +13,7 @@ from mcp.client.stdio import stdio_client
 
 from callboard_actors.mcp_service._over_stdio import serve_stdio
 from callboard_actors.mcp_service._service import Service
-from callboard_actors.mcp_service._stdio import Wire
+from callboard_actors.mcp_service._stdio import StdioConnection
 
 from ._clients import Person, filled, in_both_eras, text_in
 from ._commands import COMMAND, PATIENCE, ROOT, appears, appears_soon, arguments, by_stdio, started
@@ -196,7 +196,7 @@ async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.Monk
     answers, sink = os.pipe()
     try:
         with anyio.fail_after(PATIENCE), pytest.raises(BaseException) as broken:
-            await serve_stdio(Broken([add], name=None, description=None), Wire(source, sink), drain=600)
+            await serve_stdio(Broken([add], name=None, description=None), StdioConnection(source, sink), drain=600)
     finally:
         for descriptor in (source, client, answers, sink):
             os.close(descriptor)
@@ -219,7 +219,9 @@ async def test_a_server_whose_client_was_killed_before_its_first_answer_ends_at_
 
     try:
         with anyio.fail_after(PATIENCE):
-            report = await serve_stdio(Service([add], name=None, description=None), Wire(source, sink), drain=600)
+            report = await serve_stdio(
+                Service([add], name=None, description=None), StdioConnection(source, sink), drain=600
+            )
     finally:
         os.close(source)
         os.close(sink)

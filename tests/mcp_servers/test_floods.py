@@ -13,7 +13,7 @@ from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from callboard import ActorStartError
 from callboard_actors.mcp import McpServer, McpToolError
-from callboard_actors.mcp._link import MOST_PARTS, Link, UnfitTools, watched
+from callboard_actors.mcp._link import MOST_PARTS, InvalidTools, Link, watched
 
 from ._asked import ROOT, WAIT
 from ._plain import NEW, OLD
@@ -43,7 +43,7 @@ def test_parts_of_an_answer_are_counted_before_one_is_read(
     """Each part is tried as any of a union, several times."""
     read: list[object] = []
     monkeypatch.setattr("callboard_actors.mcp._link._misfit", lambda *_: read.append(1))
-    sieve = UnfitTools()
+    sieve = InvalidTools()
     sieve.version = version
     came = sieve.sift(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=7, result=result)))
 
@@ -54,7 +54,7 @@ def test_parts_of_an_answer_are_counted_before_one_is_read(
 
 def test_structured_content_may_have_many_parts() -> None:
     """Nobody reads them but the judge of its schema."""
-    sieve = UnfitTools()
+    sieve = InvalidTools()
     sieve.version = NEW
     rows = {"content": [{"type": "text", "text": "x"}] * MOST_PARTS, "structuredContent": {"rows": [{}] * 50_000}}
     message = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result=rows))

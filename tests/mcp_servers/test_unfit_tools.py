@@ -16,7 +16,7 @@ from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp._link import UnfitTools
+from callboard_actors.mcp._link import InvalidTools
 
 from ._asked import ROOT, WAIT, answers
 from ._odd import GOOD
@@ -91,7 +91,7 @@ TOOL = st.fixed_dictionaries(
 @given(st.lists(TOOL | JSON, max_size=4), st.sampled_from(KNOWN_PROTOCOL_VERSIONS))
 def test_whatever_a_server_lists_the_good_ones_stay_and_each_other_has_a_reason(odd: list[Any], version: str) -> None:
     """It never raises: it stands in the stream of messages, and would end the connection."""
-    sieve = UnfitTools()
+    sieve = InvalidTools()
     sieve.version = version
     rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
     listed = [GOOD, *odd, GOOD]
@@ -111,7 +111,7 @@ def test_whatever_a_server_lists_the_good_ones_stay_and_each_other_has_a_reason(
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_what_is_no_list_of_tools_stays_as_it_is(result: dict[str, Any], version: str) -> None:
     """A tool may return such a thing; and what is wrong with the list itself, the SDK says."""
-    sieve = UnfitTools()
+    sieve = InvalidTools()
     sieve.version = version
     response = JSONRPCResponse(jsonrpc="2.0", id=1, result=dict(result))
     sieve.sift(SessionMessage(response))

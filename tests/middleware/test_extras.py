@@ -29,7 +29,7 @@ from callboard.guards import (
 )
 from callboard.middleware import Cache, OutputBudget
 from callboard.telemetry import Recorder, Tracing, setup
-from callboard.telemetry._ambient import ambient_observers
+from callboard.telemetry._default_observers import default_observers
 
 Make = Callable[[], object]
 Hide = Callable[..., None]
@@ -163,8 +163,8 @@ def test_spans_that_nobody_asked_for_in_code_capture_nothing_and_say_so_once(
     monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
 
     with caplog.at_level(logging.WARNING, "callboard"):
-        ambient_observers(frozenset({"logs", "metrics"}))
-        ambient_observers(frozenset({"logs", "metrics"}))
+        default_observers(frozenset({"logs", "metrics"}))
+        default_observers(frozenset({"logs", "metrics"}))
 
     [record] = [record for record in caplog.records if "not captured" in record.getMessage()]
     assert "pip install 'callboard[redact]'" in record.getMessage()

@@ -10,7 +10,7 @@ pytest.importorskip("ray")
 
 from callboard.extend import Body
 from callboard_actors.ray import _crew
-from callboard_actors.ray._terms import Terms
+from callboard_actors.ray._options import RayOptions
 
 WAIT = 60
 
@@ -18,7 +18,7 @@ WAIT = 60
 class _FakeHost:
     """Ray actor that lives until it is lost."""
 
-    def __init__(self, title: str, terms: Terms) -> None:
+    def __init__(self, title: str, terms: RayOptions) -> None:
         self.idle_since = math.inf
         self.has_started = False
         self.lost = anyio.Event()
@@ -43,9 +43,9 @@ class _FakeHost:
 
 
 def _crew_of(monkeypatch: pytest.MonkeyPatch, idle_for: float) -> _crew.Crew:
-    monkeypatch.setattr(_crew, "HeldHost", _FakeHost)
+    monkeypatch.setattr(_crew, "HostProxy", _FakeHost)
     monkeypatch.setattr(_crew, "disconnect", lambda: None)
-    terms = Terms(
+    terms = RayOptions(
         workers=1, most_workers=2, idle_for=idle_for, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
         start_timeout=10, patience=10,
     )  # fmt: skip

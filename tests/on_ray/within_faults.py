@@ -17,7 +17,7 @@ from callboard import ActorDiedError, ActorStartError, CallPolicy, Drained, Tool
 from callboard.extend import Body, EngineError
 from callboard.testing import calls
 from callboard_actors.ray import RayEngine
-from callboard_actors.ray._held_host import HeldHost
+from callboard_actors.ray._host_proxy import HostProxy
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
@@ -140,13 +140,13 @@ async def test_an_actor_that_has_no_room_on_the_cluster_is_told_what_lacks() -> 
 async def test_a_call_waits_for_its_patience_where_no_ray_actor_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows when there will be one again."""
 
-    async def cannot(self: HeldHost) -> None:
+    async def cannot(self: HostProxy) -> None:
         raise ActorStartError("RayEngine", "there is no more")
 
     with anyio.fail_after(WAIT):
         async with engine(workers=1, patience=0.5) as ours:
             pid = await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
-            monkeypatch.setattr(HeldHost, "start", cannot)
+            monkeypatch.setattr(HostProxy, "start", cannot)
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(EngineError, match=r"no Ray actor lives, and none came within 0.5 s") as caught:
                 while True:  # the first may still be given the one that was killed

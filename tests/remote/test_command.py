@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from callboard import ToolNode, child
 from callboard._cli import _app
 from callboard._cli._app import app
-from callboard_actors.remote._there import name_of
+from callboard_actors.remote._in_worker import name_of
 from callboard_actors.remote._worker_process import served
 
 from . import _bodies as bodies

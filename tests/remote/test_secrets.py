@@ -3,7 +3,7 @@
 import pytest
 
 from callboard.guards import Redact
-from callboard_actors._server.fleet._letters import ForgedError, Seal, fingerprint
+from callboard_actors._server.fleet._messages import ForgedError, Signer, fingerprint
 from callboard_actors._util._secret import is_proved, proof
 
 SECRET = b"a secret of some thirty-two bytes"
@@ -20,11 +20,11 @@ def test_a_worker_does_not_believe_a_secret_with_zeros_behind(other: bytes) -> N
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_fleet_does_not_believe_a_secret_with_zeros_behind(other: bytes) -> None:
     """Neither at the first look nor with each letter."""
-    letter = Seal(other, "fleet").sealed("place", "value")
+    letter = Signer(other, "fleet").sealed("place", "value")
 
     assert fingerprint(other) != fingerprint(SECRET)
     with pytest.raises(ForgedError):
-        Seal(SECRET, "fleet").opened("place", letter)
+        Signer(SECRET, "fleet").opened("place", letter)
 
 
 @pytest.mark.parametrize("other", OTHERS)

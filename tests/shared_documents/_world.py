@@ -73,7 +73,7 @@ class ServerWorld:
 
     def stand_still(self, store: SharedDocuments, seconds: float) -> None:
         assert isinstance(store, DocumentStore)
-        store._clerk().post(lambda: time.sleep(seconds))
+        store._client().post(lambda: time.sleep(seconds))
 
     async def pass_time(self, seconds: float) -> None:
         await anyio.sleep(seconds)

@@ -199,7 +199,7 @@ async def test_what_nobody_waits_for_is_said_before_a_store_is_closed(server_wor
         done.append(answer)
 
     store.change(DOCUMENT, one_more)
-    store._current_before = store._clerk()
+    store._current_before = store._client()
     store.change(DOCUMENT, one_more, then)
     store.close()
 
@@ -208,9 +208,9 @@ async def test_what_nobody_waits_for_is_said_before_a_store_is_closed(server_wor
 
 
 def _errand(rule: Rule[Any]) -> Any:
-    from callboard_actors._server.documents._errands import Errand
+    from callboard_actors._server.documents._changes import PendingChange
 
-    return Errand(DOCUMENT, rule, None)
+    return PendingChange(DOCUMENT, rule, None)
 
 
 async def test_a_process_that_forgets_and_ends_is_heard(server_world: World) -> None:
@@ -228,12 +228,12 @@ async def test_a_process_that_forgets_and_ends_is_heard(server_world: World) -> 
 async def test_who_asks_a_store_that_is_closed_meanwhile_has_an_answer(server_world: World) -> None:
     """He would wait for ever."""
     store: Any = server_world.store()
-    clerk = store._clerk()
+    client = store._client()
     store.close()
     answers: list[object] = []
     errand = _errand(one_more)
     errand.on_answer = answers.append
 
-    clerk.change(errand)
+    client.change(errand)
 
     assert "the store was closed" in str(answers[0])

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import anyio
 
 from callboard import Limit
-from callboard.extend import Stay, Wanted
-from callboard_actors._server.limits._stay import HeldStay, Phase
+from callboard.extend import Permit, PermitRequest
+from callboard_actors._server.limits._permit import LocalPermit, Phase
 from callboard_actors._server.limits._store import LimitStore
 
 LEASE = 1.0
@@ -28,11 +28,11 @@ class Asking:
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self.answered: list[str] = []
-        self.stays: dict[str, Stay] = {}
+        self.stays: dict[str, Permit] = {}
 
-    async def ask(self, store: LimitStore, who: str, *, tenant: str = "", key: str = "") -> HeldStay:
+    async def ask(self, store: LimitStore, who: str, *, tenant: str = "", key: str = "") -> LocalPermit:
         """Ask, and wait until there is an answer or a place in the queue."""
-        wanted = Wanted(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
+        wanted = PermitRequest(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
         stay = self.stays[who] = store.ask(wanted, lambda: self.answered.append(who))
         await until(lambda: who in self.answered or stay.phase is Phase.WAITING)
         return stay

@@ -9,13 +9,13 @@ import pytest
 from tests.helpers import ask, ended, make, make_sync
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
-from callboard.extend import SharedLimits, Wanted
+from callboard.extend import PermitRequest, SharedLimits
 
 
 class Noted:
     """A stay that a test answers."""
 
-    def __init__(self, wanted: Wanted, on_answer: Callable[[], object], number: int) -> None:
+    def __init__(self, wanted: PermitRequest, on_answer: Callable[[], object], number: int) -> None:
         self.wanted = wanted
         self.failure: str | Exception | None = None
         self.token: int | None = number
@@ -46,7 +46,7 @@ class Store:
         if limit.concurrency == 13:
             raise ValueError("13 is an unlucky number")
 
-    def ask(self, wanted: Wanted, on_answer: Callable[[], object]) -> Noted:
+    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object]) -> Noted:
         stay = Noted(wanted, on_answer, 100 + len(self.stays))
         self.stays.append(stay)
         if self._gives:

@@ -3,7 +3,7 @@
 import pytest
 
 from callboard import Limit, StorageError
-from callboard.extend import Wanted
+from callboard.extend import PermitRequest
 from callboard_actors.redis import RedisLimits
 
 
@@ -11,12 +11,12 @@ from callboard_actors.redis import RedisLimits
 async def test_whoever_asks_while_a_store_is_closed_has_an_answer() -> None:
     """The thread that served him may be at its end when he asks; he would wait for ever."""
     store = RedisLimits("redis://127.0.0.1:1/0")
-    wanted = Wanted(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
-    desk = store._clerk()
+    wanted = PermitRequest(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
+    client = store._client()
     store.close()
 
     answered: list[str] = []
-    stay = desk.ask("tool:t", wanted, lambda: answered.append("late"))
+    stay = client.ask("tool:t", wanted, lambda: answered.append("late"))
     stay.leave()
 
     assert answered == ["late"]

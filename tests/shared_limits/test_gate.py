@@ -3,10 +3,10 @@
 from typing import Any
 
 from callboard import Limit, Rate
-from callboard.extend import Wanted
+from callboard.extend import PermitRequest
 from callboard_actors._server.limits._gate import Gate
-from callboard_actors._server.limits._line import Answer, Numbers
-from callboard_actors._server.limits._stay import HeldStay, Phase
+from callboard_actors._server.limits._permit import LocalPermit, Phase
+from callboard_actors._server.limits._transport import Answer, Numbers
 
 LIMIT = Limit(concurrency=1, rate=Rate(5))
 
@@ -15,12 +15,12 @@ class World:
     """A gate, and stays at it that note their answers."""
 
     def __init__(self) -> None:
-        self.wanted = Wanted(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
+        self.wanted = PermitRequest(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
         self.gate = Gate("tool:t", self.wanted, Numbers.of(LIMIT, lease=9.0), "a server")
         self.answered: list[str] = []
 
-    def enter(self, name: str) -> HeldStay:
-        stay = HeldStay(self.wanted, lambda: self.answered.append(name), lambda what: what())
+    def enter(self, name: str) -> LocalPermit:
+        stay = LocalPermit(self.wanted, lambda: self.answered.append(name), lambda what: what())
         stay.id, stay.gate = name, self.gate
         self.gate.enter(stay)
         return stay

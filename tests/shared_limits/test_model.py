@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from callboard import Limit
-from callboard_actors._server.limits._line import Line, Numbers, Op, Step
-from callboard_actors.postgres._limits_line import PostgresLimitLine
-from callboard_actors.redis._limits_line import RedisLimitLine
+from callboard_actors._server.limits._transport import LimitsTransport, Numbers, Op, Step
+from callboard_actors.postgres._limits_transport import PostgresLimitsTransport
+from callboard_actors.redis._limits_transport import RedisLimitsTransport
 
 from ._model import Model
 from ._redis import RedisServer
@@ -36,7 +36,7 @@ def talks(draw: st.DrawFn) -> list[tuple[int, list[tuple[str, int, str]]]]:
 class World:
     """A limit on a server, with two processes that talk to it, and the model beside it."""
 
-    def __init__(self, lines: list[Line], limit: Limit) -> None:
+    def __init__(self, lines: list[LimitsTransport], limit: Limit) -> None:
         assert limit.concurrency is not None
         self.model = Model(limit.concurrency, limit.queue)
         self.granted: set[str] = set()
@@ -84,7 +84,7 @@ async def _play(make: Any, limit: Limit, talk: list[tuple[int, list[tuple[str, i
     try:
         for line, client in zip(lines, CLIENTS, strict=True):
             await line.open(client)
-            if isinstance(line, RedisLimitLine):
+            if isinstance(line, RedisLimitsTransport):
                 line._server.began = 0  # a server that has just started gives nothing for a lease
         world = World(lines, limit)
         for client, said in talk:
@@ -114,7 +114,7 @@ async def _empty(world: World) -> None:
 def test_redis_does_what_the_model_does(redis_server: RedisServer, talk: Any, concurrency: int, queue: Any) -> None:
     """Places, queue, tenants' turns and rejections."""
     limit = Limit(concurrency=concurrency, queue=queue)
-    anyio.run(_play, lambda: RedisLimitLine(redis_server.url, "redis", "model"), limit, talk)
+    anyio.run(_play, lambda: RedisLimitsTransport(redis_server.url, "redis", "model"), limit, talk)
 
 
 @pytest.mark.exhaustive
@@ -123,4 +123,4 @@ def test_redis_does_what_the_model_does(redis_server: RedisServer, talk: Any, co
 def test_postgres_does_what_the_model_does(postgres_url: str, talk: Any, concurrency: int, queue: Any) -> None:
     """The same script in another language."""
     limit = Limit(concurrency=concurrency, queue=queue)
-    anyio.run(_play, lambda: PostgresLimitLine(postgres_url, "postgres", "model"), limit, talk)
+    anyio.run(_play, lambda: PostgresLimitsTransport(postgres_url, "postgres", "model"), limit, talk)

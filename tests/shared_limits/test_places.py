@@ -7,7 +7,7 @@ import pytest
 from tests.helpers import ask, make, make_sync
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
-from callboard_actors._server.limits._stay import Phase
+from callboard_actors._server.limits._permit import Phase
 
 from ._world import LEASE, Asking, Stores, until
 
@@ -305,5 +305,5 @@ async def test_a_thousand_stays_that_are_left_leave_nothing(stores: Stores) -> N
 
 def _stand_still(store: object, *, seconds: float) -> None:
     """Have the thread of a store do nothing for a while, as if its process had been stopped."""
-    desk = store._current  # type: ignore[attr-defined]
-    desk.post(lambda: time.sleep(seconds))
+    client = store._current  # type: ignore[attr-defined]
+    client.post(lambda: time.sleep(seconds))

@@ -10,7 +10,7 @@ from tests.agent._postgres import Server
 from tests.helpers import ask, ended, make
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode
-from callboard_actors._server.limits._stay import Phase
+from callboard_actors._server.limits._permit import Phase
 from callboard_actors.postgres import PostgresLimits
 from callboard_actors.redis import RedisLimits
 
@@ -244,8 +244,8 @@ async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str) -
 
 async def _ask_at_once(asking: Asking, store: Any, who: str) -> None:
     """Ask, and wait for nothing but that the store has heard it."""
-    from callboard.extend import Wanted
+    from callboard.extend import PermitRequest
 
-    wanted = Wanted(limit=asking.limit, name="tool:t", title="the queue of tool 't'")
+    wanted = PermitRequest(limit=asking.limit, name="tool:t", title="the queue of tool 't'")
     stay = asking.stays[who] = store.ask(wanted, lambda: asking.answered.append(who))
     await until(lambda: stay.id != "" and stay.phase is not Phase.GONE)

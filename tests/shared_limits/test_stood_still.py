@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from callboard import Limit, Rate
-from callboard.extend import Places, Wanted
+from callboard.extend import LimitGuard, PermitRequest
 from callboard_actors._server.limits._gate import Gate
-from callboard_actors._server.limits._line import Answer, Numbers
-from callboard_actors._server.limits._stay import HeldStay
+from callboard_actors._server.limits._permit import LocalPermit
+from callboard_actors._server.limits._transport import Answer, Numbers
 
 from ._process import read
 from .test_many_processes import go, options, url, waiting
@@ -29,13 +29,13 @@ class World:
 
     def __init__(self) -> None:
         self.time = 100.0
-        self.wanted = Wanted(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
+        self.wanted = PermitRequest(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
         numbers = Numbers.of(LIMIT, lease=LEASE)
         self.gate = Gate("tool:t", self.wanted, numbers, "a server", clock=lambda: self.time)
         self.answered: list[str] = []
 
-    def enter(self, name: str) -> HeldStay:
-        stay = HeldStay(self.wanted, lambda: self.answered.append(name), lambda what: what())
+    def enter(self, name: str) -> LocalPermit:
+        stay = LocalPermit(self.wanted, lambda: self.answered.append(name), lambda what: what())
         stay.id, stay.gate = name, self.gate
         self.gate.enter(stay)
         return stay
@@ -115,7 +115,7 @@ class Losing:
 
     def check(self, limit: Limit, /) -> None: ...
 
-    def ask(self, wanted: Wanted, on_answer: Any, /) -> Any:
+    def ask(self, wanted: PermitRequest, on_answer: Any, /) -> Any:
         return LosingStay(self, on_answer, is_lost=not self.said)
 
 
@@ -142,7 +142,7 @@ async def test_a_lost_place_is_taken_anew() -> None:
     """Of who has lost it before the body began."""
     store = Losing()
     with anyio.fail_after(5):
-        async with Places(Limit(concurrency=1, shared=store), "t").place({"name": "t", "args": {}, "id": "1"}):
+        async with LimitGuard(Limit(concurrency=1, shared=store), "t").place({"name": "t", "args": {}, "id": "1"}):
             store.said.append("body")
 
     assert store.said == ["ask", "leave", "ask", "begin", "body", "leave"]

@@ -830,9 +830,9 @@ async def test_a_chat_span_for_another_provider_is_not_ours() -> None:
 
 def test_without_a_provider_nothing_is_made() -> None:
     """The API alone has stand-ins only."""
-    from callboard.telemetry._ambient import ambient_observers
+    from callboard.telemetry._default_observers import default_observers
 
-    assert ambient_observers(frozenset()).calls == ()
+    assert default_observers(frozenset()).calls == ()
 
 
 CALL = ["attempt search", "execute_tool search"]

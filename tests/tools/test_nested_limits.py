@@ -22,7 +22,7 @@ from callboard import (
     handler,
     running,
 )
-from callboard.extend import Wanted
+from callboard.extend import PermitRequest
 from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
@@ -296,7 +296,7 @@ class Store:
     def check(self, limit: Limit, /) -> None:
         """Take every limit."""
 
-    def ask(self, wanted: Wanted, on_answer: Callable[[], object], /) -> Stay:
+    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> Stay:
         """Ask for a place."""
         stay = Stay(self, on_answer)
         stay.token = len(self.given) + 7

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from langchain_core.tools.base import _stringify
 
 from callboard.tools import _large_values
-from callboard.tools._large_values import writing
-from callboard.tools._portions import at_once
+from callboard.tools._cooperative import at_once
+from callboard.tools._large_values import write_in_portions
 
 PLAIN = (
     st.none()
@@ -86,7 +86,7 @@ def in_parts(value: Any, part: int) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_large_values, "_PART", part)
         patch.setattr(_large_values, "_FEW", 2)
-        return text_or_error(lambda value: at_once(writing(value)), value)
+        return text_or_error(lambda value: at_once(write_in_portions(value)), value)
 
 
 @given(value=JSON, part=st.sampled_from([1, 150, 400, 1000]))
@@ -121,13 +121,13 @@ def test_what_cannot_be_written_says_so() -> None:
             raise LookupError("no words")
 
     with pytest.raises(LookupError, match="no words"):
-        at_once(writing([Mute()] * 5000))
+        at_once(write_in_portions([Mute()] * 5000))
 
 
 def test_what_changes_meanwhile_is_written_as_it_is_then() -> None:
     """Promise 2: a tool may return a mapping that others write to, and has its result."""
     shared = {str(number): number for number in range(10_000)}
-    steps = writing(shared)
+    steps = write_in_portions(shared)
     next(steps)
     shared["new"] = 1
     assert at_once(steps) == _stringify(shared)

@@ -35,4 +35,4 @@ def test_a_zygote_whose_program_was_killed_while_it_loaded_says_nothing() -> Non
     zygotes, programs = socket.socketpair()
     with zygotes:
         programs.close()
-        _loading.tell_failure(zygotes, BrokenPipeError("where the traceback would be of"))
+        _loading.report_failure(zygotes, BrokenPipeError("where the traceback would be of"))

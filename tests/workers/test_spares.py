@@ -14,7 +14,7 @@ import pytest
 from callboard_actors.process import Processes
 from callboard_actors.process._loading import FatalError
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._spares import Spares, _Spare
+from callboard_actors.process._standbys import Standbys, _Standby
 from callboard_actors.process._zygote import _Zygote
 
 ENDS = f"{__package__}._ends_its_process"
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.real_clock
 @contextmanager
 def _begun(
     said: list[tuple[Any, ...]], poll: select.poll, preload: Sequence[str] = (), wanted: Sequence[str] = ()
-) -> Generator[Spares]:
+) -> Generator[Standbys]:
     terms = Processes(workers=1, start="spawn", preload=preload)._terms
-    spares = Spares(
+    standbys = Standbys(
         Settings(parent=os.getpid(), backend="asyncio", terms=terms, wanted=tuple(wanted)),
         poll,
         loading=lambda place: said.append(("loading", place)),
@@ -35,72 +35,72 @@ def _begun(
         born=lambda number, pid: said.append(("born", number, pid)),
         unborn=lambda number, error: said.append(("unborn", number, error)),
     )
-    with _held(spares):
-        spares.begin()
-        yield spares
+    with _held(standbys):
+        standbys.begin()
+        yield standbys
 
 
 @contextmanager
-def _held(spares: Spares) -> Generator[None]:
+def _held(standbys: Standbys) -> Generator[None]:
     """Nothing of them is left."""
     try:
         yield
     finally:
-        spares.end()
-        for pid in spares.pids():
+        standbys.end()
+        for pid in standbys.pids():
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            spares.lost(pid)
-        os.close(spares._lifeline)
-        os.close(spares._held)
+            standbys.lost(pid)
+        os.close(standbys._lifeline)
+        os.close(standbys._held)
 
 
-def _given(spares: Spares, poll: select.poll, notebook: int) -> _Spare:
+def _given(standbys: Standbys, poll: select.poll, begun_counter: int) -> _Standby:
     """One that has said that it is a worker, with the number 7; nobody has heard it yet, or talks to it."""
-    while not any(one.is_ready for one in spares._spares.values()):
+    while not any(one.is_ready for one in standbys._standbys.values()):
         for fd, _ in poll.poll():
-            spares.hear(fd)
+            standbys.hear(fd)
     here, there = socket.socketpair()
     with here:
-        spares.ask(7, [there.detach(), os.dup(2), os.dup(notebook)], is_seat=False)
-        [given] = [one for one in spares._spares.values() if one.given is not None]
-        select.select([given.cradle], [], [])
+        standbys.ask(7, [there.detach(), os.dup(2), os.dup(begun_counter)], is_seat=False)
+        [given] = [one for one in standbys._standbys.values() if one.given is not None]
+        select.select([given.control], [], [])
     return given
 
 
 def test_the_module_that_ends_an_interpreter_is_known_though_it_was_buried_first() -> None:
     """Its end may be seen before its last words are read; the module before that one would be blamed."""
     said: list[tuple[Any, ...]] = []
-    with _begun(said, select.poll(), wanted=["no_such_module", ENDS]) as spares:
-        assert spares._first is not None
-        os.waitpid(spares._first, 0)
+    with _begun(said, select.poll(), wanted=["no_such_module", ENDS]) as standbys:
+        assert standbys._first is not None
+        os.waitpid(standbys._first, 0)
         with pytest.raises(SystemExit):
-            spares.lost(spares._first)
+            standbys.lost(standbys._first)
 
     assert said == [("loading", 0), ("loading", 1)]
 
 
 def test_why_there_can_be_no_interpreter_is_known_though_it_was_buried_first() -> None:
     """The pool would say that its zygote ended, and nobody would know why."""
-    with _begun([], select.poll(), preload=["no_such_module"]) as spares:
-        assert spares._first is not None
-        os.waitpid(spares._first, 0)
+    with _begun([], select.poll(), preload=["no_such_module"]) as standbys:
+        assert standbys._first is not None
+        os.waitpid(standbys._first, 0)
         with pytest.raises(FatalError, match="preload='no_such_module' cannot be imported"):
-            spares.lost(spares._first)
+            standbys.lost(standbys._first)
 
 
 def test_a_worker_that_ends_at_once_has_been_one(tmp_path: Path) -> None:
     """Its end has a signal or an exit code, and is not a system without processes to spare."""
     said: list[tuple[Any, ...]] = []
     poll = select.poll()
-    with _begun(said, poll) as spares, (tmp_path / "notebook").open("wb") as notebook:
-        given = _given(spares, poll, notebook.fileno())
+    with _begun(said, poll) as standbys, (tmp_path / "notebook").open("wb") as begun_counter:
+        given = _given(standbys, poll, begun_counter.fileno())
         os.kill(given.pid, signal.SIGKILL)
         os.waitpid(given.pid, 0)
-        spares.lost(given.pid)
+        standbys.lost(given.pid)
 
         assert said[1:] == [("born", 7, given.pid)]
-        assert given.pid not in spares.pids()
+        assert given.pid not in standbys.pids()
 
 
 def test_the_zygote_knows_the_end_of_a_worker_whose_birth_it_hears_of_in_the_same_instant(tmp_path: Path) -> None:
@@ -109,11 +109,18 @@ def test_the_zygote_knows_the_end_of_a_worker_whose_birth_it_hears_of_in_the_sam
     settings = Settings(parent=os.getpid(), backend="asyncio", terms=Processes(workers=1, start="spawn")._terms)
     zygote = _Zygote(control, settings)
     zygote.prepare()
-    spares = zygote._starter
-    assert isinstance(spares, Spares)
-    with control, pool, zygote._woken, zygote._wake, _held(spares), (tmp_path / "notebook").open("wb") as notebook:
-        spares.begin()
-        given = _given(spares, zygote._poll, notebook.fileno())
+    standbys = zygote._starter
+    assert isinstance(standbys, Standbys)
+    with (
+        control,
+        pool,
+        zygote._woken,
+        zygote._wake,
+        _held(standbys),
+        (tmp_path / "notebook").open("wb") as begun_counter,
+    ):
+        standbys.begin()
+        given = _given(standbys, zygote._poll, begun_counter.fileno())
         os.kill(given.pid, signal.SIGKILL)
         os.waitid(os.P_PID, given.pid, os.WEXITED | os.WNOWAIT)
         zygote._reap()

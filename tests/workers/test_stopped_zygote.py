@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from callboard_actors.process import Confine, Processes, _crew
-from callboard_actors.process._held_zygote import HeldZygote
+from callboard_actors.process._zygote_proxy import ZygoteProxy
 
 from . import _bodies as bodies
 from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, running, started, zygote_of
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.real_clock
 def stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a stopped zygote stay so, as one would that the kernel does not let run."""
 
-    def stay(self: HeldZygote) -> None: ...
+    def stay(self: ZygoteProxy) -> None: ...
 
-    monkeypatch.setattr(HeldZygote, "go_on", stay)
+    monkeypatch.setattr(ZygoteProxy, "go_on", stay)
 
 
 async def _gone(pids: set[int]) -> None:

@@ -9,16 +9,16 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from callboard._calls._idempotency import KeyScope, key_of
-from callboard._calls._limits import Gates, Limiter, NoPlaceError, Place
-from callboard._calls._nested_places import Holder, Loan, LoanTurn, Wait, waiting
+from callboard._calls._limits import GatePermit, Gates, Limiter, NoPlaceError
+from callboard._calls._nested_permits import Holder, Loan, LoanTurn, Wait, waiting
 from callboard._calls._progress import Progress, Reporter, Throttle, reporter
-from callboard._calls._shared_limits import SharedPlace, count_start
+from callboard._calls._shared_limits import SharedPermit, count_start
 from callboard._loops._current import run_there
 from callboard._loops._deadline import Timed, TimeLimit, current_timed
-from callboard._loops._idle import IdleScope, alive
+from callboard._loops._idle import IdleScope, report_activity
 from callboard._loops._protocol import EventLoop, Scope
 from callboard._loops._start_order import StartOrder
-from callboard._loops._threads import Levels, run_in_thread
+from callboard._loops._threads import PerDepth, run_in_thread
 from callboard._records._policies import CallPolicy, Limit, ToolCallLike
 from callboard.exceptions import CallTimeoutError
 
@@ -149,20 +149,20 @@ class Owner(Protocol):
         ...
 
 
-class ThreadPlaces:
+class ThreadPermits:
     """Worker threads of one node: their limit, and the attempts whose threads were abandoned."""
 
     def __init__(self, concurrency: int) -> None:
-        self.limiters = Levels(lambda: Limiter(Limit(concurrency=concurrency), "the worker threads' queue"))
+        self.limiters = PerDepth(lambda: Limiter(Limit(concurrency=concurrency), "the worker threads' queue"))
         self.concurrency = concurrency
         self.abandoned: set[object] = set()  # added in event loops, removed in the threads: set operations are atomic
         self.order = StartOrder()
 
-    def at_least(self, concurrency: int | None) -> "ThreadPlaces":
+    def at_least(self, concurrency: int | None) -> "ThreadPermits":
         """Return this object, or a wider one for a run that asks for more threads."""
         if concurrency is None or concurrency <= self.concurrency:
             return self
-        wider = ThreadPlaces(concurrency)
+        wider = ThreadPermits(concurrency)
         wider.abandoned = self.abandoned  # shared: an abandoned thread occupies the process, not one run
         return wider
 
@@ -202,7 +202,7 @@ class Attempt:
         "waits_for",
     )
 
-    def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPlaces | None) -> None:
+    def __init__(self, owner: Owner, call: ToolCallLike, threads: ThreadPermits | None) -> None:
         self.owner = owner
         self.number = 0
         """Number of the attempt within its call while the body runs; 0 before and after."""
@@ -214,7 +214,7 @@ class Attempt:
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
         # Both change only under `_lending` once the body runs: nested calls borrow from other threads and loops.
-        self._places: tuple[Place | Loan, ...] = ()
+        self._places: tuple[GatePermit | Loan, ...] = ()
         self._loans: dict[Hashable, Loan] | None = None
         """Permits that are, or were, lent to nested calls, by identity of the gate."""
         self.waits_for: Wait | None = None
@@ -238,7 +238,7 @@ class Attempt:
 
     def begin(self, number: int) -> None:
         """Record the start of the body."""
-        alive()  # the start and the end of a nested call are activity of the enclosing blocks
+        report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
         self.number = number
         reporter.set(self)
 
@@ -248,7 +248,7 @@ class Attempt:
         reporter.set(self.owner)
         if self.owner.throttle is not None:
             self.owner.throttle.flush()
-        alive()
+        report_activity()
 
     def report(self, progress: Progress) -> None:
         """Report progress of the body; from any thread, ignored after the end of the body."""
@@ -312,7 +312,7 @@ class Attempt:
             else:
                 one = getattr(one, "outer", None)  # a call, if its middleware runs this attempt's call
 
-    async def _place_at(self, gate: Place, around: "tuple[Attempt, ...]", loop: EventLoop) -> Place | Loan:
+    async def _place_at(self, gate: GatePermit, around: "tuple[Attempt, ...]", loop: EventLoop) -> GatePermit | Loan:
         """Acquire a permit, or borrow it from the nearest enclosing attempt; raise `DeadlockError` on a cycle."""
         # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
         lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
@@ -338,17 +338,17 @@ class Attempt:
             loan.withdraw(turn)  # returns the loan if it was granted at the same moment
             return self._holding(gate)
 
-    def _holding(self, gate: Place) -> Place:
+    def _holding(self, gate: GatePermit) -> GatePermit:
         """Register the attempt as holder of a permit, for deadlock detection."""
-        if isinstance(gate, SharedPlace):
+        if isinstance(gate, SharedPermit):
             gate.note_holder(self, has=True)
         elif gate.concurrency is not None:
             gate.holders.add(self)
         return gate
 
-    def _give_back(self, gate: Place) -> None:
+    def _give_back(self, gate: GatePermit) -> None:
         # Unregistered before the permit is free: `holders` must never list more attempts than there are permits.
-        if isinstance(gate, SharedPlace):
+        if isinstance(gate, SharedPermit):
             gate.note_holder(self, has=False)
         elif gate.concurrency is not None:
             gate.holders.discard(self)
@@ -362,7 +362,7 @@ class Attempt:
                 return None if loan.is_lost else loan
             place = next((one for one in self._places if one.identity == identity), None)
             # The store may have given a lost permit to another process: the borrower has to acquire its own.
-            if place is None or (isinstance(place, (SharedPlace, Loan)) and place.is_lost):
+            if place is None or (isinstance(place, (SharedPermit, Loan)) and place.is_lost):
                 return None
             give_back = place.leave if isinstance(place, Loan) else partial(self._give_back, place)
             loan = Loan(place, give_back)
@@ -377,7 +377,7 @@ class Attempt:
     @property
     def fencing_token(self) -> int | None:
         """Fencing token of the narrowest shared limit at which the attempt has a permit; `None` without one."""
-        tokens = (place.token for place in self._places if isinstance(place, (SharedPlace, Loan)))
+        tokens = (place.token for place in self._places if isinstance(place, (SharedPermit, Loan)))
         return next((token for token in tokens if token is not None), None)
 
     def _refuse_if_lost(self) -> None:

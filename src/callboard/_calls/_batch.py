@@ -7,8 +7,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from callboard._calls._call import SupervisedCall
-from callboard._calls._draining import undertakings
-from callboard._calls._left_behind import tell_left
+from callboard._calls._draining import operations
+from callboard._calls._left_task_warnings import warn_about_left_tasks
 from callboard._loops._current import current_loop
 from callboard._loops._left_tasks import LeftTasks
 from callboard._loops._protocol import ChildFn, Nursery, Scope
@@ -66,7 +66,7 @@ class Batch(Generic[T]):
         self._pulse = loop.pulse
         self._pulse.begin()
         # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
-        watched: list[set[Any]] = [self._live, *(one.batches for one in undertakings())]
+        watched: list[set[Any]] = [self._live, *(one.batches for one in operations())]
         for live in watched:
             live.add(self)
         try:
@@ -91,7 +91,7 @@ class Batch(Generic[T]):
         if self._failed:
             self._raise_failures(count)
         if left is not None:
-            tell_left(left)
+            warn_about_left_tasks(left)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
         """Start an additional task unless the batch is closed; the batch waits for its end."""

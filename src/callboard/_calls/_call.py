@@ -12,13 +12,13 @@ from functools import partial
 from time import monotonic
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
 
-from callboard._calls._attempt import Attempt, ThreadPlaces
-from callboard._calls._context import Surroundings
+from callboard._calls._attempt import Attempt, ThreadPermits
+from callboard._calls._batch_context import BatchContext
 from callboard._calls._limits import Gates, NoPlaceError
 from callboard._calls._observers import numbers
 from callboard._calls._progress import Progress, Reporter, Throttle, reporter
 from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, Timed, TimeLimit, current_timed, is_cleaning_up
-from callboard._loops._idle import alive
+from callboard._loops._idle import report_activity
 from callboard._loops._protocol import ChildFn, Scope
 from callboard._loops._watchdog import Holder, marks
 from callboard._records._events import ActorObserver, CallEvent, CallPhase
@@ -36,7 +36,7 @@ class CallTime(Timed):
 
     __slots__ = ("_around", "_away", "_middleware_scope", "attempts", "call", "policy")
 
-    def __init__(self, call: ToolCallLike, policy: CallPolicy, around: Surroundings) -> None:
+    def __init__(self, call: ToolCallLike, policy: CallPolicy, around: BatchContext) -> None:
         super().__init__(around.loop, _end(policy, around), DEFAULT_GRACE if policy.grace is None else policy.grace)
         self.call = call
         self.policy = policy
@@ -112,7 +112,7 @@ class CallTime(Timed):
             self.until = min(_end(self.policy, self._around), deadline)
 
 
-def _end(policy: CallPolicy, around: Surroundings) -> float:
+def _end(policy: CallPolicy, around: BatchContext) -> float:
     """Return the deadline of a call; its budget includes the time in the queue."""
     return around.until if policy.budget is None else min(around.until, around.now + policy.budget)
 
@@ -135,7 +135,7 @@ class Batch(Protocol):
         ...
 
 
-class Terms(NamedTuple):
+class CallOptions(NamedTuple):
     """Tool call as an attempt executes it, with its policy and limiters."""
 
     call: ToolCallLike
@@ -160,10 +160,10 @@ class SupervisedCall(CallTime, Generic[T]):
         "_limiters",
         "_observers",
         "_queue_wait",
+        "do_not_cache",
         "ended",
         "error",
         "handled",
-        "is_for_once",
         "number",
         "outer",
         "result",
@@ -180,7 +180,7 @@ class SupervisedCall(CallTime, Generic[T]):
         policy: CallPolicy,
         limiters: Sequence[Gates],
         run: "Callable[[SupervisedCall[T]], Awaitable[T]]",
-        around: Surroundings,
+        around: BatchContext,
     ) -> None:
         super().__init__(call, policy, around)
         self.run = run
@@ -188,7 +188,7 @@ class SupervisedCall(CallTime, Generic[T]):
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
         """Error that was turned into the result, if one was."""
-        self.ended = self.is_for_once = False
+        self.ended = self.do_not_cache = False
         """True after the end of the call; true if the result is meant for the current caller only, not to be stored."""
         self.running = self.waiting = 0
         """Number of running and of queued attempts; a middleware may start several at once."""
@@ -229,7 +229,7 @@ class SupervisedCall(CallTime, Generic[T]):
         """Return an error that may become a message for the model; `None` for exceptions that must propagate."""
         if isinstance(exc, Exception):
             return exc
-        return CallCancelledError(self.name, self.id) if self.loop.cancelled_by_stranger(exc) else None
+        return CallCancelledError(self.name, self.id) if self.loop.uncancel_foreign(exc) else None
 
     def end_with(self, error: BaseException) -> bool:
         """Record the error that ended the call; return `False` for a requested cancellation, which must propagate."""
@@ -246,10 +246,10 @@ class SupervisedCall(CallTime, Generic[T]):
 
     async def attempt(
         self,
-        threads: ThreadPlaces | None,
+        threads: ThreadPermits | None,
         body: Callable[[Attempt, *Args], Coroutine[Any, Any, R]],
         *args: *Args,
-        terms: "Terms | None" = None,
+        terms: "CallOptions | None" = None,
     ) -> R:
         """Run a body once: wait for its permits, start it, and cancel it when its timeout is over.
 
@@ -361,7 +361,7 @@ class SupervisedCall(CallTime, Generic[T]):
         """Report progress of an attempt, by default of the latest one; from any thread."""
         if self.ended:  # a thread or task that a middleware has left behind may still report
             return
-        alive()
+        report_activity()
         if self._observers or self._around.on_progress is not None:
             self._throttled().put((self, progress, attempt or self.attempts))
 

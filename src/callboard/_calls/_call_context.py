@@ -34,7 +34,7 @@ _LONGEST_NAME = 200
 _PLAIN = (str, int, float, bool)
 
 
-def carried() -> Carried:
+def inject_context() -> Carried:
     """Return the context of the running call, to be sent with a body; call it in the task that waits for the body.
 
     The context has the seconds until the deadline, the grace, the idempotency key, the OpenTelemetry trace and the
@@ -88,20 +88,20 @@ def _trace() -> dict[str, str]:
     return trace
 
 
-def arrived(given: Carried, tell: Tell, *, logs: bool = True) -> AbstractContextManager[None]:
+def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> AbstractContextManager[None]:
     """Attach the context of a call during the block, in the worker that runs the body.
 
     Args:
-        given: the context that `carried()` returned.
+        given: the context that `inject_context()` returned.
         tell: sends progress and log events back.
         logs: forward log records of this process, and set the levels of its loggers; `False` if the process has a log
             of its own.
     """
-    return _Arrival(given, tell, logs=logs)
+    return _AttachedContext(given, tell, logs=logs)
 
 
-class _Arrival:
-    """Context manager of `arrived()`; a class, because a generator would take twice as long in every call."""
+class _AttachedContext:
+    """Context manager of `attached_context()`; a class, because a generator would take twice as long in every call."""
 
     __slots__ = ("_around", "_given", "_logs", "_relay", "_reporter", "_tell", "_timed", "_told")
 
@@ -144,7 +144,7 @@ class NonsenseError(ValueError):
     """The data is no valid event of a body."""
 
 
-def deliver(told: Told) -> None:
+def dispatch_event(told: Told) -> None:
     """Process an event of a body: report its progress or log its record; call it in the task that waits for the body.
 
     Args:
@@ -203,10 +203,11 @@ _relay: ContextVar[_Relay | None] = ContextVar("callboard_relay", default=None)
 
 
 @contextmanager
-def relayed(given: Carried, tell: Tell) -> Generator[None]:
+def forwarded_context(given: Carried, tell: Tell) -> Generator[None]:
     """Forward the context and events of another process during the block, to pass its body on to an engine.
 
-    In the block, `carried()` returns `given` with the remaining seconds, and `deliver()` sends events with `tell`.
+    In the block, `inject_context()` returns `given` with the remaining seconds, and `dispatch_event()` sends events
+    with `tell`.
 
     Args:
         given: the context that came with the body.

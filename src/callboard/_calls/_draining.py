@@ -35,7 +35,7 @@ class HasCalls(Protocol):
     calls: Sequence[SupervisedCall[Any]]
 
 
-class Undertaking:
+class Operation:
     """Operation in progress: a block in one task, which a drain may cancel. Raises `DrainingError` on entering.
 
     Args:
@@ -44,7 +44,7 @@ class Undertaking:
         thread_id: id of the conversation that the operation belongs to.
     """
 
-    def __init__(self, whole: "UnderWay", *, grace: float = DEFAULT_GRACE, thread_id: str | None = None) -> None:
+    def __init__(self, whole: "InFlight", *, grace: float = DEFAULT_GRACE, thread_id: str | None = None) -> None:
         self.loop = current_loop()
         self.batches: set[HasCalls] = set()
         """Batches that run within the operation."""
@@ -101,14 +101,14 @@ class Undertaking:
 
 
 class _Round:
-    """State of one drain: operations that it still waits for, and its report. The lock of `UnderWay` guards it."""
+    """State of one drain: operations that it still waits for, and its report. The lock of `InFlight` guards it."""
 
-    def __init__(self, left: set[Undertaking]) -> None:
+    def __init__(self, left: set[Operation]) -> None:
         self.left = left
         self.wakeup: Wakeup | None = None
         self.report = Drained()
 
-    def account_for(self, one: Undertaking, *, was_ended: bool) -> None:
+    def account_for(self, one: Operation, *, was_ended: bool) -> None:
         if one not in self.left:  # nested in another operation, or the caller's own, or already counted
             return
         self.left.remove(one)
@@ -118,7 +118,7 @@ class _Round:
             self.wakeup.set()
 
 
-class UnderWay:
+class InFlight:
     """Operations in progress of one object, in any event loop; all methods may be called from any thread.
 
     An operation that begins within a running operation of the same object belongs to that one. It is admitted during a
@@ -133,16 +133,16 @@ class UnderWay:
         self.is_draining = False
         # Guards the fields below and each `_Round`: operations of several loops begin and end while one of them drains.
         self._lock = threading.Lock()
-        self._all: set[Undertaking] = set()
+        self._all: set[Operation] = set()
         self._rounds: list[_Round] = []
 
-    def __deepcopy__(self, memo: object) -> "UnderWay":
-        return UnderWay(self.what)  # the copy has no operations in progress
+    def __deepcopy__(self, memo: object) -> "InFlight":
+        return InFlight(self.what)  # the copy has no operations in progress
 
     def __reduce__(self) -> tuple[object, ...]:
-        return UnderWay, (self.what,)
+        return InFlight, (self.what,)
 
-    def admit(self, one: Undertaking) -> None:
+    def admit(self, one: Operation) -> None:
         """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
         inside = any(outer.whole is self and not outer.is_over for outer in _around.get())
         # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
@@ -152,7 +152,7 @@ class UnderWay:
             if not inside:
                 self._all.add(one)
 
-    def left(self, one: Undertaking, *, was_ended: bool) -> None:
+    def left(self, one: Operation, *, was_ended: bool) -> None:
         """Unregister an operation, and count it in every running drain."""
         with self._lock:
             one.is_over = True
@@ -164,7 +164,7 @@ class UnderWay:
         self, work: Callable[[], Awaitable[T]], *, grace: float = DEFAULT_GRACE, thread_id: str | None = None
     ) -> T:
         """Run `work` as an operation; raise `DrainingError` if a drain refuses or cancels it."""
-        with Undertaking(self, grace=grace, thread_id=thread_id):
+        with Operation(self, grace=grace, thread_id=thread_id):
             return await work()
         # Reached only if a drain cancelled the operation.
         raise DrainingError(self.what, begun=True)
@@ -195,7 +195,7 @@ class UnderWay:
                     await self._until_over(drain)
             with self._lock:
                 self._rounds.remove(drain)
-        tell_of_drain(self.what, drain.report)
+        report_drain(self.what, drain.report)
         return drain.report
 
     def reopen(self) -> None:
@@ -238,16 +238,16 @@ class UnderWay:
                 self.left(one, was_ended=True)  # its event loop has ended, so it will never report its end
 
 
-def tell_of_drain(what: str, report: Drained) -> None:
+def report_drain(what: str, report: Drained) -> None:
     """Log the report of a drain, unless it is empty."""
     if report != Drained():
         _log.log(logging.WARNING if report.ended else logging.INFO, "%s was drained: %s", what, report)
 
 
-_around: ContextVar[tuple[Undertaking, ...]] = ContextVar("callboard_under_way", default=())
+_around: ContextVar[tuple[Operation, ...]] = ContextVar("callboard_under_way", default=())
 
 
-def undertakings() -> tuple[Undertaking, ...]:
+def operations() -> tuple[Operation, ...]:
     """Return the operations that the running code belongs to, the outermost first."""
     return _around.get()
 
@@ -255,7 +255,7 @@ def undertakings() -> tuple[Undertaking, ...]:
 # Running bodies of an engine, and their draining.
 
 
-class Bodies:
+class EngineOperations:
     """Running bodies of an engine, in any event loop, with support for draining.
 
     Args:
@@ -264,7 +264,7 @@ class Bodies:
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
-        self._under_way = UnderWay(f"the {noun}")
+        self._in_flight = InFlight(f"the {noun}")
 
     @contextmanager
     def running(self, body: Body, *, grace: float) -> Generator[Body]:
@@ -278,7 +278,7 @@ class Bodies:
             EngineError: if the engine is being drained, or a drain ended the body.
         """
         # More than the grace: the engine ends the body within its grace, and then needs time for its own clean-up.
-        one = Undertaking(self._under_way, grace=grace + DEFAULT_GRACE)
+        one = Operation(self._in_flight, grace=grace + DEFAULT_GRACE)
         try:
             with one:
                 yield replace(body, on_begin=_noting(one, body))
@@ -300,7 +300,7 @@ class Bodies:
         Raises:
             EngineError: if the engine is being drained.
         """
-        if self._under_way.is_draining:
+        if self._in_flight.is_draining:
             raise self._refusal(title, None)
 
     def _refusal(self, title: str, call_id: str | None) -> EngineError:
@@ -312,14 +312,14 @@ class Bodies:
         Args:
             timeout: seconds for the running bodies to finish.
         """
-        return await self._under_way.drain(timeout)
+        return await self._in_flight.drain(timeout)
 
     def reopen(self) -> None:
         """Accept bodies again after a drain."""
-        self._under_way.reopen()
+        self._in_flight.reopen()
 
 
-def _noting(one: Undertaking, body: Body) -> Callable[[], object]:
+def _noting(one: Operation, body: Body) -> Callable[[], object]:
     """Return a function that the engine calls when the body begins."""
 
     def begin() -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 
-from callboard._util._callers import level_of_user
+from callboard._util._callers import user_stacklevel
 from callboard.exceptions import CallboardWarning
 
 _SUSPECT = 5000
@@ -10,7 +10,7 @@ _SUSPECT = 5000
 _HOUR = 3600
 
 
-def tell_of_milliseconds(name: str, seconds: float | None) -> None:
+def warn_about_milliseconds(name: str, seconds: float | None) -> None:
     """Warn of a duration that looks like milliseconds: a multiple of 1000 that is no multiple of an hour."""
     if seconds is None or seconds < _SUSPECT or seconds % 1000 or seconds % _HOUR == 0:
         return
@@ -18,11 +18,11 @@ def tell_of_milliseconds(name: str, seconds: float | None) -> None:
         f"{name} is a number of seconds, and {seconds:g} s are {seconds / _HOUR:.1f} hours; for {seconds:g} ms write "
         f"{seconds / 1000:g}",
         CallboardWarning,
-        stacklevel=level_of_user(),
+        stacklevel=user_stacklevel(),
     )
 
 
-def tell_of_idle_timeout(name: str, timeout: float | None, budget: float | None) -> None:
+def warn_about_idle_timeout(name: str, timeout: float | None, budget: float | None) -> None:
     """Warn of an attempt timeout that never fires, because the budget of its call ends first."""
     if timeout is None or budget is None or timeout <= budget:
         return
@@ -30,5 +30,5 @@ def tell_of_idle_timeout(name: str, timeout: float | None, budget: float | None)
         f"{name}: an attempt may take timeout={timeout:g} s, but the whole call has budget={budget:g} s, so the "
         "timeout is never over; give the call a larger budget, or the attempt a shorter timeout",
         CallboardWarning,
-        stacklevel=level_of_user(),
+        stacklevel=user_stacklevel(),
     )

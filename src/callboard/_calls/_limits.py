@@ -14,7 +14,7 @@ from weakref import ref
 
 from anyio import sleep_until
 
-from callboard._calls._nested_places import Holder, LoanTurn, Turnstile
+from callboard._calls._nested_permits import Holder, LoanTurn, Turnstile
 from callboard._loops._protocol import EventLoop, Wakeup
 from callboard._records._policies import CallContext, Limit, Rate, ToolCallLike, key_function
 
@@ -227,7 +227,7 @@ def _common_time(loop: EventLoop) -> float:
     return loop.now() + loop.offset
 
 
-class Place(Protocol):
+class GatePermit(Protocol):
     """Gate of a limit, as one attempt sees it."""
 
     @property
@@ -280,7 +280,7 @@ class Place(Protocol):
 class Gates(Protocol):
     """Limiter, as an attempt sees it."""
 
-    def gate(self, call: ToolCallLike, loop: EventLoop) -> Place:
+    def gate(self, call: ToolCallLike, loop: EventLoop) -> GatePermit:
         """Return the gate for a call; create it if there is none yet.
 
         Raises:
@@ -353,7 +353,7 @@ class Limiter:
 class SeeingGates(Protocol):
     """Limiter whose key function may take a context."""
 
-    def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext]) -> Place:
+    def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext]) -> GatePermit:
         """Return the gate for a call; `context` creates the context for the key function."""
         ...
 
@@ -367,5 +367,5 @@ class Seeing:
         self._limiter = limiter
         self._context = context
 
-    def gate(self, call: ToolCallLike, loop: EventLoop) -> Place:
+    def gate(self, call: ToolCallLike, loop: EventLoop) -> GatePermit:
         return self._limiter.gate(call, loop, self._context)

@@ -131,7 +131,7 @@ def _nobody(_: frozenset[str]) -> Observers:
 _unasked: Callable[[frozenset[str]], Observers] = _nobody
 
 
-def observe_unasked(find: Callable[[frozenset[str]], Observers] = _nobody) -> Callable[[frozenset[str]], Observers]:
+def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) -> Callable[[frozenset[str]], Observers]:
     """Register a function that provides default observers; return the previous one.
 
     Telemetry uses it, so that an application that has set up OpenTelemetry needs no call of `observe`. `find` takes the

@@ -6,17 +6,17 @@ The store receives only digests of keys and tenants, which may contain confident
 import threading
 from collections.abc import Callable, Hashable, Sequence
 
-from callboard._calls._limits import Gates, Limiter, NoPlaceError, Place, Seeing, without_key
-from callboard._calls._nested_places import Holder, Loan, LoanTurn
+from callboard._calls._limits import GatePermit, Gates, Limiter, NoPlaceError, Seeing, without_key
+from callboard._calls._nested_permits import Holder, Loan, LoanTurn
 from callboard._loops._protocol import EventLoop
 from callboard._records._policies import (
     CallContext,
     KeyFunction,
     Limit,
+    Permit,
+    PermitRequest,
     SharedLimits,
-    Stay,
     ToolCallLike,
-    Wanted,
     key_function,
 )
 from callboard._util._canonical import digest
@@ -55,7 +55,7 @@ class SharedLimiter:
 
     def gate(
         self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext
-    ) -> "SharedPlace":
+    ) -> "SharedPermit":
         """Return the gate for a call; `context` creates the context for the key and tenant functions.
 
         Raises:
@@ -64,8 +64,8 @@ class SharedLimiter:
         # A new object for each attempt: it holds the attempt's own request at the store.
         key, tenant = (_text_of(one, call, context, self._title) for one in (self._key, self._tenant))
         title = f"{self._title} for calls like this one" if key else self._title
-        wanted = Wanted(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
-        return SharedPlace(self._shared, wanted)
+        wanted = PermitRequest(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
+        return SharedPermit(self._shared, wanted)
 
 
 def _text_of(function: KeyFunction | None, call: ToolCallLike, context: Callable[[], CallContext], title: str) -> str:
@@ -83,15 +83,15 @@ _holders: dict[Hashable, set[Holder]] = {}
 _lock = threading.Lock()  # guards changes of `_holders`: an empty set is removed, and another thread may add to it
 
 
-class SharedPlace:
+class SharedPermit:
     """Permit of one attempt at a shared limit, from the request to the release."""
 
     __slots__ = ("_shared", "_stay", "_wanted")
 
-    def __init__(self, shared: SharedLimits, wanted: Wanted) -> None:
+    def __init__(self, shared: SharedLimits, wanted: PermitRequest) -> None:
         self._shared = shared
         self._wanted = wanted
-        self._stay: Stay | None = None
+        self._stay: Permit | None = None
 
     @property
     def identity(self) -> Hashable:
@@ -185,17 +185,17 @@ class SharedPlace:
             stay.leave()
 
 
-async def count_start(places: Sequence[Place | Loan], loop: EventLoop) -> bool:
+async def count_start(places: Sequence[GatePermit | Loan], loop: EventLoop) -> bool:
     """Wait until all rates allow a start, and count it; return `False` if a shared permit was lost meanwhile."""
     # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
     # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
     for place in places:
         if place.starts is not None:
             await place.starts.pass_through(loop)
-    if any(place.is_lost for place in places if isinstance(place, (SharedPlace, Loan))):
+    if any(place.is_lost for place in places if isinstance(place, (SharedPermit, Loan))):
         return False
     # Last, and without an `await`: between the start that other processes count and the body, nothing may wait.
     for place in places:
-        if isinstance(place, SharedPlace):
+        if isinstance(place, SharedPermit):
             place.begin()
     return True

@@ -20,7 +20,7 @@ from callboard._calls._thread_pool import Threads
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._entry_mode import from_sync
+from callboard._loops._entry_mode import is_sync_entry
 from callboard._loops._protocol import EventLoop, Nursery, Scope
 
 Q = TypeVar("Q")
@@ -177,7 +177,7 @@ class TwoHalves(Generic[Q, A]):
         self._awaited = awaited
 
     async def __call__(self, request: Q, call_next: Callable[[Q], Awaitable[A]]) -> A:
-        half = self._sync if from_sync() else self._awaited
+        half = self._sync if is_sync_entry() else self._awaited
         return await half(request, call_next)
 
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from callboard._calls._limits import Gate
 from callboard._loops._current import current_loop
-from callboard._loops._threads import Levels, run_in_thread
+from callboard._loops._threads import PerDepth, run_in_thread
 from callboard._records._policies import Limit
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ THREADS = 40
 """Number of threads of a middleware that computes or reads from disk."""
 
 
-class _ThreadPlace:
+class _ThreadPermit:
     """Permit of one thread, held until the thread has really ended."""
 
     def __init__(self, gate: Gate) -> None:
@@ -38,13 +38,13 @@ class Threads:
         self._name = name
         # A function in such a thread may run an agent that uses the same middleware. With one gate for all depths,
         # all permits could be held by threads that wait for a permit.
-        self._gates = Levels(lambda: Gate(Limit(concurrency=most), f"the threads of {name}"))
+        self._gates = PerDepth(lambda: Gate(Limit(concurrency=most), f"the threads of {name}"))
 
     async def run(self, fn: Callable[[], T]) -> T:
         """Run `fn` in a thread, with the caller's context variables, and return its result."""
         loop, gate = current_loop(), self._gates.here()
         await gate.enter(loop)
-        place = _ThreadPlace(gate)
+        place = _ThreadPermit(gate)
         try:
             with self._gates.below():
                 return await run_in_thread(loop, fn, self._name, place)

@@ -25,7 +25,7 @@ _ON_A_LINE = 12
 """Limit of tools in the one-line view."""
 
 
-def draws(console: Console) -> bool:
+def supports_pictures(console: Console) -> bool:
     """Return whether the console can replace a picture by the next one."""
     return console.is_terminal and not console.is_dumb_terminal
 

@@ -44,7 +44,7 @@ from callboard._cli._shown_text import (
     one_line,
     printable,
 )
-from callboard._cli._signals import Stopped, attentive, stoppable, wait_for
+from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
 from callboard._cli._view import QuietlyClosedConsole
 from callboard.questions import Action, Answer, Word, approval_in, free_answer
 from callboard.threads import masked, unanswered
@@ -69,7 +69,7 @@ def line_reader(console: Console) -> ReadLine:
     def read(prompt: str, start: str) -> str:
         if not (sys.stdout.isatty() and console.file is sys.stdout):
             console.print(prompt, end="")
-            with attentive():
+            with interruptible_input():
                 line = sys.stdin.readline()
             if not line:
                 raise EOFError
@@ -81,11 +81,11 @@ def line_reader(console: Console) -> ReadLine:
                 # A C function, and no Python code: readline would drop an exception that a signal handler raises in it.
                 readline.set_startup_hook(partial(readline.insert_text, start))
                 try:
-                    with attentive():
+                    with interruptible_input():
                         return input(prompt)
                 finally:
                     readline.set_startup_hook()
-        with attentive():
+        with interruptible_input():
             return input(prompt)
 
     return read
@@ -184,7 +184,7 @@ _MODES = ["messages", "updates"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ThreadState:
     """State of a thread between two runs: values, open questions and next nodes."""
 
     exists: bool
@@ -198,11 +198,11 @@ class Standing:
 class RunResult:
     """Result of a run: the state of its thread, and the error that ended it, if any."""
 
-    standing: Standing
+    standing: ThreadState
     failure: Exception | None
 
 
-class Conversation:
+class ThreadRunner:
     """Thread of an agent, with its runs.
 
     Args:
@@ -235,10 +235,10 @@ class Conversation:
         self._scope: CancelScope | None = None
         self._cancelled = False
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> ThreadState:
         """Read and return the state of the thread."""
         found: StateSnapshot = await self._agent.aget_state(self._config)
-        return Standing(
+        return ThreadState(
             exists=found.created_at is not None,
             values=found.values,
             questions=_distinct(found.interrupts),
@@ -322,7 +322,7 @@ def run_agent(options: RunOptions) -> int:
             agent = _agent(options, portal, stack)
             saver = None if threads is None else threads.saver_for(agent)
             recording = partial(recorded, path, capture=options.capture)
-            conversation = Conversation(agent, saver, thread_id, console, live=options.live, recording=recording)
+            conversation = ThreadRunner(agent, saver, thread_id, console, live=options.live, recording=recording)
             if path is not None and not conversation.is_kept:  # otherwise the printed thread name leads to the file
                 console.print(f"recording to {printable(str(path))}", style="dim", soft_wrap=True)
             return _Session(options, portal, conversation, thread_id, console).play()
@@ -367,7 +367,7 @@ class _Session:
     """Dialogue from one message to its answer, with any number of questions in between."""
 
     def __init__(
-        self, options: RunOptions, portal: BlockingPortal, conversation: Conversation, thread_id: str, console: Console
+        self, options: RunOptions, portal: BlockingPortal, conversation: ThreadRunner, thread_id: str, console: Console
     ) -> None:
         self._options = options
         self._portal = portal
@@ -392,7 +392,7 @@ class _Session:
             self._say_how_to_go_on("Stopped")
             raise
 
-    def _resume(self, standing: Standing) -> int:
+    def _resume(self, standing: ThreadState) -> int:
         if not standing.exists:
             raise CommandError(
                 f"there is no thread {self._thread_id!r} to resume; callboard threads lists those there are"
@@ -410,7 +410,7 @@ class _Session:
             return self._failed(outcome, outcome.failure)
         return self._go_on(outcome.standing)
 
-    def _go_on(self, standing: Standing) -> int:
+    def _go_on(self, standing: ThreadState) -> int:
         """Get answers and continue the run; finish at the end of a turn, or without answers."""
         if not standing.questions and not standing.next:
             return self._finished(standing, DONE)
@@ -425,7 +425,7 @@ class _Session:
             return self._finished(standing, WAITING)
         return self._run(given.value)
 
-    def _answered(self, standing: Standing) -> "_Given | None":
+    def _answered(self, standing: ThreadState) -> "_RunInput | None":
         """Return the answers to the open questions; `None` without any answer."""
         answers: dict[str, Any] = {}
         if self._options.yes:
@@ -434,15 +434,15 @@ class _Session:
         left = [question for question in standing.questions if question.id not in answers]
         if left and self._has_person:
             answers |= self._asker.ask(left)
-        return _Given(Command(resume=answers)) if answers else None
+        return _RunInput(Command(resume=answers)) if answers else None
 
-    def _approved(self, standing: Standing) -> "_Given | None":
+    def _approved(self, standing: ThreadState) -> "_RunInput | None":
         """Ask whether to continue at a breakpoint; return `None` for no."""
         what = f"Stopped before {', '.join(standing.next)}. Go on?"
         for call in open_calls(standing.values):
             self._say(f"call    {call_text(call['name'], call['args'], _LONG)}")
         if self._options.yes or (self._has_person and self._asker.confirm(what)):
-            return _Given(None)
+            return _RunInput(None)
         return None
 
     def _failed(self, outcome: RunResult, error: Exception) -> int:
@@ -455,7 +455,7 @@ class _Session:
         self._say_how_to_go_on("Failed")
         return FAILED
 
-    def _finished(self, standing: Standing, code: int) -> int:
+    def _finished(self, standing: ThreadState, code: int) -> int:
         values = standing.values
         if self._options.as_json:
             print(as_json(self._as_json(standing), indent=2))
@@ -463,12 +463,12 @@ class _Session:
             self._console.print(as_text(values["structured_response"]))
         return code
 
-    def _as_json(self, standing: Standing) -> Any:
+    def _as_json(self, standing: ThreadState) -> Any:
         questions = [{"id": question.id, "value": question.value} for question in standing.questions]
         thread = self._thread_id if self._conversation.is_kept else None
         return {"thread": thread, "state": standing.values, "next": standing.next, "questions": questions}
 
-    def _say_questions(self, standing: Standing) -> None:
+    def _say_questions(self, standing: ThreadState) -> None:
         for question in standing.questions:
             self._console.print(f"waits   {one_line(in_short(question.value), _LONG)}", soft_wrap=True)
 
@@ -490,7 +490,7 @@ class _Session:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _RunInput:
     """Input of the next run. Wrapped, because the input itself may be `None`."""
 
     value: Any

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from callboard._cli._call_list import Calls
-from callboard._cli._live import draws, line, picture
+from callboard._cli._live import line, picture, supports_pictures
 from callboard._cli._shown_text import named, one_line, printable
 from callboard._cli._view import LINE_EVERY, REFRESH
 
@@ -75,7 +75,7 @@ class Screen:
         self._end_line()
 
     def _show_calls(self, now: float) -> None:
-        if draws(self._console):
+        if supports_pictures(self._console):
             self._draw(now)
         elif self._all and self._calls.counts.open and now >= self._next_line:
             self._next_line = now + LINE_EVERY
@@ -133,7 +133,7 @@ class Screen:
             names = Counter(call["name"] for call in calls)
             numbers = ", ".join(f"{number} of {named(name)}" for name, number in names.items())
             self._line("calls", f"{len(calls)}: {numbers}")
-        elif not draws(self._console):
+        elif not supports_pictures(self._console):
             for call in calls:
                 self._line("call", self._calls.text(call["id"], call["name"], self._length))
 

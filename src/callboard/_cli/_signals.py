@@ -54,7 +54,7 @@ def stoppable() -> Generator[None]:
 
 
 @contextmanager
-def attentive() -> Generator[None]:
+def interruptible_input() -> Generator[None]:
     """Handle signals while the block waits for input, even a signal that arrives just before the wait."""
     # Python runs signal handlers between two bytecode instructions. A signal during a wait in C code, such as readline,
     # interrupts the wait, and the handler runs. A signal just before the wait does not: the handler would run only
@@ -103,6 +103,6 @@ def wait_for(
 
 
 def _wait(future: "Future[Any]") -> None:
-    """Wait for a future in short steps, so that signals are handled; see `attentive()`."""
+    """Wait for a future in short steps, so that signals are handled; see `interruptible_input()`."""
     while not wait([future], _LOOK_UP).done:
         pass

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from callboard._cli._call_counts import CallCounts, ToolCounts
 from callboard._cli._grid import Column, grid, names_by
-from callboard._cli._live import draws, quantile
 from callboard._cli._live import line as live_line
 from callboard._cli._live import picture as live_picture
+from callboard._cli._live import quantile, supports_pictures
 from callboard.telemetry import Outcome
 
 REFRESH = 1 / 8
@@ -88,7 +88,7 @@ class PlainView:
 @contextmanager
 def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Generator[View]:
     """Yield a view that suits the console: a picture on a terminal, else lines; `live` shows all details."""
-    if not draws(console):
+    if not supports_pictures(console):
         yield PlainView(counts, console, live_line if live else progress_line)
         return
 

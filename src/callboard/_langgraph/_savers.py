@@ -15,8 +15,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer, _create_msgp
 
 from callboard._loops._bridge import run_on_asyncio, stands_still
 from callboard._loops._current import current_loop
-from callboard._loops._entry_mode import from_sync
-from callboard._loops._shielded import CutOffError, to_the_end
+from callboard._loops._entry_mode import is_sync_entry
+from callboard._loops._shielded import CutOffError, shielded
 from callboard.exceptions import StorageError
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class AwaitedSaver:
         self._saver = saver
         self._lacks_async = self._lacks_sync = False
         # Read once, here: the saver may be used after the block that sets the entry mode.
-        self._from_sync = from_sync() and getattr(saver, "loop", None) is None
+        self._from_sync = is_sync_entry() and getattr(saver, "loop", None) is None
 
     async def call(self, name: str, work: Callable[[Any], T], awork: Callable[[Any], Awaitable[T]]) -> T:
         """Call a method of the saver: `name` is the sync method, `work` calls it, `awork` awaits the async one."""
@@ -68,7 +68,7 @@ class AwaitedSaver:
         if type(saver) is InMemorySaver:
             return work(saver)
         try:
-            return await to_the_end(partial(self.call, name, work, awork))
+            return await shielded(partial(self.call, name, work, awork))
         except CutOffError as error:
             raise StorageError(
                 f"The checkpointer, of type {type(saver).__name__},",

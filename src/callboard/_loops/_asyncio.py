@@ -231,7 +231,7 @@ class AsyncioLoop:
         scope = innermost.get()
         return scope is not None and scope.asked()
 
-    def heeding(self, grace: float) -> AbstractContextManager[object]:
+    def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
         return SwallowedCancellation(grace)
 
     async def raise_cancelled(self) -> None:
@@ -247,7 +247,7 @@ class AsyncioLoop:
         found = unasked(exc)
         return found is not None and found[1].cancelling() <= found[0]._before
 
-    def cancelled_by_stranger(self, exc: BaseException) -> bool:
+    def uncancel_foreign(self, exc: BaseException) -> bool:
         if (found := unasked(exc)) is None:
             return False
         scope, task = found

@@ -69,7 +69,7 @@ def _background() -> _BackgroundLoop:
         return _shared
 
 
-class _Crossing(Generic[T]):
+class _BridgedCall(Generic[T]):
     """Function call on a background loop; cancelled once and then given a grace, like every task of callboard."""
 
     # Until `on_end`, only the thread of the background loop writes the fields. Afterwards the caller reads the result.
@@ -185,7 +185,7 @@ def _loops_here() -> list[object]:
 
 def _wait_for(background: _BackgroundLoop, fn: Callable[[], Awaitable[T]]) -> T:
     ended = threading.Event()
-    crossing = _Crossing(background, fn, ended.set)
+    crossing = _BridgedCall(background, fn, ended.set)
     try:
         ended.wait()
     except BaseException:  # Ctrl-C; a second one leaves the wait below, and the cancelled call ends on its own
@@ -204,7 +204,7 @@ async def run_on_asyncio(fn: Callable[[], Awaitable[T]]) -> T:
     if loop.name == "asyncio":
         return await fn()
     wakeup = loop.wakeup()
-    crossing = _Crossing(_background(), fn, wakeup.set)
+    crossing = _BridgedCall(_background(), fn, wakeup.set)
     try:
         await wakeup.wait()
     except loop.cancelled_class:

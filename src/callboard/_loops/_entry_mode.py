@@ -12,7 +12,7 @@ Door = Literal["sync", "async"]
 _door: ContextVar[Door] = ContextVar("callboard_door", default="async")
 
 
-class entered:  # noqa: N801 (used as a function, in `with`; a generator would cost a call of a node too much)
+class entered_from:  # noqa: N801 (used as a function, in `with`; a generator would cost a call of a node too much)
     """Context manager that sets the entry mode for its block."""
 
     __slots__ = ("_door", "_token")
@@ -29,7 +29,7 @@ class entered:  # noqa: N801 (used as a function, in `with`; a generator would c
         _door.reset(self._token)
 
 
-def from_sync() -> bool:
+def is_sync_entry() -> bool:
     """Return whether the running code was entered from sync code."""
     return _door.get() == "sync"
 

@@ -46,8 +46,9 @@ class IdleScope:
         "since",
     )
 
-    # `alive` writes `_latest`, `_covered` and `_moved` from any thread, without a lock. Two threads that report at the
-    # same moment both move the deadline, and `_put_off` keeps the later time. All other fields belong to the loop.
+    # `report_activity` writes `_latest`, `_covered` and `_moved` from any thread, without a lock. Two threads that
+    # report at the same moment both move the deadline, and `_put_off` keeps the later time. All other fields belong to
+    # the loop.
     _around: "IdleScope | None"
     _scope: Scope
     _latest: float  # loop time of the latest report
@@ -162,7 +163,7 @@ class IdleScope:
 _innermost: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=None)
 
 
-def alive() -> None:
+def report_activity() -> None:
     """Report activity for all enclosing idle scopes; from any thread."""
     scope = _innermost.get()
     while scope is not None:

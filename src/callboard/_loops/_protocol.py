@@ -153,7 +153,7 @@ class EventLoop(Protocol):
         """Return whether the calling task was cancelled and still runs, because its code caught the cancellation."""
         ...
 
-    def heeding(self, grace: float) -> AbstractContextManager[object]:
+    def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
         """Return a context manager that enforces a cancellation of the task even if the code in the block swallows it.
 
         `asyncio.wait_for` may swallow one before Python 3.12, and so may HTTP clients with a timeout per chunk.
@@ -171,7 +171,7 @@ class EventLoop(Protocol):
         """Return whether a body raised the cancellation `exc` although nothing had cancelled its task."""
         ...
 
-    def cancelled_by_stranger(self, exc: BaseException) -> bool:
+    def uncancel_foreign(self, exc: BaseException) -> bool:
         """Return whether `exc` is a cancellation that callboard did not request, and uncancel the task if so.
 
         Call it only at the end of a call: inside, a middleware's own scope or timeout may have requested it.

@@ -20,7 +20,7 @@ class CutOffError(Exception):
     """The caller was cancelled, and the shielded work had not ended when the grace was over."""
 
 
-async def to_the_end(work: Callable[[], Awaitable[T]]) -> T:
+async def shielded(work: Callable[[], Awaitable[T]]) -> T:
     """Run `work` in a task of its own, shielded from the caller's cancellation up to the caller's grace.
 
     Unlike `cleanup()`, it never ends silently: it returns the result, raises the error of the work, or raises

@@ -193,7 +193,7 @@ async def _wait_for(loop: EventLoop, job: _Job[T], seconds: float) -> None:
 _held: ContextVar[tuple[object, ...]] = ContextVar("callboard_levels_held", default=())
 
 
-class Levels(Generic[T]):
+class PerDepth(Generic[T]):
     """List of equal resources, one for each depth of nesting; `make` creates the next one on demand."""
 
     def __init__(self, make: Callable[[], T]) -> None:

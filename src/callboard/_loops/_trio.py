@@ -300,7 +300,7 @@ class TrioLoop:
     def is_cancelled(self) -> bool:
         return trio.current_effective_deadline() == -math.inf
 
-    def heeding(self, grace: float) -> AbstractContextManager[object]:
+    def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
         return nullcontext()  # a swallowed cancellation is raised again at the next checkpoint
 
     async def raise_cancelled(self) -> None:
@@ -310,4 +310,4 @@ class TrioLoop:
         # A body cannot create trio's `Cancelled`. An asyncio cancellation arrives only from code behind the bridge.
         return isinstance(exc, asyncio.CancelledError)
 
-    cancelled_by_stranger = cancelled_itself
+    uncancel_foreign = cancelled_itself

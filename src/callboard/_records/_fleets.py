@@ -46,7 +46,7 @@ class Ownership(Protocol):
         ...
 
 
-class Posting(Protocol):
+class Delivery(Protocol):
     """Ask on its way to the owner of its key."""
 
     async def is_here(self) -> bool:
@@ -145,7 +145,7 @@ class Membership(Protocol):
         """Return this process's ownership of a key; `None` if it does not own the key."""
         ...
 
-    def post(self, ask: FleetAsk) -> Posting:
+    def post(self, ask: FleetAsk) -> Delivery:
         """Send an ask to the owner of its key. If the key has no owner, this process becomes the owner.
 
         Asks of one key keep their order.

@@ -121,7 +121,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PermitRequest:
     """Request of an attempt for a permit of a shared limit.
 
     Args:
@@ -139,7 +139,7 @@ class Wanted:
     title: str
 
 
-class Stay(Protocol):
+class Permit(Protocol):
     """Permit of one attempt at a shared limit, from the request to the release. Its methods never wait."""
 
     failure: str | Exception | None
@@ -173,7 +173,7 @@ class SharedLimits(Protocol):
         """Raise ValueError for a limit that the store cannot keep."""
         ...
 
-    def ask(self, wanted: Wanted, on_answer: Callable[[], object], /) -> Stay:
+    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> Permit:
         """Request a permit without waiting.
 
         Args:

@@ -6,7 +6,7 @@ from types import FrameType
 _PACKAGE = __name__.partition(".")[0]
 
 
-def level_of_user() -> int:
+def user_stacklevel() -> int:
     """Return the `stacklevel` with which a warning, raised by the caller, shows the user's line of code."""
     frame: FrameType | None = sys._getframe(1)
     level = 1

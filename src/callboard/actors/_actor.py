@@ -336,7 +336,7 @@ def _check_parameters(fn: Callable[..., Any], *, is_deferred: bool) -> None:
         )
 
 
-class _OwnCode(Protocol):
+class _ThreadRunner(Protocol):
     """Runner of the actor's code, as sync handlers use it."""
 
     async def in_thread(self, fn: Callable[[], object], name: str, /) -> object: ...
@@ -361,7 +361,7 @@ class Actor:
     _handlers: ClassVar[Mapping[str, Handler]] = {}
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     _resources: Resources | None = None
-    _own_code: "_OwnCode | None" = None
+    _own_code: "_ThreadRunner | None" = None
     """Runner of the code; set while the actor runs."""
 
     if not TYPE_CHECKING:

@@ -12,7 +12,7 @@ from callboard._loops._protocol import EventLoop
 from callboard._records._policies import Engine
 from callboard._records._reports import ActorStatistics
 from callboard.actors._child import ChildSpec
-from callboard.actors._keyed import Residents
+from callboard.actors._keyed import KeyedActors
 from callboard.actors._snapshots import Journal, JournalSnapshots
 from callboard.exceptions import EngineError
 
@@ -61,10 +61,10 @@ class HeldEngines:
 
 
 @dataclass(frozen=True, slots=True)
-class Lodging:
+class ActorSession:
     """Running actors of a set, and the engines that are open for them."""
 
-    residents: Mapping[int, Residents]
+    keyed_actors: Mapping[int, KeyedActors]
     """Keyed actors by the index of their child spec."""
     engines: HeldEngines = field(default_factory=HeldEngines)
     loop: EventLoop = field(default_factory=current_loop)
@@ -78,7 +78,7 @@ class Lodging:
     async def close(self) -> None:
         """Stop the actors in reverse order, then close the engines."""
         try:
-            for one in reversed(list(self.residents.values())):
+            for one in reversed(list(self.keyed_actors.values())):
                 await one.close()
         finally:
             await self.engines.close()
@@ -98,7 +98,7 @@ class ActorSet:
         self.is_needed = bool(specs) or uses_engines
         """Flag: there are actors or engines to open."""
         self._owner = owner
-        self._open: Lodging | None = None
+        self._open: ActorSession | None = None
         self._opened_in: EventLoop | None = None
         self._interrupts: list[BaseException] = []
         """KeyboardInterrupt and the like, raised in actors of an open owner; `close` raises the first."""
@@ -116,18 +116,18 @@ class ActorSet:
         # Set before the first await, so that a second `open` at the same time fails.
         self._open, self._opened_in = None, current_loop()
         interrupts = self._interrupts = list[BaseException]()
-        lodging = self._lodging(interrupts)
+        session = self._lodging(interrupts)
         try:
-            for spec, residents in zip(self.specs, lodging.residents.values(), strict=True):
+            for spec, keyed_actors in zip(self.specs, session.keyed_actors.values(), strict=True):
                 if spec.runs_in is not None:
-                    await lodging.engines.hold(spec.runs_in, spec.name)  # stays open between incarnations
+                    await session.engines.hold(spec.runs_in, spec.name)  # stays open between incarnations
                 if spec.key is None and not spec.is_in_journal:
-                    await residents.start(None)
+                    await keyed_actors.start(None)
         except BaseException:
             self._opened_in = None
-            await lodging.close()
+            await session.close()
             raise
-        self._open = lodging  # only now: a call during the start must not start a second actor
+        self._open = session  # only now: a call during the start must not start a second actor
 
     async def close(self) -> None:
         """Stop the actors in reverse order.
@@ -136,61 +136,63 @@ class ActorSet:
             KeyboardInterrupt: or the like, if a handler raised it.
         """
         # Before the await: a run that begins meanwhile opens a session of its own.
-        lodging, self._open, self._opened_in = self._open, None, None
-        if lodging is not None:
-            await lodging.close()
+        session, self._open, self._opened_in = self._open, None, None
+        if session is not None:
+            await session.close()
             _raise_first(self._interrupts)
 
     @asynccontextmanager
-    async def living(self) -> AsyncGenerator[None]:
+    async def opened(self) -> AsyncGenerator[None]:
         """Open a session for the block, unless one is open. Actors start at their first call."""
-        known = self.lodging()
+        known = self.session()
         if not self.is_needed or (known is not None and known.is_here):
             yield
             return
         if known is not None:
             # Actors may be called from any loop, but an engine is open in one loop only: open engines for this loop.
-            with self._known_here(Lodging(known.residents)) as lodging:
+            with self._known_here(ActorSession(known.keyed_actors)) as session:
                 try:
                     yield
                 finally:
-                    await lodging.engines.close()
+                    await session.engines.close()
             return
         interrupts = list[BaseException]()
-        with self._known_here(self._lodging(interrupts)) as lodging:
+        with self._known_here(self._lodging(interrupts)) as session:
             try:
                 yield
             finally:
-                await lodging.close()
+                await session.close()
         _raise_first(interrupts)
 
     @contextmanager
-    def _known_here(self, lodging: Lodging) -> Generator[Lodging]:
+    def _known_here(self, session: ActorSession) -> Generator[ActorSession]:
         """Set the session in the context of the current task and of tasks that it starts."""
-        token = _lodgings.set({**_lodgings.get(), id(self): lodging})
+        token = _sessions.set({**_sessions.get(), id(self): session})
         try:
-            yield lodging
+            yield session
         finally:
-            _lodgings.reset(token)
+            _sessions.reset(token)
 
     def statistics(self) -> Mapping[str, ActorStatistics]:
         """Return the statistics of the current task's session, by name of the actor."""
-        lodging = self.lodging()
-        if lodging is None:
+        session = self.session()
+        if session is None:
             return {}
-        return {spec.name: one.statistics() for spec, one in zip(self.specs, lodging.residents.values(), strict=True)}
+        return {
+            spec.name: one.statistics() for spec, one in zip(self.specs, session.keyed_actors.values(), strict=True)
+        }
 
-    def lodging(self) -> Lodging | None:
+    def session(self) -> ActorSession | None:
         """Return the session that the current task uses; `None` for none."""
         # The session of a run goes first: the run keeps its actors even if the owner is opened meanwhile.
-        return _lodgings.get().get(id(self)) or self._open
+        return _sessions.get().get(id(self)) or self._open
 
-    def _lodging(self, interrupts: list[BaseException]) -> Lodging:
-        residents = {
-            number: Residents(spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec, interrupts.append)
+    def _lodging(self, interrupts: list[BaseException]) -> ActorSession:
+        keyed_actors = {
+            number: KeyedActors(spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec, interrupts.append)
             for number, spec in enumerate(self.specs)
         }
-        return Lodging(residents)
+        return ActorSession(keyed_actors)
 
     @property
     def in_journal(self) -> list[str]:
@@ -204,21 +206,21 @@ class ActorSet:
         Raises:
             ThreadBusyError: if another run of the thread uses the same actors.
         """
-        lodging = self.lodging()
-        living = [] if lodging is None else lodging.residents.values()
+        session = self.session()
+        living = [] if session is None else session.keyed_actors.values()
         here = [(one, kept) for one in living if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
         token = _journals.set({**_journals.get(), id(self): journal})
-        opened: list[tuple[Residents, JournalSnapshots]] = []
+        opened: list[tuple[KeyedActors, JournalSnapshots]] = []
         try:
-            for residents, kept in here:
+            for keyed_actors, kept in here:
                 kept.open(journal)  # before the await: an actor that restarts meanwhile loads from this journal
-                opened.append((residents, kept))
-                await residents.dismiss(kept.strayed(residents.spec.name, journal, residents.alive))
+                opened.append((keyed_actors, kept))
+                await keyed_actors.dismiss(kept.strayed(keyed_actors.spec.name, journal, keyed_actors.alive))
             yield
         finally:
             _journals.reset(token)
-            for residents, kept in opened:
-                kept.close(journal, residents.alive)
+            for keyed_actors, kept in opened:
+                kept.close(journal, keyed_actors.alive)
 
     def journal(self) -> Journal:
         """Return the journal of the current task.
@@ -244,5 +246,5 @@ def _raise_first(interrupts: list[BaseException]) -> None:
 _journals: ContextVar[Mapping[int, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))
 """Journals of the current task, by id of the actor set."""
 
-_lodgings: ContextVar[Mapping[int, Lodging]] = ContextVar("callboard_lodgings", default=MappingProxyType({}))
+_sessions: ContextVar[Mapping[int, ActorSession]] = ContextVar("callboard_lodgings", default=MappingProxyType({}))
 """Sessions of the current task, by id of the actor set."""

@@ -32,7 +32,7 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullErro
 # Current incarnation of an actor, as its cell uses it.
 
 
-class Inhabitant(Protocol):
+class CurrentIncarnation(Protocol):
     """Current incarnation in a cell. A protocol, because `Life` imports `Cell`."""
 
     loop: EventLoop
@@ -104,7 +104,9 @@ class Cell:
         """Messages that bypass the queue and have not begun."""
         self.owed: dict[Message, None] = {}
         """Begun messages that the mailbox does not count: they bypassed the queue, or their reply is deferred."""
-        self.life: Inhabitant | None = None  # set by `Life` under the lock; None during a restart, while messages wait
+        self.life: CurrentIncarnation | None = (
+            None  # set by `Life` under the lock; None during a restart, while messages wait
+        )
         self.gone: str | None = "it has not been started"
         """Reason why the actor will not run again, for errors; `None` while it runs or may be started."""
         self.poison = Poison(poison)

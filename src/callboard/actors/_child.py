@@ -19,9 +19,9 @@ from callboard._records._policies import (
 )
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
-from callboard.actors._code import Lifespan
 from callboard.actors._mailbox import WhenFull, check_mailbox
 from callboard.actors._restarts import RESTARTS, Restart
+from callboard.actors._runner import Lifespan
 from callboard.actors._snapshots import JOURNAL, SAVES, InJournal, InMemorySnapshots, JournalSnapshots, Save, Snapshots
 
 A = TypeVar("A", bound=Actor)

@@ -7,7 +7,7 @@ from functools import partial
 from anyio import sleep
 from anyio.lowlevel import checkpoint
 
-from callboard._calls._draining import tell_of_drain
+from callboard._calls._draining import report_drain
 from callboard._loops._current import current_loop, run_there
 from callboard._records._fleets import KeyMovedError
 from callboard._records._policies import check_duration
@@ -62,7 +62,7 @@ class Draining:
                     await self._until_idle()
         # An estimate: calls inside the drain that were added later are not in `first`.
         report = self._ended + Drained(finished=max(0, first - self._ended.ended - self._moved))
-        tell_of_drain(self._what, report)
+        report_drain(self._what, report)
         return report
 
     def _left(self) -> list[Message]:

@@ -12,12 +12,12 @@ from callboard._calls._call import SupervisedCall
 from callboard._loops._current import run_there
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
 from callboard._loops._protocol import EventLoop, Scope, Spawned, Wakeup
-from callboard._records._fleets import Fleet, FleetAsk, FleetSnapshots, KeyMovedError, Ownership, Posting
+from callboard._records._fleets import Delivery, Fleet, FleetAsk, FleetSnapshots, KeyMovedError, Ownership
 from callboard.actors._actor import Handler
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
-from callboard.actors._code import Begin, beginning
 from callboard.actors._message import Message
+from callboard.actors._runner import Begin, beginning
 from callboard.exceptions import ActorDiedError
 
 _PAUSE = 0.01
@@ -27,7 +27,7 @@ _LONG = 3600.0
 _MOVED = "its key belongs to another process now"
 
 
-class Landlord(Protocol):
+class KeyedActorsHost(Protocol):
     """Keyed actors of this process, as the fleet host adapter uses them."""
 
     spec: ChildSpec[Any]
@@ -53,9 +53,9 @@ class Landlord(Protocol):
 class FleetCell(Cell):
     """Cell of a fleet's actor in this process: it sends each call to the process that owns the key."""
 
-    __slots__ = ("_served", "tenancy")
+    __slots__ = ("_served", "fleet_host")
 
-    tenancy: "Tenancy"
+    fleet_host: "FleetHostAdapter"
 
     def __init__(self, *args: Any, **terms: Any) -> None:
         super().__init__(*args, **terms)
@@ -91,7 +91,7 @@ class FleetCell(Cell):
         here = partial(here, passes=_or_moved(passes), on_begin=on_begin)
         # Repeated until the call begins: a key may move several times while its call waits.
         while True:
-            posting = self.tenancy.membership.post(ask)
+            posting = self.fleet_host.membership.post(ask)
             try:
                 # If this await is cancelled, a call that has not begun is withdrawn. A begun call is cancelled in the
                 # process that runs it.
@@ -105,7 +105,7 @@ class FleetCell(Cell):
                 # Always, or the fleet holds back the next call of this key.
                 posting.taken()
                 # The call may have been the last reason to own the key.
-                self.tenancy.landlord.rests(self.key)
+                self.fleet_host.keyed_actors.rests(self.key)
 
     async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
         """Run a call from another process on a key that this process owns."""
@@ -116,7 +116,7 @@ class FleetCell(Cell):
             )
         finally:
             self._served = {one for one in self._served if not one.has_ended}
-            self.tenancy.landlord.rests(self.key)
+            self.fleet_host.keyed_actors.rests(self.key)
 
     def _put(self, message: Message) -> None:
         """Put a message into the mailbox, and let the fleet deliver the next call of the key."""
@@ -128,7 +128,7 @@ class FleetCell(Cell):
             # Before `super()._put`, in which `refused_by_drain` looks it up.
             self._served.add(message)
         # A handler must have ended before another process may own the key.
-        message.grace = min(message.grace, self.tenancy.clean_up)
+        message.grace = min(message.grace, self.fleet_host.clean_up)
         super()._put(message)
         if posted is not None:
             # Only now: the message stands in the mailbox, so the next call of the key cannot overtake it.
@@ -148,7 +148,7 @@ class FleetCell(Cell):
 
     def is_owned(self) -> bool:
         """Read and store the ownership of the key for the next incarnation; return whether there is one."""
-        self.ownership = self.tenancy.owned(self.key)
+        self.ownership = self.fleet_host.owned(self.key)
         return self.ownership is not None
 
     def move(self) -> None:
@@ -178,7 +178,7 @@ def _or_moved(passes: Callable[[BaseException], bool] | None) -> Callable[[BaseE
     return lambda error: isinstance(error, KeyMovedError) or (passes is not None and passes(error))
 
 
-def _called(posting: Posting, ask: FleetAsk) -> Any:
+def _called(posting: Delivery, ask: FleetAsk) -> Any:
     try:
         return posting.outcome()
     except ActorDiedError as died:
@@ -188,17 +188,17 @@ def _called(posting: Posting, ask: FleetAsk) -> Any:
         raise
 
 
-class Tenancy:
+class FleetHostAdapter:
     """Host of one kind of keyed actors in a fleet. Any thread may call the methods that the fleet calls.
 
     Args:
-        landlord: the keyed actors of this process.
+        keyed_actors: the keyed actors of this process.
         fleet: the fleet to join.
     """
 
-    def __init__(self, landlord: Landlord, fleet: Fleet) -> None:
-        self.landlord = landlord
-        self.name = landlord.spec.name
+    def __init__(self, keyed_actors: KeyedActorsHost, fleet: Fleet) -> None:
+        self.keyed_actors = keyed_actors
+        self.name = keyed_actors.spec.name
         self._last: dict[Hashable, _Served] = {}
         """Last remote call of each key that may not be in the mailbox yet."""
         self.clean_up = fleet.clean_up
@@ -208,9 +208,9 @@ class Tenancy:
 
     def cell(self) -> FleetCell:
         """Return a new cell for an actor of the fleet."""
-        spec = self.landlord.spec
+        spec = self.keyed_actors.spec
         found = FleetCell(spec.name, spec.kind, size=spec.mailbox, when_full=spec.when_full, poison=spec.poison)
-        found.tenancy = self
+        found.fleet_host = self
         return found
 
     @property
@@ -224,15 +224,15 @@ class Tenancy:
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
         """Start a task that answers a remote call; see `FleetHost`."""
-        served = _Served(self.landlord.loop, work, self._last, key)
-        context = self.landlord.context()
-        return served.cancel if run_there(self.landlord.loop, lambda: context.run(served.start)) else None
+        served = _Served(self.keyed_actors.loop, work, self._last, key)
+        context = self.keyed_actors.context()
+        return served.cancel if run_there(self.keyed_actors.loop, lambda: context.run(served.start)) else None
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
         """Run a remote call; see `FleetHost`."""
         if self.owned(ask.key) is None:
             raise KeyMovedError(_MOVED)
-        cell = self.landlord.cell(ask.key)
+        cell = self.keyed_actors.cell(ask.key)
         assert isinstance(cell, FleetCell)
         handler = cell.kind._handlers.get(ask.handler)
         if handler is None:
@@ -243,7 +243,7 @@ class Tenancy:
         await served.until_its_turn()
         if cell.draining is not None:
             await self._until_handed_over(ask.key)
-        # `OwnedCode.handle` reads it from the message's context, which is copied from the context of this task.
+        # `LeasedRunner.handle` reads it from the message's context, which is copied from the context of this task.
         beginning.set(begin)
         return await cell.answer(handler, ask, served)
 
@@ -257,13 +257,13 @@ class Tenancy:
         """
         while self.owned(key) is not None:
             # Asked again and again: the key can be returned only after the actor and its last call have ended.
-            self.landlord.rests(key)
+            self.keyed_actors.rests(key)
             await sleep(_PAUSE)
         raise KeyMovedError(_MOVED)
 
     def lost(self, key: Hashable, reason: str) -> None:
         """End the actor of a key at once."""
-        self.landlord.lose(key, reason)
+        self.keyed_actors.lose(key, reason)
 
 
 class _Once:

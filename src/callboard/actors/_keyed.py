@@ -23,9 +23,9 @@ from callboard.actors._cell import Cell, reference_to
 from callboard.actors._child import ChildSpec, check_store, child
 from callboard.actors._drain import Draining
 from callboard.actors._events import tell_of_life
-from callboard.actors._fleet_host import FleetCell, Tenancy
+from callboard.actors._fleet_host import FleetCell, FleetHostAdapter
 from callboard.actors._mailbox import NOTHING, Needs
-from callboard.actors._restarts import Backoff, Restarts, Terms
+from callboard.actors._restarts import Backoff, RestartOptions, Restarts
 from callboard.actors._snapshots import InMemorySnapshots
 from callboard.actors._supervised import ActorUnit, Manager, Unit, cell_for
 from callboard.actors._supervisor import Tree
@@ -37,11 +37,11 @@ from callboard.exceptions import ActorStartError
 _log = logging.getLogger("callboard")
 
 
-# For `Residents.number`.
+# For `KeyedActors.number`.
 _numbers = count(1)
 
 
-class _Resident:
+class _KeyedActor:
     """Running keyed actor under a supervisor of its own, so that its crashes affect no other key."""
 
     def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: Callable[[BaseException | None], None]) -> None:
@@ -61,7 +61,7 @@ class _Resident:
         self.unit.terms = replace(self.unit.terms, significant=True)
         return [self.unit]
 
-    def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
+    def restarts(self, children: list[RestartOptions], chance: Callable[[], float]) -> Restarts:
         return Restarts(
             children,
             strategy="one_for_one",
@@ -73,7 +73,7 @@ class _Resident:
         )
 
 
-class Residents:
+class KeyedActors:
     """Keyed actors of one child spec in one event loop.
 
     At most one actor per key runs at a time. Calls of an actor that does not run wait until it does. All decisions are
@@ -89,9 +89,9 @@ class Residents:
         self.number = next(_numbers)
         """Identity within the process."""
         self.loop = current_loop()
-        self._tenancy = None if spec.fleet is None else Tenancy(self, spec.fleet)
+        self._fleet_host = None if spec.fleet is None else FleetHostAdapter(self, spec.fleet)
         if spec.snapshots is None:
-            self.spec = spec.kept_in(InMemorySnapshots() if self._tenancy is None else self._tenancy.snapshots)
+            self.spec = spec.kept_in(InMemorySnapshots() if self._fleet_host is None else self._fleet_host.snapshots)
         self._context = copy_context()
         """Context of the owner. Actors start in copies of it, not in the context of their first caller."""
         self._on_interrupt = on_interrupt
@@ -101,7 +101,7 @@ class Residents:
         # no memory.
         self._cells: WeakValueDictionary[Hashable, Cell] = WeakValueDictionary()
         # Changed in the loop's thread only; other threads read it or copy it.
-        self._alive: dict[Hashable, _Resident] = {}
+        self._alive: dict[Hashable, _KeyedActor] = {}
         self._queue: OrderedDict[Hashable, Cell] = OrderedDict()
         """Cells with waiting calls and no running actor, in FIFO order."""
         self._tasks: set[Spawned] = set()
@@ -118,7 +118,7 @@ class Residents:
         with self._lock:
             found = self._cells.get(key)
             if found is None:
-                found = self._cells[key] = cell_for(self.spec) if self._tenancy is None else self._tenancy.cell()
+                found = self._cells[key] = cell_for(self.spec) if self._fleet_host is None else self._fleet_host.cell()
                 # Complete before the lock is released: another thread may call the actor right after.
                 found.key, found.gone, found.activate = key, None, self._asked
                 found.home, found.draining = self.loop, self._draining
@@ -184,7 +184,7 @@ class Residents:
         with self._lock:
             # Under the lock: every cell either is in `_all_cells` below or is created with the drain set.
             draining = self._draining = Draining(f"the actor {self.spec.name!r}", self._all_cells)
-        if self._tenancy is not None:
+        if self._fleet_host is not None:
             context = self._context.copy()
             run_there(self.loop, lambda: context.run(self._hand_over))
         return await draining.run(timeout)
@@ -222,9 +222,9 @@ class Residents:
         # A call may have come after its actor ended. It would wait for ever, as nothing is started any more.
         for cell in list(self._cells.values()):
             cell.finish("it was ended")
-        if self._tenancy is not None:
+        if self._fleet_host is not None:
             with self.loop.shield(float("inf")):
-                await self._tenancy.membership.leave()
+                await self._fleet_host.membership.leave()
 
     def context(self) -> Context:
         """Return a copy of the owner's context."""
@@ -254,8 +254,8 @@ class Residents:
     def _give_back(self, key: Hashable) -> None:
         cell = self._cells.get(key)
         is_idle = cell is None or cell.is_idle
-        if self._tenancy is not None and is_idle and key not in self._alive and key not in self._queue:
-            self._tenancy.membership.give_back(key)
+        if self._fleet_host is not None and is_idle and key not in self._alive and key not in self._queue:
+            self._fleet_host.membership.give_back(key)
 
     def _asked(self, cell: Cell) -> None:
         """Start the actor of a cell after a call in any thread; see `Cell.activate`."""
@@ -265,7 +265,7 @@ class Residents:
 
     def _admit(self, cell: Cell) -> None:
         """Queue an actor for its start, or turn its calls away."""
-        if isinstance(cell, FleetCell) and (self._is_closing or cell.tenancy.owned(cell.key) is None):
+        if isinstance(cell, FleetCell) and (self._is_closing or cell.fleet_host.owned(cell.key) is None):
             self._turn_away(cell)
         elif self._is_closing:
             cell.finish("it was ended")
@@ -278,7 +278,7 @@ class Residents:
         """Send the calls of a cell to another process, unless its actor is still ending here."""
         if cell.key not in self._alive:
             # In this order: the moved calls are posted again, and must not find the old ownership.
-            cell.tenancy.membership.give_back(cell.key)
+            cell.fleet_host.membership.give_back(cell.key)
             cell.move()
 
     def _make_room(self) -> None:
@@ -311,8 +311,8 @@ class Residents:
         # One alternative for each running actor: it is enough that one of them has nothing in hand.
         return Needs(tuple(one.cell.in_hand() for one in alive), reason)
 
-    def _resident(self, cell: Cell) -> _Resident:
-        resident = _Resident(self.spec, cell, partial(self._gave_up, cell))
+    def _resident(self, cell: Cell) -> _KeyedActor:
+        resident = _KeyedActor(self.spec, cell, partial(self._gave_up, cell))
         cell.on_rest = partial(self._rests, cell)
         return resident
 
@@ -323,13 +323,13 @@ class Residents:
             return
         resident.rests_since = self.loop.now()
         # A drain frees the key of each actor as soon as it is idle.
-        if self._tenancy is not None and self._draining is not None and cell.is_idle:
+        if self._fleet_host is not None and self._draining is not None and cell.is_idle:
             self._leave(resident)
         # Sending a deferred reply wakes the incarnation, which then calls this again.
         if self._queue and not cell.owed and not self._makes_room():
             self._leave(resident)
 
-    async def _live(self, resident: _Resident) -> None:
+    async def _live(self, resident: _KeyedActor) -> None:
         """Start the supervisor of a keyed actor; settle the waiting calls if that fails."""
         if resident.is_leaving:
             return  # evicted before this task began: `_end` cleans up
@@ -349,7 +349,7 @@ class Residents:
         if error is not None and not isinstance(error, Exception):
             self._on_interrupt(error)
 
-    def _is_away(self, resident: _Resident, reason: str) -> None:
+    def _is_away(self, resident: _KeyedActor, reason: str) -> None:
         """Settle the waiting calls after an actor has ended for good; the next call starts it anew."""
         cell = resident.cell
         self._restarts += resident.tree.restarts
@@ -363,7 +363,7 @@ class Residents:
         self.rests(cell.key)
         self._make_room()
 
-    def _leave(self, resident: _Resident) -> None:
+    def _leave(self, resident: _KeyedActor) -> None:
         """Begin to stop a keyed actor, unless that has begun already."""
         if not resident.is_leaving:
             resident.is_leaving = True
@@ -374,7 +374,7 @@ class Residents:
                 tell_of_life("evicted", self.spec.name, resident.cell.key, resident.unit.number, asks=tuple(asks))
             self._start_task(partial(self._end, resident))
 
-    async def _end(self, resident: _Resident) -> None:
+    async def _end(self, resident: _KeyedActor) -> None:
         """Stop a keyed actor, and give its place to the next key."""
         cell = resident.cell
         if not self._is_closing:
@@ -432,8 +432,8 @@ A = TypeVar("A", bound=Actor)
 class Keyed(Generic[A]):
     """References to keyed actors, see `keyed`."""
 
-    def __init__(self, residents: Residents) -> None:
-        self._residents = residents
+    def __init__(self, keyed_actors: KeyedActors) -> None:
+        self._keyed_actors = keyed_actors
 
     def __getitem__(self, key: Hashable) -> A:
         """Return a reference to the actor of a key, whether the actor runs or not.
@@ -444,8 +444,8 @@ class Keyed(Generic[A]):
         try:
             hash(key)
         except TypeError as error:
-            raise unhashable(f"{self._residents.spec.name}[...]", key) from error
-        reference: A = reference_to(self._residents.cell(key), self._residents.spec.kind)
+            raise unhashable(f"{self._keyed_actors.spec.name}[...]", key) from error
+        reference: A = reference_to(self._keyed_actors.cell(key), self._keyed_actors.spec.kind)
         return reference
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
@@ -457,11 +457,11 @@ class Keyed(Generic[A]):
         Raises:
             ValueError: for a number out of range.
         """
-        return await self._residents.drain(timeout)
+        return await self._keyed_actors.drain(timeout)
 
     def statistics(self) -> ActorStatistics:
         """Return numbers of running actors, calls, restarts and evictions."""
-        return self._residents.statistics()
+        return self._keyed_actors.statistics()
 
 
 @asynccontextmanager
@@ -494,12 +494,12 @@ async def keyed(actor: type[A] | A | ChildSpec[A], **terms: Any) -> AsyncGenerat
         scope.cancel()
 
     scope = current_loop().scope(float("inf"), DEFAULT_GRACE)
-    residents = Residents(spec, interrupted)
+    keyed_actors = KeyedActors(spec, interrupted)
     try:
         with scope:
-            yield Keyed(residents)
+            yield Keyed(keyed_actors)
     finally:
         # Outside the scope: stopping the actors must not be cancelled together with the block.
-        await residents.close()
+        await keyed_actors.close()
     if interrupts:
         raise interrupts[0]

@@ -228,14 +228,14 @@ _PATIENCE = 5.0
 """Seconds to wait for a circle to dissolve, if a call in it was made by a task that its handler may not await."""
 
 
-class _Life(Protocol):
+class _Incarnation(Protocol):
     """Incarnation, as far as deadlock detection reads it."""
 
     @property
     def takes_no_more(self) -> bool: ...
 
 
-class _Place(Protocol):
+class _Mailbox(Protocol):
     """Cell of an actor, as far as deadlock detection reads it."""
 
     @property
@@ -248,7 +248,7 @@ class _Place(Protocol):
     def urgent(self) -> Container[Message]: ...
 
     @property
-    def life(self) -> _Life | None: ...
+    def life(self) -> _Incarnation | None: ...
 
     @property
     def room(self) -> Callable[[], Needs] | None: ...
@@ -304,8 +304,8 @@ def _needs(message: Message) -> Needs:
     return place.room()  # outside the lock: it takes the locks of other cells, and two threads could deadlock
 
 
-def _place_of(message: Message) -> _Place:
-    return cast("_Place", message.target)
+def _place_of(message: Message) -> _Mailbox:
+    return cast("_Mailbox", message.target)
 
 
 def refuse_standstill(message: Message, actor: str, home: EventLoop | None) -> None:

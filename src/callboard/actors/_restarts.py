@@ -65,7 +65,7 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RestartOptions:
     """Restart-related part of a child spec."""
 
     name: str
@@ -122,7 +122,7 @@ class Restarts:
 
     def __init__(
         self,
-        children: Sequence[Terms],
+        children: Sequence[RestartOptions],
         *,
         strategy: Strategy,
         intensity: int,

@@ -16,22 +16,22 @@ from callboard._records._events import ActorPhase
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec
-from callboard.actors._code import (
-    Code,
+from callboard.actors._engine_runner import EngineRunner
+from callboard.actors._events import tell_of_life
+from callboard.actors._incarnation import Incarnation
+from callboard.actors._restarts import RestartOptions
+from callboard.actors._runner import (
+    ActorRunner,
     End,
     Keep,
+    LeasedRunner,
+    LocalRunner,
     OnLost,
-    OwnCode,
-    OwnedCode,
     Taken,
     snapshot_or_none,
     start_failed,
     traced,
 )
-from callboard.actors._engine_code import CodeElsewhere
-from callboard.actors._events import tell_of_life
-from callboard.actors._life import Life
-from callboard.actors._restarts import Terms
 from callboard.actors._snapshots import JOURNAL, InMemorySnapshots, JournalSnapshots, Snapshots, own_key
 from callboard.exceptions import ActorDiedError, ActorStartError, SnapshotError
 
@@ -39,7 +39,7 @@ from callboard.exceptions import ActorDiedError, ActorStartError, SnapshotError
 class Unit(Protocol):
     """Child of a supervisor: an actor, or another supervisor."""
 
-    terms: Terms
+    terms: RestartOptions
 
     @property
     def is_alive(self) -> bool:
@@ -90,7 +90,7 @@ class ActorUnit:
     __slots__ = ("_is_stopped", "_last", "_life", "_manager", "_snapshots", "_task", "cell", "number", "spec", "terms")
 
     def __init__(self, spec: ChildSpec[Any], manager: Manager, cell: Cell | None = None) -> None:
-        self.terms = Terms(spec.name, spec.restart, spec.significant)
+        self.terms = RestartOptions(spec.name, spec.restart, spec.significant)
         self.spec = spec
         self.cell = cell_for(spec) if cell is None else cell
         # One store for all incarnations: with `InMemorySnapshots` the state survives restarts of this child.
@@ -99,7 +99,7 @@ class ActorUnit:
             assert spec.snapshots != JOURNAL
             self._snapshots = InMemorySnapshots() if spec.snapshots is None else spec.snapshots
         self._manager = manager
-        self._life: Life | None = None
+        self._life: Incarnation | None = None
         self._task: Spawned | None = None
         self._is_stopped = False
         self.number = 0
@@ -143,7 +143,7 @@ class ActorUnit:
         object.__setattr__(actor, "key", own_key(self.cell.key))
         keeps_each = self._snapshots is not None and self.spec.save == "each_call"
         keep = _Turns(self._keep).keep if keeps_each else None
-        life = self._life = Life(
+        life = self._life = Incarnation(
             self.cell, actor, self.spec.lifespan, on_start, snapshot, keep=keep, code=self._code(actor)
         )
         self._task = loop.spawn(self._live, self.spec.lifespan.stop)
@@ -162,13 +162,13 @@ class ActorUnit:
     def _tell(self, phase: ActorPhase, error: BaseException | None = None) -> None:
         tell_of_life(phase, self.spec.name, self.cell.key, self.number, error=error, asks=self.cell.watched_asks())
 
-    def _code(self, actor: Actor) -> Callable[[OnLost], Code] | None:
+    def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner] | None:
         """Return a factory for the code runner; `None` to run the code in the incarnation's own task."""
         engine, ownership = self.spec.runs_in, self.cell.ownership
         if ownership is not None:
             clean_up = math.inf if self.spec.fleet is None else self.spec.fleet.clean_up
-            return lambda on_lost: OwnedCode(OwnCode(actor, self.cell.name, on_lost), ownership, clean_up)
-        return None if engine is None else partial(CodeElsewhere, engine, actor, self.cell.name, self.spec.lifespan)
+            return lambda on_lost: LeasedRunner(LocalRunner(actor, self.cell.name, on_lost), ownership, clean_up)
+        return None if engine is None else partial(EngineRunner, engine, actor, self.cell.name, self.spec.lifespan)
 
     def _made(self) -> Actor:
         try:

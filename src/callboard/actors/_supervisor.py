@@ -21,7 +21,6 @@ from callboard._util._suggestions import did_you_mean, suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._cell import reference_to
 from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, check_fleet, check_store, child, spec_of
-from callboard.actors._code import End
 from callboard.actors._drain import Draining
 from callboard.actors._restarts import (
     SHUTDOWNS,
@@ -32,12 +31,13 @@ from callboard.actors._restarts import (
     Ended,
     Forget,
     GiveUp,
+    RestartOptions,
     Restarts,
     ShutDown,
     StartAgain,
     Strategy,
-    Terms,
 )
+from callboard.actors._runner import End
 from callboard.actors._supervised import ActorUnit, Manager, Unit
 from callboard.exceptions import ActorStartError, SupervisorError
 
@@ -49,7 +49,7 @@ _log = logging.getLogger("callboard")
 _HOW: dict[str, Ended] = {"stopped": "normal", "never_starts": "never_starts"}
 
 
-class Plan(Protocol):
+class SupervisorOptions(Protocol):
     """Configuration of a supervisor."""
 
     name: str
@@ -58,7 +58,7 @@ class Plan(Protocol):
         """Return the children of a supervisor, not started."""
         ...
 
-    def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
+    def restarts(self, children: list[RestartOptions], chance: Callable[[], float]) -> Restarts:
         """Return the restart policy for these children."""
         ...
 
@@ -75,7 +75,7 @@ class Tree:
         on_end: called once, when it has ended by itself and all children have ended.
     """
 
-    def __init__(self, plan: Plan, on_end: OnEnd) -> None:
+    def __init__(self, plan: SupervisorOptions, on_end: OnEnd) -> None:
         self.loop = current_loop()
         self.name = plan.name
         self.units = plan.units(self)
@@ -446,7 +446,7 @@ class Supervisor:
             for name, one in self._children
         ]
 
-    def restarts(self, children: list[Terms], chance: Callable[[], float]) -> Restarts:
+    def restarts(self, children: list[RestartOptions], chance: Callable[[], float]) -> Restarts:
         """Return the restart policy. For the tree."""
         return Restarts(
             children,
@@ -464,7 +464,7 @@ class TreeUnit:
 
     def __init__(self, name: str, plan: Supervisor, manager: Manager) -> None:
         # OTP's default for a supervisor: it is restarted even after an orderly end.
-        self.terms = Terms(name, "permanent")
+        self.terms = RestartOptions(name, "permanent")
         self.tree = Tree(plan, self._ended)
         self._manager = manager
         self.is_alive = False

@@ -14,19 +14,19 @@ from callboard._calls._draining import PATIENCE
 from callboard._langgraph import run_config
 from callboard._langgraph._node_scope import checkpointer_in, for_all_visits
 from callboard._loops._bridge import pulled, run_from_sync
-from callboard._loops._entry_mode import entered
+from callboard._loops._entry_mode import entered_from
 from callboard._records._reports import Drained
 from callboard.agent._as_graph._graph import HasGraph
-from callboard.agent._entry_points import Doors
+from callboard.agent._breakpoints import Breakpoints
+from callboard.agent._entry_points import EntryPoints
 from callboard.agent._runner import Runner, opened, saver_for
-from callboard.agent._stops import Stops
 from callboard.conversations._database import close
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._snapshots import history_of, snapshot_of, update
-from callboard.tools._node import ToolNode, Workings
+from callboard.tools._node import NodeAccess, ToolNode
 
 
-class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
+class Agent(EntryPoints, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
     """Loop of model replies and tool calls; made by `create_react_agent`.
 
     A turn is one model reply, or the batch of calls in a reply. Each turn counts as one step of the run's
@@ -39,7 +39,7 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
         builder: "StateGraph[Any, Any, Any, Any]",
         *,
         checkpointer: "BaseCheckpointSaver[Any] | bool | None",
-        stops: Stops,
+        stops: Breakpoints,
         budget: float | None,
         stored_types: frozenset[type] = frozenset(),
     ) -> None:
@@ -67,7 +67,7 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
         Raises:
             ValueError: if `timeout` is out of range.
         """
-        return await self._runner.under_way.drain(timeout)
+        return await self._runner.in_flight.drain(timeout)
 
     async def aclose(self, timeout: float = PATIENCE) -> None:
         """Wait for the current runs, as `drain` does, and close the databases that were opened for the agent's URLs.
@@ -85,16 +85,16 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
 
     async def __aenter__(self) -> Self:
         """Start the actors among the tools; leaving the block waits for runs, stops the actors and closes databases."""
-        await Workings(self.tools).actors.open()
-        self._runner.under_way.reopen()
+        await NodeAccess(self.tools).actors.open()
+        self._runner.in_flight.reopen()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._ended(PATIENCE, Workings(self.tools).actors.close)
+        await self._ended(PATIENCE, NodeAccess(self.tools).actors.close)
 
     async def _ended(self, timeout: float, *before: Callable[[], Awaitable[object]]) -> None:
         """Wait for the runs, do `before`, and close the agent's databases."""
-        runs = self._runner.under_way
+        runs = self._runner.in_flight
         async with AsyncExitStack() as stack:
             # Left in reverse order: runs end, actors stop, and databases close last, since both write to them. `paused`
             # ends after that, so no run begins meanwhile.
@@ -216,5 +216,5 @@ class Agent(Doors, HasGraph):  # type: ignore[misc]  # pyright: ignore[reportInc
             config = for_all_visits(config)
         if (saver := saver_for(checkpointer_in(config) or self.checkpointer, config, None)) is None:
             raise ValueError("No checkpointer set")
-        with entered(self._door):
+        with entered_from(self._door):
             return cast("SavedThread", await opened(self._runner.plan, saver, config, None, "async", looks=looks))

@@ -18,9 +18,9 @@ from callboard._loops._bridge import pulled, run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import Door
 from callboard._records._policies import check_seconds
+from callboard.agent._breakpoints import Breakpoints
 from callboard.agent._run import Run
 from callboard.agent._runner import Request, Runner
-from callboard.agent._stops import Stops
 from callboard.agent._stream import MODES, as_part, chunks_of, shaped
 from callboard.agent._stream_payloads import INTERRUPT, Keys
 from callboard.conversations._channels import Schema
@@ -56,13 +56,13 @@ def checked_modes(modes: StreamModes) -> frozenset[str]:
     return wanted
 
 
-class Doors(ManyInputs):
+class EntryPoints(ManyInputs):
     """Run methods of an agent; an unknown keyword is an error."""
 
     checkpointer: Any
     config: RunnableConfig | None
     _runner: Runner
-    _stops: Stops
+    _stops: Breakpoints
     _budget: float | None
     _door: Door = "async"
     """Entry mode of runs that start here."""
@@ -310,7 +310,7 @@ class Doors(ManyInputs):
         May be called in the thread of a running event loop, which is blocked until the run ends. Models, tools, hooks,
         middleware and checkpointers with both sync and async methods use their sync ones, in worker threads.
         """
-        return run_from_sync(partial(Doors.ainvoke, self._from_sync(), input, config, **options))
+        return run_from_sync(partial(EntryPoints.ainvoke, self._from_sync(), input, config, **options))
 
     @overload  # type: ignore[override]
     def stream(
@@ -338,7 +338,7 @@ class Doors(ManyInputs):
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:
         """Do the same as `astream`, from sync code."""
-        return pulled(Doors.astream(self._from_sync(), input, config, **options))
+        return pulled(EntryPoints.astream(self._from_sync(), input, config, **options))
 
     async def astream_events(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input: Any, config: RunnableConfig | None = None, **options: Any
@@ -380,7 +380,7 @@ class Doors(ManyInputs):
             input=input,
             config=run_config(self.config, config),
             context=given["context"],
-            stops=self._stops.or_those_of(given["interrupt_before"], given["interrupt_after"]),
+            stops=self._stops.or_else(given["interrupt_before"], given["interrupt_after"]),
             durability=given["durability"],
             control=given["control"],
             budget=self._budget if given["budget"] is None else given["budget"],

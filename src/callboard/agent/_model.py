@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import graph_runnable
 from callboard._loops._bridge import run_on_asyncio
-from callboard.agent._leaves import run_function, run_model
+from callboard.agent._user_code import run_function, run_model
 
 Prompt = (
     str

@@ -11,19 +11,19 @@ from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.store.base import BaseStore
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
-from callboard._calls._draining import UnderWay
-from callboard._calls._durations import tell_of_milliseconds
+from callboard._calls._draining import InFlight
+from callboard._calls._durations import warn_about_milliseconds
 from callboard._langgraph import arguments_of
 from callboard._records._policies import OnUnknown, check_seconds
-from callboard._util._callers import level_of_user
+from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
+from callboard.agent._breakpoints import Breakpoints
 from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
 from callboard.agent._run import AgentPlan
 from callboard.agent._runner import Runner
-from callboard.agent._stops import Stops
 from callboard.conversations._channels import Schema
 from callboard.conversations._connect import saver_of, store_of
 from callboard.conversations._drawing import Builder, drawing
@@ -33,7 +33,7 @@ from callboard.conversations._stored_types import checked_types, named_types
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._errors import only_invalid_arguments
-from callboard.tools._node import ToolNode, Workings
+from callboard.tools._node import NodeAccess, ToolNode
 
 
 def create_react_agent(
@@ -108,7 +108,7 @@ def create_react_agent(
     context_schema = _context_schema(context_schema, deprecated_kwargs)
     _check_version(version)
     check_seconds("create_react_agent(budget=...)", budget, zero=False)
-    tell_of_milliseconds("create_react_agent(budget=...)", budget)
+    warn_about_milliseconds("create_react_agent(budget=...)", budget)
     given_types = checked_types(stored_types, checkpointer)
     schema = _checked_schema(state_schema, with_response=response_format is not None)
     node, provider_tools = _tool_node(tools, middleware, max_calls, on_unknown)
@@ -136,7 +136,7 @@ def create_react_agent(
         store=shared,
         context_schema=context_schema,
         debug=debug,
-        under_way=UnderWay(f"the agent {name or 'LangGraph'!r}"),
+        in_flight=InFlight(f"the agent {name or 'LangGraph'!r}"),
     )
     return Agent(runner, builder, checkpointer=saver, stops=stops, budget=budget, stored_types=types)
 
@@ -169,7 +169,7 @@ def _flow_of(node: ToolNode, hooks: Mapping[str, object], response_format: objec
     )
 
 
-def _drawn(builder: Builder, stops: Stops) -> Builder:
+def _drawn(builder: Builder, stops: Breakpoints) -> Builder:
     """Return the drawing after checking its edges and the nodes at which runs stop."""
     builder.validate(interrupt=[name for name in (*stops.before, *stops.after) if name != "*"])
     return builder
@@ -213,12 +213,12 @@ def _checked_hooks(before: object, after: object) -> dict[str, Any]:
     return {BEFORE: before, AFTER: after}
 
 
-def _checked_stops(before: list[str] | None, after: list[str] | None) -> Stops:
+def _checked_stops(before: list[str] | None, after: list[str] | None) -> Breakpoints:
     for option, nodes in (("interrupt_before", before), ("interrupt_after", after)):
         given: object = nodes
         if isinstance(given, str) and given != "*":
             raise TypeError(f"{option} is a list of nodes, such as [{given!r}], or '*'; got {given!r}")
-    return Stops(before=before or (), after=after or ())
+    return Breakpoints(before=before or (), after=after or ())
 
 
 def _checked_schema(schema: type[Any] | None, *, with_response: bool) -> type[Any]:
@@ -263,13 +263,13 @@ def _tool_node(
 
 def _tell_unkept_questions(node: ToolNode) -> None:
     """Warn if middleware asks people and the agent has no checkpointer to keep their calls."""
-    if asking := Workings(node).needs_checkpointer:
+    if asking := NodeAccess(node).needs_checkpointer:
         warnings.warn(
             f"{asking[0]} asks a person, and this agent has no checkpointer that keeps the call until it is answered: "
             "give it one, such as create_react_agent(..., checkpointer='sqlite:///agent.db'). Ignore this warning for "
             "an agent that is served by `callboard mcp`, or runs inside another agent or a graph with a checkpointer",
             IdleMiddlewareWarning,
-            stacklevel=level_of_user(),
+            stacklevel=user_stacklevel(),
         )
 
 

@@ -16,13 +16,13 @@ from langgraph.types import Interrupt, Send
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, config_at, task_id_of
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard.agent._leaves import run_leaf
+from callboard.agent._breakpoints import ResumeState
 from callboard.agent._model import Asks, lending
 from callboard.agent._run_events import Body, RunReporter, traced_node
-from callboard.agent._stops import Conditions
 from callboard.agent._stream_payloads import INTERRUPT as INTERRUPT
 from callboard.agent._stream_payloads import Teller
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
+from callboard.agent._user_code import run_user_code
 from callboard.conversations._channels import Clock, Schema, State, goto_of
 from callboard.conversations._checkpoint import MESSAGES
 from callboard.conversations._flow import AGENT, END, RESPONSE, TOOLS, Flow
@@ -33,7 +33,7 @@ from callboard.conversations._snapshots import finished_writes, snapshot_of
 from callboard.conversations._thread import Thread
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._node import ToolNode, Workings
+from callboard.tools._node import NodeAccess, ToolNode
 from callboard.tools._unanswered import last_reply
 
 # Successors of a step: the targets of its nodes' edges.
@@ -59,7 +59,7 @@ def in_order(ran: Iterable[Ran], *, by_call: bool) -> list[Ran]:
     return sorted(ran, key=lambda one: 1 if isinstance(one.what, Sent) else 2 * (by_call and one.what == TOOLS))
 
 
-def onward(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
+def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
     """Return the targets of the edges of a step's nodes.
 
     Args:
@@ -129,10 +129,10 @@ class Run:
         runtime: Runtime[Any],
         tell: Teller,
         *,
-        conditions: Conditions,
+        conditions: ResumeState,
     ) -> None:
         self._plan = plan
-        self.tools = Workings(plan.tools)
+        self.tools = NodeAccess(plan.tools)
         self.by_call = plan.version == "v2"
         self.thread = thread
         self.config = config
@@ -241,7 +241,7 @@ class Run:
         check_sends(gotos, self._plan.flow.nodes, MESSAGES)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
-        edges = onward(thread, ran, before, by_call=self.by_call)
+        edges = transitions(thread, ran, before, by_call=self.by_call)
         following = distinct([*edges, *gotos], self._plan.flow.nodes)
         await thread.stepped(order, following, claims=following == (TOOLS,))
         self.tell.values(thread.state, written)
@@ -278,7 +278,9 @@ class Run:
             self.tell.asked(place, ledger.pending, self.thread.state)
             raise CallsInterrupted(ledger.pending, ledger.dump())
         config = cast("RunnableConfig", {**config, "configurable": ledger.configurable(name)})
-        body = partial(_heeding, partial(_in_place, partial(self._body(node, isinstance(task, Sent)), given)))
+        body = partial(
+            _enforcing_cancellation, partial(_in_place, partial(self._body(node, isinstance(task, Sent)), given))
+        )
         try:
             output = await self.traced_with(config, body, given, node)
         except GraphInterrupt as interrupt:
@@ -307,7 +309,7 @@ class Run:
             return partial(self._reply, sent=sent)
         if node == RESPONSE:
             return self._response
-        return partial(run_leaf, self._plan.hooks[node], name=node)
+        return partial(run_user_code, self._plan.hooks[node], name=node)
 
     async def _reply(self, state: Any, config: RunnableConfig, *, sent: bool) -> dict[str, Any]:
         plan = self._plan
@@ -433,9 +435,9 @@ async def _in_place(body: Body, config: RunnableConfig) -> Any:
         var_child_runnable_config.reset(token)
 
 
-async def _heeding(body: Body, config: RunnableConfig) -> Any:
+async def _enforcing_cancellation(body: Body, config: RunnableConfig) -> Any:
     """Run a body and enforce its cancellation: if the body swallows it, the output is discarded."""
-    with current_loop().heeding(DEFAULT_GRACE):
+    with current_loop().enforce_cancellation(DEFAULT_GRACE):
         return await body(config)
 
 

@@ -15,17 +15,17 @@ from langgraph.runtime import RunControl, Runtime
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from callboard._calls._context import surroundings
-from callboard._calls._draining import UnderWay
+from callboard._calls._batch_context import batch_context
+from callboard._calls._draining import InFlight
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
 from callboard._loops._background import beside
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
-from callboard._loops._entry_mode import Door, entered
+from callboard._loops._entry_mode import Door, entered_from
 from callboard._util._suggestions import did_you_mean
+from callboard.agent._breakpoints import Breakpoints, ResumeState
 from callboard.agent._run import AgentPlan, Run
 from callboard.agent._run_events import reported, traced
-from callboard.agent._stops import Conditions, Stops
 from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
 from callboard.agent._stream_payloads import Keys, Teller
 from callboard.conversations._actor_journal import ActorJournal
@@ -40,12 +40,12 @@ from callboard.conversations._thread import START, Thread
 from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import Answers, answers_by_id, is_by_id
-from callboard.tools._node import Workings
+from callboard.tools._node import NodeAccess
 
 # Input of a run: new messages, answers, a command, or `None` to resume.
 
 
-async def take_in(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
+async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     """Apply the input of a run to its thread; return the answers, and whether the run resumes from a stop.
 
     Raises:
@@ -96,7 +96,7 @@ async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> 
 
 
 def _answers_in(command: "Command[Any]", thread: Thread) -> Answers:
-    stops = bool(thread.coming) and not thread.questions and not thread.asked_unheard
+    stops = bool(thread.coming) and not thread.questions and not thread.has_unattributed_questions
     if command.resume is None or (stops and not is_by_id(command.resume)):
         return {}  # no question is open: any value resumes the run
     return answers_by_id(command.resume, thread.questions)
@@ -133,7 +133,7 @@ class Request:
     config: RunnableConfig
     """Config of the run, with all defaults."""
     context: Any
-    stops: Stops
+    stops: Breakpoints
     durability: Durability | None
     """Durability of entries; by default as in the graph around the agent, or "async"."""
     control: RunControl | None
@@ -160,7 +160,7 @@ class Runner:
     store: BaseStore | None
     context_schema: type[Any] | None
     debug: bool
-    under_way: UnderWay
+    in_flight: InFlight
     """Current runs, for `drain`."""
 
     async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
@@ -178,13 +178,13 @@ class Runner:
             DrainingError: if the agent accepts no runs, or a drain ended this run.
             BaseException: see `Run.go`.
         """
-        tools, thread_id = Workings(self.plan.tools), request.config["configurable"].get("thread_id")
+        tools, thread_id = NodeAccess(self.plan.tools), request.config["configurable"].get("thread_id")
         work = partial(self._run_with_actors if tools.actors.is_needed else self._run, checkpointer, request, put)
-        with entered(request.door):
-            return await self.under_way.run(work, grace=tools.grace, thread_id=thread_id)
+        with entered_from(request.door):
+            return await self.in_flight.run(work, grace=tools.grace, thread_id=thread_id)
 
     async def _run_with_actors(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
-        async with Workings(self.plan.tools).actors.living():
+        async with NodeAccess(self.plan.tools).actors.opened():
             return await self._run(checkpointer, request, put)
 
     async def _run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
@@ -226,7 +226,7 @@ class Runner:
 
         Raises ValueError if such an actor is used without a checkpointer.
         """
-        actors = Workings(self.plan.tools).actors
+        actors = NodeAccess(self.plan.tools).actors
         if not actors.in_journal:
             return nullcontext()
         if isinstance(thread, SavedThread):
@@ -245,7 +245,7 @@ class Runner:
             request.config,
             self._runtime(request, put, outer),
             Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config),
-            conditions=Conditions(
+            conditions=ResumeState(
                 answers=answers, stops=request.stops, resumed=resumed, outer=outer, checkpointer=saver
             ),
         )
@@ -254,7 +254,7 @@ class Runner:
         if outer is not None and outer.is_resuming and thread.exists:
             # A resumed outer graph passes its input again. This thread has taken it in before the interrupt.
             return outer.answers([question.id for question in thread.questions]), True
-        return await take_in(given, thread, self.plan.flow)
+        return await apply_input(given, thread, self.plan.flow)
 
     def _runtime(self, request: Request, put: Put | None, outer: Outer | None) -> Runtime[Any]:
         """Return the run's runtime, merged with that of the graph around the agent."""
@@ -304,7 +304,7 @@ async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[st
 
 async def _within(budget: float, run: Run) -> None:
     """Run within the budget. Afterwards, answer every call in flight with an error, and raise."""
-    around = surroundings()
+    around = batch_context()
     deadline = around.now + budget
     # The earlier of two deadlines: tools and nested agents read their remaining time from it.
     token = current_timed.set(Timed(around.loop, min(deadline, around.until), DEFAULT_GRACE))

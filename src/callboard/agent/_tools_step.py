@@ -19,16 +19,16 @@ from callboard.conversations._flow import TOOLS
 from callboard.conversations._sends import Sent
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of, naming
+from callboard.tools._cooperative import in_portions
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._inject import injected_args, written_args
 from callboard.tools._input import Requested, messages_in, reading
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._node import Workings
-from callboard.tools._portions import in_portions
+from callboard.tools._node import NodeAccess
 from callboard.tools._results import ResultRules
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, ToolBatch
-from callboard.tools._unknown_outcome import UNKNOWN, question_about, runs_again, said_of
+from callboard.tools._unknown_outcome import UNKNOWN, question_about, runs_again, unknown_text
 
 
 class CallsThread(Protocol):
@@ -74,7 +74,7 @@ class CallsRun(Protocol):
     def thread(self) -> CallsThread: ...
 
     outer: Outer | None
-    tools: Workings
+    tools: NodeAccess
     tell: Teller
     by_call: bool
     """`True` if streams show each call as a task of its own."""
@@ -110,7 +110,7 @@ async def run_calls(run: CallsRun) -> list[str]:
     state = run.given(TOOLS)
     requested = await _requested(run, state)
     keys = await in_portions(naming(requested.calls))
-    places = _PlacesOfReply(run, keys)
+    places = _NodePlacesOfReply(run, keys)
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
     if run.by_call and run.is_watched:
         _tell_beginning(run, requested, keys, places)
@@ -160,7 +160,7 @@ def _written_by(run: CallsRun, key: str) -> Any:
     return as_update(run.thread.records[key].output, run.tools.messages_key)
 
 
-class _PlacesOfReply(dict[str, NodePlace]):
+class _NodePlacesOfReply(dict[str, NodePlace]):
     """Positions of the reply's calls by key, computed on first use."""
 
     def __init__(self, run: CallsRun, keys: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
     """Answer every unfinished call with the reason, unless it waits for a person; return the keys of all calls."""
     calls = (await _requested(run, run.given(TOOLS))).calls
     keys = await in_portions(naming(calls))
-    places = _PlacesOfReply(run, keys)
+    places = _NodePlacesOfReply(run, keys)
     for key, call in zip(keys, calls, strict=True):
         record = run.thread.known_of(key)
         if not record.is_finished and not record.pending:
@@ -333,7 +333,7 @@ async def unknown_settled(
         if policy.on_unknown in ("fail", None) and not runs_again(policy):
             await _settled(run, key, error_message(UNKNOWN, call), places[key])
         elif pending and pending[0].id in answers:
-            message = said_of(key, call, answers.pop(pending[0].id))
+            message = unknown_text(key, call, answers.pop(pending[0].id))
             if message is None:
                 await thread.asked({key: record.accepted()})
             else:
@@ -393,7 +393,7 @@ class _Part:
         self.sent = sent
         self.thread = _PartOfThread(run.thread, sent, keys)
         self.outer: Outer | None = run.outer
-        self.tools: Workings = run.tools
+        self.tools: NodeAccess = run.tools
         self.tell: Teller = run.tell
         self._run = run
         self.place = run.place

@@ -79,7 +79,7 @@ class ActorJournal:
         for entry in entries:
             if isinstance(entry, ActorState) and (name_of(entry), entry.digest, entry.at) == (name, state.digest, None):
                 return entry
-        raise StorageError(self._saver.told_at(state.at), f"has lost the state of the actor {name[0]!r}. {MEND}")
+        raise StorageError(self._saver.described_at(state.at), f"has lost the state of the actor {name[0]!r}. {MEND}")
 
 
 def _digest(kind: str, data: bytes) -> str:

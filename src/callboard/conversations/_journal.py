@@ -39,20 +39,20 @@ from callboard.conversations._checkpoint import (
     thinned,
     unknown_values,
 )
+from callboard.conversations._history_place import HistoryPlace, no_checkpoint, place_of, whole
 from callboard.conversations._journal_entries import Asked, Claimed, Entry, Finished, Held, Left, Source, Stepped
 from callboard.conversations._langgraph_threads import (
-    coming,
-    furthest,
     kept_records,
-    read_coming,
+    merged_records,
+    next_nodes,
+    read_next_nodes,
     writes_for_langgraph,
 )
 from callboard.conversations._lease import LEASE, OwnLease, described, is_over, new_holder, prolonged, release
-from callboard.conversations._past import Past, no_checkpoint, place_of, whole
 from callboard.conversations._saver import Saver
-from callboard.conversations._sound import check_messages, sound
 from callboard.conversations._stored_types import tracked_entry, tracked_writes
 from callboard.conversations._thread import START, Following, Thread, new_id, now
+from callboard.conversations._validation import check_messages, reading_stored_data
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
@@ -105,7 +105,7 @@ class SavedThread(Thread):
         return self.checkpoint_id != FIRST_ID
 
     @property
-    def is_anywhere(self) -> bool:
+    def has_position(self) -> bool:
         """Return whether the thread has a position; with durability "exit", that is stored only when the run ends."""
         return self.exists or self.has_begun or bool(self.next)
 
@@ -116,7 +116,7 @@ class SavedThread(Thread):
     @property
     def config(self) -> RunnableConfig:
         """Return the config of the checkpoint at which the thread stands, or of the thread if it has none."""
-        return self.saver.config(self.checkpoint_id) if self.is_anywhere else self.saver.config()
+        return self.saver.config(self.checkpoint_id) if self.has_position else self.saver.config()
 
     @property
     def parent_config(self) -> RunnableConfig | None:
@@ -145,7 +145,7 @@ class SavedThread(Thread):
             self.play(await whole(self.saver, found), entries)
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
-    async def _go_back(self, past: Past, *, looks: bool) -> None:
+    async def _go_back(self, past: HistoryPlace, *, looks: bool) -> None:
         """Load an earlier position; `looks` as in `open`."""
         self.play(await whole(self.saver, past.found), past.entries)
         if past.given is not None:
@@ -157,7 +157,7 @@ class SavedThread(Thread):
 
     def play(self, found: CheckpointTuple, entries: Sequence[Entry]) -> None:
         """Load a checkpoint and replay entries on it; raise StorageError if the stored data are inconsistent."""
-        with sound(self.saver.told(found)):
+        with reading_stored_data(self.saver.told(found)):
             self.load(found)
             self._base, self._commits = base_of(found), commits_in(found)
             # From LangGraph's writes on this checkpoint: its agents may have gone on after the last entry of ours.
@@ -165,7 +165,7 @@ class SavedThread(Thread):
             for entry in entries:
                 self.take(entry)
             if self.checkpoint_id == self._base.id:
-                self.records = furthest(self.records, theirs)
+                self.records = merged_records(self.records, theirs)
             for name in self.schema.conversations:
                 check_messages(self.state.get(name) or [])
 
@@ -181,7 +181,7 @@ class SavedThread(Thread):
         self.parent_id = base.notes.get(PARENT, base.parent_id)
         self.next, self.sends, self.records = (), (), {}
         self.actor_states = ActorStates.read(noted_actors(base.checkpoint))
-        read_coming(self, found)
+        read_next_nodes(self, found)
 
     async def prepare(self, *, repeats: bool = False) -> None:
         if self._forks:
@@ -261,7 +261,7 @@ class SavedThread(Thread):
             return  # already stored, with the reply or by an earlier attempt
         await super().claimed(task, known)
 
-    def _release(self) -> None:
+    def _take_back_claims(self) -> None:
         """Take back claims of calls whose bodies have not started; stored with the last entries of the run."""
         known = {task: self.records[task] for task in self._ahead if task in self.records}
         self._ahead = set()
@@ -304,7 +304,7 @@ class SavedThread(Thread):
             await self._begin()
         assert self._base is not None
         # Directly before the write, with no other wait between: a run that lost the thread must not write.
-        await self._see_to_lease()
+        await self._check_lease()
         # A failed write may have been stored nevertheless, and savers keep the first of two writes with one id. So it
         # is repeated unchanged, and newer entries go into the next write; entries added to it could be dropped.
         if not self._sending:
@@ -315,13 +315,13 @@ class SavedThread(Thread):
             # afterwards. The entries stay in `_sending`; repeating a stored write changes nothing.
             await self.saver.write(self._base.id, _stored(self._sending), task_id, "~callboard")
         except Exception:
-            self._leave_out_what_cannot_be_stored()
+            self._drop_unserializable()
             raise
         # Only after success: the repetition of a failed write must have the same task id.
         self._commits += 1
         self._sending = []
 
-    def _leave_out_what_cannot_be_stored(self) -> None:
+    def _drop_unserializable(self) -> None:
         """Drop entries that the serializer refuses; the rest of the write is repeated."""
         left_out = [entry for entry in self._sending if not self.saver.can_store(entry.encode())]
         for entry in left_out:
@@ -330,7 +330,7 @@ class SavedThread(Thread):
                 self.records.pop(entry.task, None)
         self._sending = [entry for entry in self._sending if entry not in left_out]
 
-    async def _see_to_lease(self) -> None:
+    async def _check_lease(self) -> None:
         """Raise `ThreadBusyError` if the lease may have expired and another run has taken the thread."""
         if self._mine is None or not self._lease.may_be_over:
             return
@@ -365,13 +365,15 @@ class SavedThread(Thread):
             await self._write_hold(mine, since)
             found = await self.saver.outline()
         except BaseException:
-            self._lose()  # no `stop` follows a failed start: the thread would be busy while the process lives
+            self._give_up_hold()  # no `stop` follows a failed start: the thread would be busy while the process lives
             raise
         holders = [entry.holder for entry in entries_of(found) if isinstance(entry, Held)] if found else []
         if mine not in holders:
-            self._lose()
+            self._give_up_hold()
             if self._base is not None and is_damaged(found, self._base.id, self._commits):
-                raise StorageError(self.saver.told_at(self._base.id), f"does not keep what is written there. {MEND}")
+                raise StorageError(
+                    self.saver.described_at(self._base.id), f"does not keep what is written there. {MEND}"
+                )
             raise ThreadBusyError(self.saver.thread_id, described(holders[-1] if holders else None))
 
     async def _write_hold(self, mine: dict[str, Any], since: tuple[float, float]) -> None:
@@ -391,10 +393,10 @@ class SavedThread(Thread):
             except ThreadBusyError:
                 return  # `_is_lost` is set, and the run's next write raises
             except Exception:
-                # An outage must not end the run. However long it lasts, `_see_to_lease` checks the holder afterwards.
+                # An outage must not end the run. However long it lasts, `_check_lease` checks the holder afterwards.
                 _log.exception("The hold on thread %r could not be prolonged; trying again", self.saver.thread_id)
 
-    def _lose(self) -> None:
+    def _give_up_hold(self) -> None:
         if self._mine is not None:
             release(self._mine)
             self._mine = None
@@ -403,14 +405,14 @@ class SavedThread(Thread):
         """Store what the run leaves: a checkpoint, and on it the results of tasks in an unfinished step."""
         try:
             # The token is released after the last write. Otherwise another run of this process could start in between.
-            await self._leave()
+            await self._store_final_state()
         finally:
-            self._lose()
+            self._give_up_hold()
 
-    async def _leave(self) -> None:
+    async def _store_final_state(self) -> None:
         if self._forks or self._is_lost:
             return  # nothing has changed, or another run's writes count
-        self._release()
+        self._take_back_claims()
         self._take_kept(Left())
         # No `Left` entry if a checkpoint follows: holder entries stay on the old one, so the new one frees the thread.
         if self._mine is not None and self._base is not None and self._base.id == self.checkpoint_id:
@@ -438,9 +440,9 @@ class SavedThread(Thread):
         """Write a checkpoint of the whole state, and make the one before it thin."""
         # A flush without entries has not checked it. The new checkpoint would hide the entries of the run that has the
         # thread now, and they may need what the thin one loses.
-        await self._see_to_lease()
+        await self._check_lease()
         before = self._base
-        values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **coming(self)}
+        values = {**unknown_values(before, self.schema.specs), **self.state.snapshot(), **next_nodes(self)}
         about, following = metadata_of(source, self.step), self.saver.next_version
         # States without a location are in entries on the old checkpoint; the new checkpoint's notes refer to them.
         self.actor_states = self.actor_states.written_at(None if before is None else before.id)

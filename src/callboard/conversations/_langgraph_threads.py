@@ -31,7 +31,7 @@ def open_calls(thread: Thread) -> list[tuple[str, ToolCall]]:
     return list(zip(keys_of(calls), calls, strict=True))
 
 
-def coming(thread: Thread) -> dict[str, Any]:
+def next_nodes(thread: Thread) -> dict[str, Any]:
     """Return the next nodes as LangGraph's channels."""
     if START in thread.next:
         return {START: thread.records[START].output}
@@ -80,7 +80,7 @@ def _call_tasks(thread: Thread) -> list[tuple[int, list[str]]]:
     return [*sent, *((number, [key]) for number, (key, _) in enumerate(open_calls(thread), len(thread.sends)))]
 
 
-def read_coming(thread: Thread, found: CheckpointTuple) -> None:
+def read_next_nodes(thread: Thread, found: CheckpointTuple) -> None:
     """Set the thread's next nodes, sends and records from a checkpoint of callboard or of LangGraph."""
     values = found.checkpoint["channel_values"]
     due = [name.removeprefix(BRANCH) for name in values if name.startswith(BRANCH) and _is_due(found, name)]
@@ -125,14 +125,14 @@ def _read_batch(thread: Thread, found: CheckpointTuple) -> None:
     task_id = task_id_of(found.checkpoint["id"], thread.namespace, thread.step + 1, TOOLS, PULL, f"{BRANCH}{TOOLS}")
     writes = [(channel, value) for task, channel, value in found.pending_writes or () if task == task_id]
     if len(calls) != 1:
-        thread.asked_unheard = any(channel == INTERRUPT for channel, _ in writes)
+        thread.has_unattributed_questions = any(channel == INTERRUPT for channel, _ in writes)
         return
     ((key, call),) = calls
     if (record := _record_of(writes, call)) is not None:
         thread.records[key] = record
 
 
-def furthest(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
+def merged_records(ours: Mapping[str, CallRecord], theirs: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
     """Merge two sets of records, taking the more advanced record of each call.
 
     LangGraph may have gone on from the checkpoint at which callboard had stopped.

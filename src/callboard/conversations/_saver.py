@@ -14,7 +14,7 @@ from callboard._langgraph._message_cache import MessageMemory
 from callboard._langgraph._savers import AwaitedSaver, aclock, aforget, clock, forget, gone_values, keeps_values
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
 from callboard.conversations._database import LazySaver
-from callboard.conversations._sound import check_checkpoint, sound
+from callboard.conversations._validation import check_checkpoint, reading_stored_data
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """Config keys that locate a checkpoint."""
@@ -83,9 +83,9 @@ class Saver:
 
     def told(self, found: CheckpointTuple) -> str:
         """Return a checkpoint in words, for errors."""
-        return self.told_at(_id_of(found))
+        return self.described_at(_id_of(found))
 
-    def told_at(self, checkpoint_id: str) -> str:
+    def described_at(self, checkpoint_id: str) -> str:
         """Return a checkpoint id in words, for errors."""
         saver = self._saver
         keeper = saver.where if isinstance(saver, LazySaver) else f"The checkpointer, of type {type(saver).__name__},"
@@ -93,7 +93,7 @@ class Saver:
 
     def _checked(self, found: CheckpointTuple | None, *, outlined: bool = False) -> CheckpointTuple | None:
         if found is not None:
-            with sound(self.told(found)):
+            with reading_stored_data(self.told(found)):
                 check_checkpoint(found, outlined=outlined)
                 # Fails now for a version that the saver cannot continue, and not when the run has results to store.
                 self.next_version(max(found.checkpoint["channel_versions"].values(), default=None))

@@ -14,13 +14,13 @@ from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import Write
 from callboard.conversations._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in
 from callboard.conversations._flow import AFTER, AGENT, END, TOOLS, Flow
+from callboard.conversations._history_place import whole
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._journal_entries import Move
 from callboard.conversations._langgraph_threads import open_calls
-from callboard.conversations._past import whole
 from callboard.conversations._sends import Sent
-from callboard.conversations._sound import sound
 from callboard.conversations._thread import START, Thread
+from callboard.conversations._validation import reading_stored_data
 
 COPY = "__copy__"
 """Node name of an update that copies a position."""
@@ -34,7 +34,7 @@ def snapshot_of(thread: SavedThread, *, by_call: bool, past: bool = False) -> St
 
     With `by_call`, each call is a task of its own. With `past`, the position is shown before its tasks finished.
     """
-    if not thread.is_anywhere:
+    if not thread.has_position:
         return StateSnapshot({}, (), thread.config, None, None, None, (), ())
     asked = _asked_here(thread) if past else _open_questions(thread)
     tasks = (
@@ -113,7 +113,7 @@ async def history_of(
         complete = await whole(thread.saver, found, later)
         # Only the newer neighbour is kept: a thin checkpoint refers to the next one, and whole histories are large.
         later = {found.checkpoint["id"]: complete}
-        with sound(thread.saver.told(complete)):
+        with reading_stored_data(thread.saver.told(complete)):
             places = _places(thread, complete, by_call=by_call)
         for snapshot in reversed(places):
             where = snapshot.config["configurable"]["checkpoint_id"]

@@ -69,7 +69,7 @@ class Thread:
         """Results, questions and claims of the next step, by task: the name of a node or the key of a call."""
         self.asked_here: dict[str, Sequence[Interrupt]] = {}
         """All questions of the next step by task, including answered ones."""
-        self.asked_unheard = False
+        self.has_unattributed_questions = False
         """`True` if another agent stored questions of this step without naming the calls that asked them."""
         self.source: Source = "input"
         """Source of the last change."""
@@ -170,7 +170,7 @@ class Thread:
         named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
         # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
         self.state.apply(named)
-        coming = _SAME if following is None else _coming(following())
+        coming = _SAME if following is None else _next_nodes(following())
         steps, received = _STEPS[source], None
         if source == "input" and (self.step >= 0 or START in self.next):
             # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
@@ -235,7 +235,7 @@ class Thread:
             following: the next nodes and sends.
             claims: the next step claims its calls first, and both are stored in one write.
         """
-        coming, stamp = _coming(following), self._stamp(_STEPS["loop"])
+        coming, stamp = _next_nodes(following), self._stamp(_STEPS["loop"])
         entry = Stepped(order=list(order), next=coming.nodes, sends=coming.sends, id=stamp.id, ts=stamp.ts)
         await self.record(entry, live=True, later=claims)
 
@@ -331,7 +331,7 @@ class Thread:
             self.actor_states = states.at_next() if counts else states.before_calls()
             self.next, self.records, self.asked_here = tuple(entry.next), {}, {}
             self.sends = numbered(entry.sends)
-            self.asked_unheard = False
+            self.has_unattributed_questions = False
 
     def _stamp(self, steps: int) -> Stamp:
         """Return the id and time of a new position, `steps` steps ahead."""
@@ -356,19 +356,19 @@ class Thread:
 _OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
 
 
-class _Coming(NamedTuple):
+class _NextNodes(NamedTuple):
     """Next nodes and sends, as in an entry; `nodes=None` keeps the current ones."""
 
     nodes: Sequence[str] | None
     sends: Sequence[Send]
 
 
-_SAME = _Coming(None, ())
+_SAME = _NextNodes(None, ())
 """Keeps the next nodes and sends as they are."""
 
 
-def _coming(targets: Sequence[Target]) -> _Coming:
-    return _Coming(nodes_in(targets), sends_in(targets))
+def _next_nodes(targets: Sequence[Target]) -> _NextNodes:
+    return _NextNodes(nodes_in(targets), sends_in(targets))
 
 
 def as_update(output: Any, messages_key: str) -> Any:

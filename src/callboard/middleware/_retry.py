@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from callboard._calls._call import SupervisedCall, note, waiting
 from callboard._loops._deadline import current_timed, remaining
 from callboard._records._policies import CallPolicy, _check_type, check_count, check_seconds
-from callboard._util._callers import level_of_user
+from callboard._util._callers import user_stacklevel
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import (
     ActorGoneError,
@@ -166,7 +166,7 @@ class Retry:
             "run again. Say so with policies={'...': CallPolicy(idempotent=True)}, or of all tools with "
             "Retry(any_tool=True)",
             IdleMiddlewareWarning,
-            stacklevel=level_of_user(),
+            stacklevel=user_stacklevel(),
         )
 
 

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from callboard._calls._attempt import Attempt
 from callboard._calls._batch import Batch
-from callboard._calls._call import SupervisedCall, Terms, note
-from callboard._calls._context import Surroundings, surroundings
+from callboard._calls._batch_context import BatchContext, batch_context
+from callboard._calls._call import CallOptions, SupervisedCall, note
 from callboard._calls._limits import NoKeyError
 from callboard._langgraph import runtime_of, scope_in_task
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._entry_mode import entered
+from callboard._loops._entry_mode import entered_from
 from callboard._records._policies import CallPolicy, Limit
 from callboard._records._reports import Statistics
 from callboard.tools._chain import Chain, chain_of, middleware_in
@@ -117,7 +117,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             tool = self._setup.sync_tool(request)
             return await handler(request if tool is None else request.override(tool=_in_thread(tool, attempt)))
 
-        with entered("async"):
+        with entered_from("async"):
             return await self._supervise(
                 request, _Way(body, lambda request: self._setup.sync_tool(request) is not None)
             )
@@ -129,7 +129,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
             attempt.scope = scope_in_task(request.runtime.config, request.tool_call["id"])
             return await attempt.run_in_thread(partial(handler, request))
 
-        with entered("sync"):
+        with entered_from("sync"):
             return run_from_sync(partial(self._supervise, request, _Way(body, lambda _: True)))
 
     async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
@@ -139,9 +139,9 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         await Batch([call], on_error="cancel", live=self._setup.supervision.batches).run()
         return cast("Item", call.result)
 
-    def _around(self, request: ToolCallRequest) -> Surroundings:
+    def _around(self, request: ToolCallRequest) -> BatchContext:
         """Return the context of the batch; the tool's description is added only if somebody observes."""
-        around, tool = surroundings(chunks_for(runtime_of(request.runtime.config))), request.tool
+        around, tool = batch_context(chunks_for(runtime_of(request.runtime.config))), request.tool
         if not around.observers.calls:
             return around
         shown = shown_by(self._middleware)
@@ -172,7 +172,7 @@ class _Setup:
     errors: ErrorPolicy
     plans: ToolFacts[Plan]
 
-    def terms(self, request: ToolCallRequest) -> Terms:
+    def terms(self, request: ToolCallRequest) -> CallOptions:
         """Return the policy of the request's tool, and the limits of the call."""
         return self.supervision.terms(request.tool_call, context=partial(context_of, request))
 

@@ -152,7 +152,7 @@ def failed(span: Span, error: BaseException, capture: Capture) -> None:
     attributes: Attributes = {names.ERROR_TYPE: kind}
     description = str(error) if type(error) in _WITHOUT_ARGUMENTS else None
     if capture.wanted:
-        description = facts[names.EXCEPTION_MESSAGE] = capture.words_of(error)
+        description = facts[names.EXCEPTION_MESSAGE] = capture.error_text(error)
     if isinstance(error, CallTimeoutError):
         attributes[names.IDLE_TIMEOUT if error.idle else names.TIMEOUT] = error.timeout
     elif isinstance(error, DeadlineExceededError):

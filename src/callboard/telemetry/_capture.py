@@ -69,7 +69,7 @@ class Capture:
             return text
         return f"{text[: self._max_length]}… ({len(text)} characters)"
 
-    def words_of(self, error: BaseException) -> str:
+    def error_text(self, error: BaseException) -> str:
         """Return the text of an error, redacted and cut. The `__str__` of a user-defined error may raise."""
         try:
             said = str(error)

@@ -5,13 +5,13 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Same:
+class ByIdentity:
     """Dict key that compares an object by identity. Logfire's providers are dataclasses without a hash."""
 
     one: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.one is self.one
+        return isinstance(other, ByIdentity) and other.one is self.one
 
     def __hash__(self) -> int:
         return id(self.one)

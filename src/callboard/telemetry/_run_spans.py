@@ -16,7 +16,7 @@ import callboard.telemetry._names as names
 from callboard._records._events import RunEvent
 from callboard.telemetry._call_spans import Attributes, failed, of_run
 from callboard.telemetry._capture import Capture, conversation
-from callboard.telemetry._identity import Same
+from callboard.telemetry._identity import ByIdentity
 from callboard.telemetry._links import RUN, link_to_run
 from callboard.telemetry._outcome import has_failed, outcome_of, outcome_of_run
 
@@ -90,7 +90,7 @@ _KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("tr
 """Attributes by which older instrumentations, from before the conventions, mark the span of a model request."""
 
 
-class Foreign:
+class RequestProbe:
     """Flag of one model request: whether another instrumentation made a span for it."""
 
     __slots__ = ("was_seen",)
@@ -99,13 +99,13 @@ class Foreign:
         self.was_seen = False
 
 
-class Spotter:
+class ForeignSpanProcessor:
     """Span processor of one provider that notices model-request spans made by other instrumentation."""
 
     def __init__(self) -> None:
         self._key = context.create_key("callboard-model-request")
 
-    def following(self, request: Foreign) -> Context:
+    def following(self, request: RequestProbe) -> Context:
         """Return the current context with the request attached; spans begun in it are inspected."""
         return context.set_value(self._key, request)
 
@@ -117,7 +117,7 @@ class Spotter:
 
     def _notice(self, span: Any, around: Context | None) -> None:
         request = context.get_value(self._key, around)
-        if isinstance(request, Foreign) and not request.was_seen:
+        if isinstance(request, RequestProbe) and not request.was_seen:
             request.was_seen = _is_request(span.attributes or {})
 
     def _on_ending(self, span: Any) -> None: ...
@@ -128,15 +128,15 @@ class Spotter:
         return True
 
 
-_known: dict[Same, Spotter] = {}
+_known: dict[ByIdentity, ForeignSpanProcessor] = {}
 """Processors by provider: the SDK cannot remove a processor, so each provider gets one at most."""
 
 
-def spotter_of(provider: object) -> Spotter:
+def processor_of(provider: object) -> ForeignSpanProcessor:
     """Return the span processor of a provider, and add it at first use. A provider without an SDK takes none."""
-    found = _known.get(Same(provider))
+    found = _known.get(ByIdentity(provider))
     if found is None:
-        found = _known[Same(provider)] = Spotter()
+        found = _known[ByIdentity(provider)] = ForeignSpanProcessor()
         add = getattr(provider, "add_span_processor", None)
         if add is not None:
             add(found)
@@ -159,7 +159,7 @@ class _Request:
     since: int
     """Start, in nanoseconds since 1970."""
     token: Token[Context]
-    foreign: Foreign
+    foreign: RequestProbe
     given: str | None
 
 
@@ -186,7 +186,7 @@ class RunSpans:
         spotter: function that returns the span processor of the provider in use now.
     """
 
-    def __init__(self, tracer: Tracer, capture: Capture, spotter: Callable[[], Spotter]) -> None:
+    def __init__(self, tracer: Tracer, capture: Capture, spotter: Callable[[], ForeignSpanProcessor]) -> None:
         self._tracer = tracer
         self._capture = capture
         self._spotter = spotter
@@ -231,7 +231,7 @@ class RunSpans:
         if self._capture.wanted:
             given = self._capture.text(conversation(event.given))
         run.about = about_model(event.model)
-        foreign = Foreign()
+        foreign = RequestProbe()
         run.request = _Request(time.time_ns(), context.attach(self._spotter().following(foreign)), foreign, given)
 
     def _answered(self, run: _OpenRun, event: RunEvent) -> None:

@@ -12,8 +12,8 @@ import structlog
 from opentelemetry import metrics, trace
 
 from callboard._calls._observers import observe_everywhere
-from callboard.telemetry._ambient import end, is_set_up, is_stand_in
 from callboard.telemetry._capture import Capture, Redactor
+from callboard.telemetry._default_observers import end, is_noop, is_set_up
 from callboard.telemetry._metrics import Metrics
 from callboard.telemetry._tracing import Tracing
 
@@ -117,7 +117,7 @@ def _tracer_provider(
     made.add_span_processor(BatchSpanProcessor(exporter))
     # After an earlier `setup()`, its ended provider is still the global one, which the API never replaces. Then only
     # the observers of this `setup()` use the new provider.
-    if is_stand_in(provider):
+    if is_noop(provider):
         trace.set_tracer_provider(made)
     # Registered before the observers, so `shutdown()` calls it after them: no span begins on a provider that is down.
     telemetry.ended_by(partial(end, made))
@@ -138,7 +138,7 @@ def _meter_provider(
         raise _not_installed() from None
     exporter = OTLPMetricExporter(endpoint=_path(endpoint, "metrics"), headers=headers)
     made = MeterProvider([PeriodicExportingMetricReader(exporter)], resource=_resource(service_name))
-    if is_stand_in(provider):
+    if is_noop(provider):
         metrics.set_meter_provider(made)
     telemetry.ended_by(partial(end, made))
     return made

@@ -16,7 +16,7 @@ from callboard.telemetry._call_spans import CallSpans, failed
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
 from callboard.telemetry._links import mark
 from callboard.telemetry._outcome import error_type, has_failed, outcome_of
-from callboard.telemetry._run_spans import RunSpans, Spotter, spotter_of
+from callboard.telemetry._run_spans import ForeignSpanProcessor, RunSpans, processor_of
 
 # Spans of asks to actors, with span events for restarts and other changes of the actor.
 
@@ -106,8 +106,8 @@ class Tracing:
         kept = Capture(capture, redact, max_length)
 
         # Resolved at each use, like the proxy tracer of the API: the application may set its provider after this.
-        def spotter() -> Spotter:
-            return spotter_of(provider or trace.get_tracer_provider())
+        def spotter() -> ForeignSpanProcessor:
+            return processor_of(provider or trace.get_tracer_provider())
 
         self.observers: Observers = careful_observers(
             CallSpans(tracer, kept), RunSpans(tracer, kept, spotter), ActorSpans(tracer, kept), mark=mark, kind="spans"

@@ -19,7 +19,7 @@ CallPlace = Literal["between", "waiting", "running"]
 """State of a call. `between`: before its queue, or in the pause before another attempt."""
 
 
-class Told(Protocol):
+class TrackedEvent(Protocol):
     """Event as a `CallTracker` reads it: a `CallEvent`, or a line of a recording."""
 
     @property
@@ -57,7 +57,7 @@ class TrackedCall:
 
     __slots__ = ("attempt", "began", "ended", "number", "running", "since", "tool", "waiting")
 
-    def __init__(self, begun: Told) -> None:
+    def __init__(self, begun: TrackedEvent) -> None:
         self.number = begun.number
         self.tool = begun.tool
         """Name of the called tool, also while a fallback runs in its place."""
@@ -80,7 +80,7 @@ class TrackedCall:
 
 
 C = TypeVar("C", bound=TrackedCall)
-E = TypeVar("E", bound=Told)
+E = TypeVar("E", bound=TrackedEvent)
 
 
 class CallTracker(Generic[C, E]):

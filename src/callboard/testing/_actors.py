@@ -10,8 +10,8 @@ import anyio
 from callboard.actors._actor import Actor, keeps_snapshots
 from callboard.actors._cell import cell_of
 from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, spec_of
+from callboard.actors._incarnation import Incarnation
 from callboard.actors._keyed import keyed
-from callboard.actors._life import Life
 from callboard.actors._message import Message
 from callboard.actors._snapshots import InMemorySnapshots
 from callboard.actors._supervisor import Supervisor, running
@@ -35,7 +35,7 @@ def kill_actor(reference: object, reason: str = "it was killed by a test") -> No
         RuntimeError: if the actor is not alive now.
     """
     life = cell_of(reference).life
-    if not isinstance(life, Life):
+    if not isinstance(life, Incarnation):
         raise RuntimeError(f"{reference!r} leads to an actor that does not live now")
     life.kill(reason)
 

@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync
 
 from callboard._records._reports import Drained
 from callboard.exceptions import EngineError
-from callboard.extend import Bodies, Body, Seat, arrived, carried, deliver
+from callboard.extend import Body, EngineOperations, Seat, attached_context, dispatch_event, inject_context
 
 
 class FakeEngine:
@@ -36,12 +36,12 @@ class FakeEngine:
         """Number of workers that an owner has reserved now."""
         self._running: set[_Running] = set()
         self._refusals: list[str] = []
-        self._under_way = Bodies("engine")
+        self._in_flight = EngineOperations("engine")
 
     async def __aenter__(self) -> Self:
         if not self.opened:
             self.starts += 1
-            self._under_way.reopen()
+            self._in_flight.reopen()
         self.opened += 1
         return self
 
@@ -74,12 +74,12 @@ class FakeEngine:
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a body; see `callboard.Engine`."""
-        with self._under_way.running(body, grace=0.0) as noted:
+        with self._in_flight.running(body, grace=0.0) as noted:
             return await self._run_within(noted, self._running)
 
     async def drain(self, timeout: float = 30.0) -> Drained:
         """Refuse new bodies, wait for the running ones, and end them after `timeout` seconds."""
-        return await self._under_way.drain(timeout)
+        return await self._in_flight.drain(timeout)
 
     async def _run_within(self, body: Body, worker: "set[_Running]") -> Any:
         """Run a body in a worker, also while the engine is drained."""
@@ -105,7 +105,7 @@ class FakeEngine:
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[Seat]:
         """Reserve a worker for one owner during the block; see `callboard.Engine`."""
-        self._under_way.check_open(title)
+        self._in_flight.check_open(title)
         seat = _FakeSeat(self._run_within)
         self.seats += 1
         self._running.add(seat)
@@ -183,14 +183,14 @@ def _lost_with(body: Body, worker: set[_Running]) -> Generator[None]:
 async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
     """Run a function in an empty context, with only the extracted context that an engine would carry to a worker."""
     # Through JSON and back, as over a pipe: a value that JSON cannot carry fails here, too.
-    here, given, found = copy_context(), json.loads(json.dumps(carried())), list[Any]()
+    here, given, found = copy_context(), json.loads(json.dumps(inject_context())), list[Any]()
 
     def tell(told: dict[str, Any]) -> None:
         if "log" not in told:  # the log record was written in this process already
-            here.copy().run(deliver, json.loads(json.dumps(told)))
+            here.copy().run(dispatch_event, json.loads(json.dumps(told)))
 
     async def run() -> None:
-        with arrived(given, tell):
+        with attached_context(given, tell):
             try:
                 found.append(await fn() if is_async else await run_sync(fn, abandon_on_cancel=True))
             except Exception as error:

@@ -17,10 +17,10 @@ from callboard._calls._call import SupervisedCall, current_call
 from callboard._loops._current import current_loop
 from callboard._records._policies import CallContext, Engine, KeyFunction, has_members_of
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
-from callboard.actors._actor_set import ActorSet, Lodging
+from callboard.actors._actor_set import ActorSession, ActorSet
 from callboard.actors._cell import Cell
 from callboard.actors._child import ChildSpec, check_alone, check_grace, spec_of
-from callboard.actors._keyed import Residents
+from callboard.actors._keyed import KeyedActors
 from callboard.actors._snapshots import InThread
 from callboard.exceptions import ActorDiedError
 from callboard.tools._handler_calls import IDEMPOTENT, HandlerCall
@@ -248,23 +248,23 @@ class _Ask:
         """Names of the arguments that the model writes."""
 
     def __call__(self, kwargs: dict[str, Any]) -> Awaitable[Any]:
-        lodging = self._actors.lodging()
-        if lodging is None:
+        session = self._actors.session()
+        if session is None:
             return self._alone(kwargs)
         supervised = current_call()
         runtime = kwargs.pop(_RUNTIME) if self.takes_runtime else None
-        residents = lodging.residents[self._number]
+        keyed_actors = session.keyed_actors[self._number]
         key = None if self._spec.key is None else self._key(self._spec.key, supervised, kwargs, runtime)
         if self._spec.is_in_journal:
             key = self._in_thread(key)
         engine = self._spec.runs_in
         if engine is not None:
             kwargs = self._portable(kwargs)
-        asked = partial(self._asked, residents.cell(key), _conversation(residents), supervised, kwargs)
-        if engine is None or residents.loop is not current_loop():
+        asked = partial(self._asked, keyed_actors.cell(key), _conversation(keyed_actors), supervised, kwargs)
+        if engine is None or keyed_actors.loop is not current_loop():
             return asked()
         # `HeldEngines` belongs to one event loop. In another loop than the actors', the actors' own session holds it.
-        return self._once_open(lodging, engine, asked)
+        return self._once_open(session, engine, asked)
 
     def _portable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments without values that belong to this process, such as LangGraph's entries in a config."""
@@ -272,14 +272,14 @@ class _Ask:
         plain = {name: sendable(value, config) for name, value in kwargs.items()}
         return plain if self._config is None or self._config not in plain else {**plain, self._config: config}
 
-    async def _once_open(self, lodging: Lodging, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
+    async def _once_open(self, session: ActorSession, engine: Engine, asked: Callable[[], Awaitable[Any]]) -> Any:
         """Keep the actor's engine open between restarts, then ask."""
-        await lodging.engines.hold(engine, self.name)
+        await session.engines.hold(engine, self.name)
         return await asked()
 
     async def _alone(self, kwargs: dict[str, Any]) -> Any:
         """Ask in a session of its own, for a tool that is run without its node."""
-        async with self._actors.living():
+        async with self._actors.opened():
             return await self(kwargs)
 
     def _key(
@@ -319,7 +319,7 @@ class _Ask:
             return result  # the notice does not fit into this result; the next result gets it
         self._lost.has_seen(conversation, cell)
         if (supervised := current_call()) is not None:
-            supervised.is_for_once = True  # the notice is for this conversation: a cache must not store it
+            supervised.do_not_cache = True  # the notice is for this conversation: a cache must not store it
         return told
 
     def _with_loss(self, died: ActorDiedError, conversation: Hashable, cell: Cell) -> ActorDiedError:
@@ -335,8 +335,8 @@ def _context_of(runtime: ToolRuntime[Any, Any] | None) -> CallContext:
     return call_context(runtime.config, runtime.state, runtime.context)
 
 
-def _conversation(residents: Residents) -> Hashable:
+def _conversation(keyed_actors: KeyedActors) -> Hashable:
     """Return the thread of the run; without a thread, the number of the actors' session."""
     config = var_child_runnable_config.get() or {}
     thread = config.get("configurable", {}).get("thread_id")
-    return residents.number if thread is None else str(thread)
+    return keyed_actors.number if thread is None else str(thread)

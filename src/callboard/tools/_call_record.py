@@ -12,7 +12,7 @@ from langchain_core.messages import ToolCall
 from langgraph.types import Command, Interrupt
 
 from callboard.exceptions import DuplicateCallIdWarning
-from callboard.tools._portions import Steps, at_once, each
+from callboard.tools._cooperative import Steps, at_once, each
 
 NOT_YET: Final = object()
 """Placeholder for a missing output; a node may return `None`."""

@@ -25,7 +25,7 @@ from opentelemetry import context as spans
 
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import cleanup
-from callboard._loops._entry_mode import from_sync
+from callboard._loops._entry_mode import is_sync_entry
 from callboard.tools._plan import Plan
 
 # Dispatch of events to LangChain's callback handlers, on asyncio and on trio.
@@ -84,7 +84,7 @@ async def tell(
         if handler.run_inline:
             await _tell_one(handler, event, args, kwargs)
     others = [handler for handler in wanting if not handler.run_inline]
-    if len(others) == 1 or from_sync():
+    if len(others) == 1 or is_sync_entry():
         for handler in others:
             await _tell_one(handler, event, args, kwargs)
     elif others:
@@ -120,7 +120,7 @@ async def _tell_one(
             await run_on_asyncio(partial(method, *args, **kwargs))
         elif handler.run_inline:
             method(*args, **kwargs)
-        elif from_sync():
+        elif is_sync_entry():
             await _in_thread_as_here(partial(method, *args, **kwargs))
         else:
             await anyio.to_thread.run_sync(partial(method, *args, **kwargs))

@@ -15,7 +15,7 @@ from langgraph.types import Command
 from callboard._calls._call import SupervisedCall
 from callboard._calls._sync_middleware import SyncMiddleware, TwoHalves
 from callboard._loops._entry_mode import is_missing
-from callboard._util._callers import level_of_user
+from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import misspelt_in
 from callboard.exceptions import MiddlewareOrderWarning
 from callboard.tools._errors import is_control_flow
@@ -65,7 +65,7 @@ def warn_of_wrong_order(middleware: Sequence[object]) -> None:
         for inner in kinds[position + 1 :]:
             for pair, reason in _WRONG.items():
                 if pair[0] in outer and pair[1] in inner:
-                    warnings.warn(_sentence(*pair, reason), MiddlewareOrderWarning, stacklevel=level_of_user())
+                    warnings.warn(_sentence(*pair, reason), MiddlewareOrderWarning, stacklevel=user_stacklevel())
 
 
 def _kinds(one: object) -> set[str]:

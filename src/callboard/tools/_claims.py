@@ -7,7 +7,7 @@ from langchain_core.messages import ToolCall
 
 from callboard._records._policies import CallPolicy
 from callboard.tools._call_record import CallRecord
-from callboard.tools._portions import PORTION, Steps
+from callboard.tools._cooperative import PORTION, Steps
 from callboard.tools._setup import Setup
 from callboard.tools._unknown_outcome import runs_again
 

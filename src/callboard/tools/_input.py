@@ -8,7 +8,7 @@ from uuid import UUID
 
 from langchain_core.messages import AIMessage, ToolCall
 
-from callboard.tools._portions import Steps, at_once, each
+from callboard.tools._cooperative import Steps, at_once, each
 from callboard.tools._unanswered import asked_at, each_without_answer, id_of, last_reply, matching, seeking
 
 InputKind = Literal["list", "dict", "tool_calls"]

@@ -31,11 +31,11 @@ from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard.exceptions import CallError
 from callboard.tools._callbacks import ToolRun
+from callboard.tools._cooperative import in_portions
 from callboard.tools._errors import raise_invalid_arguments
 from callboard.tools._inject import written_args
-from callboard.tools._large_values import as_content, in_words, note_without_text, takes_long, writing
+from callboard.tools._large_values import as_content, note_without_text, takes_long, to_text, write_in_portions
 from callboard.tools._plan import ArgsModel, Plan
-from callboard.tools._portions import in_portions
 from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, is_lost, question_instead, runs_again
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
@@ -111,7 +111,7 @@ async def invoke(
 
 async def _in_words(output: object) -> object:
     """Replace large contents that a model may not be able to read by text; return the output."""
-    await in_portions(in_words(output))
+    await in_portions(to_text(output))
     return output
 
 
@@ -136,7 +136,7 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
     taken = await in_portions(as_content(content))
     if taken is None:
         try:
-            taken = await in_portions(writing(content))
+            taken = await in_portions(write_in_portions(content))
         except Exception as error:
             _explain(error, content, call, tool)
             raise

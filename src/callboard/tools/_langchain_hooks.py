@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to_messages
 
 from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
-from callboard._util._callers import level_of_user
+from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import misspelt_in
 from callboard.exceptions import IgnoredHooksWarning
 from callboard.tools._results import with_entries
@@ -77,7 +77,7 @@ def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, IgnoredHooksWarning, stacklevel=level_of_user())
+    warnings.warn(text, IgnoredHooksWarning, stacklevel=user_stacklevel())
 
 
 def _ignored_hooks(one: Any) -> list[str]:

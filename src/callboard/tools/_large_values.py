@@ -15,7 +15,7 @@ from langchain_core.tools.base import _is_message_content_block, _stringify
 from langgraph.types import Command
 
 from callboard._calls._thread_pool import Threads
-from callboard.tools._portions import Steps, each
+from callboard.tools._cooperative import Steps, each
 from callboard.tools._results import items_in
 
 # Work on large values in worker threads, so that it does not block the event loop.
@@ -94,7 +94,7 @@ def takes_long(value: object) -> bool:
     return left_of(_PART, value) <= 0
 
 
-def writing(value: object) -> Steps[str]:
+def write_in_portions(value: object) -> Steps[str]:
     """Write a value as `json.dumps(value, ensure_ascii=False)` does, or as `str` if it has no JSON form.
 
     Raises any error of the value's `str`.
@@ -121,13 +121,13 @@ def as_content(value: object) -> Steps[str | list[Any] | None]:
     return (yield from each(_own, value))
 
 
-def in_words(response: object) -> Steps[None]:
+def to_text(response: object) -> Steps[None]:
     """Replace large contents of messages that a model may not be able to read by their text."""
     for message in items_in(response):
         if not isinstance(message, ToolMessage) or isinstance(message.content, str) or not takes_long(message.content):
             continue
         if not (yield from _all(_is_block, message.content)):
-            message.content = yield from writing(message.content)
+            message.content = yield from write_in_portions(message.content)
 
 
 def _all(fn: Callable[[object], bool], values: Sequence[object]) -> Steps[bool]:

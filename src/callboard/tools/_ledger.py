@@ -29,7 +29,7 @@ from callboard._langgraph import (
     question_id,
 )
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, segment_of
-from callboard.tools._unknown_outcome import OutcomeUnknown, said_of
+from callboard.tools._unknown_outcome import OutcomeUnknown, unknown_text
 
 # Matching of answers to open questions by LangGraph's rules, for agents and for nodes outside of a graph.
 
@@ -334,7 +334,7 @@ class Ledger:
         record = self.known_of(key)
         if not record.claimed or not record.pending or record.pending[0].id not in self._answers:
             return
-        message = said_of(key, call, self._answers[record.pending[0].id])
+        message = unknown_text(key, call, self._answers[record.pending[0].id])
         self._note(key, record.accepted() if message is None else CallRecord(output=message))
 
     def finished(self, key: str, output: object) -> None:

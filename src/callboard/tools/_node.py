@@ -16,7 +16,7 @@ from callboard._calls._draining import PATIENCE
 from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard._loops._entry_mode import entered
+from callboard._loops._entry_mode import entered_from
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
 from callboard._records._reports import Drained, Statistics
 from callboard._util._suggestions import suggests_keywords
@@ -26,33 +26,33 @@ from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
+from callboard.tools._cooperative import in_portions
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._inject import inject, injected_args
 from callboard.tools._input import InputKind, Requested, parse_input, reading
 from callboard.tools._ledger import Ledger
 from callboard.tools._many import ManyInputs
-from callboard.tools._portions import in_portions
 from callboard.tools._results import output_in
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._subclassing import (
     Entries,
     Entry,
     Unbuilt,
+    agent_batch_of,
+    base_call,
+    base_run,
     beyond_entries,
     check_class,
     entries_of,
     hear_sync_entry,
-    hears_other,
-    inner_of,
     is_plain,
+    loop_return_of,
     mark_entries,
     one_call_middleware,
+    only_other_overridden,
     own_injection,
     own_run,
     remember,
-    rest_of_call,
-    rest_of_run,
-    way_back,
 )
 from callboard.tools._tool_batch import Reports, ToolBatch
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
@@ -170,11 +170,11 @@ class ToolNode(ManyInputs):
         See `callboard.Actor`.
         """
         await self._setup.actors.open()
-        self._setup.under_way.reopen()
+        self._setup.in_flight.reopen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        runs = self._setup.under_way
+        runs = self._setup.in_flight
         try:
             # Runs are drained before the actors close, because they use them. `paused` undoes the refusal of new runs:
             # without a block, the node remains usable.
@@ -195,7 +195,7 @@ class ToolNode(ManyInputs):
         Raises:
             ValueError: for a number out of range.
         """
-        return await self._setup.under_way.drain(timeout)
+        return await self._setup.in_flight.drain(timeout)
 
     @property
     def tools_by_name(self) -> dict[str, BaseTool]:
@@ -267,12 +267,12 @@ class ToolNode(ManyInputs):
             ValueError: if the input contains nothing to run, or the ledger belongs to other calls.
             BaseException: the unhandled error of a call, bare, after all started tasks have ended.
         """
-        with entered("async"):
+        with entered_from("async"):
             if is_plain(self, ToolNode):
                 batch = await self._batch(input, config, ledger, resume, runtime)
                 return await batch.run()
             entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
-            if hears_other(self, "invoke"):
+            if only_other_overridden(self, "invoke"):
                 return await hear_sync_entry(self, entry, self._run)
             return await self._run(entry)
 
@@ -291,11 +291,11 @@ class ToolNode(ManyInputs):
         errors are those of `ainvoke`.
         """
         entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
-        if (back := way_back(self)) is not None:
+        if (back := loop_return_of(self)) is not None:
             return back(entry)
-        if hears_other(self, "ainvoke"):
+        if only_other_overridden(self, "ainvoke"):
             return run_from_sync(partial(self.ainvoke, input, config, **entry.options))
-        with entered("sync"):
+        with entered_from("sync"):
             return run_from_sync(partial(self._run, entry))
 
     def _entries(self) -> Entries | None:
@@ -303,7 +303,7 @@ class ToolNode(ManyInputs):
         return entries_of(self)
 
     async def _run(self, entry: Entry) -> Any:
-        inner = inner_of(self) or own_run(self, self._run_batch)
+        inner = agent_batch_of(self) or own_run(self, self._run_batch)
         return await beyond_entries(partial(inner, entry))
 
     async def _run_batch(self, entry: Entry) -> Any:
@@ -330,31 +330,31 @@ class ToolNode(ManyInputs):
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
         """Continue a run, for `super()._func(...)` in a subclass; called in the worker thread of the override."""
         entry = Entry(input, with_runtime(config, runtime), {})
-        if (rest := rest_of_run(self, sync=True)) is not None:
+        if (rest := base_run(self, sync=True)) is not None:
             return rest(entry)
-        with entered("sync"):
+        with entered_from("sync"):
             return run_from_sync(partial(self._run_batch, entry))
 
     async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
         """Continue a run, for `super()._afunc(...)` in a subclass."""
         entry = Entry(input, with_runtime(config, runtime), {})
-        if (rest := rest_of_run(self, sync=False)) is not None:
+        if (rest := base_run(self, sync=False)) is not None:
             return await rest(entry)
-        with entered("async"):
+        with entered_from("async"):
             return await self._run_batch(entry)
 
     def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """Continue a call, for `super()._run_one(...)` in a subclass; or run one call by itself."""
-        if (rest := rest_of_call(self, sync=True)) is not None:
+        if (rest := base_call(self, sync=True)) is not None:
             return rest(call, tool_runtime)
-        with entered("sync"):
+        with entered_from("sync"):
             return run_from_sync(partial(self._run_alone, call, input_type, tool_runtime))
 
     async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """Continue a call, for `super()._arun_one(...)` in a subclass; or run one call by itself."""
-        if (rest := rest_of_call(self, sync=False)) is not None:
+        if (rest := base_call(self, sync=False)) is not None:
             return await rest(call, tool_runtime)
-        with entered("async"):
+        with entered_from("async"):
             return await self._run_alone(call, input_type, tool_runtime)
 
     async def _run_alone(self, call: ToolCall, kind: InputKind, given: ToolRuntime[Any, Any]) -> Any:
@@ -406,7 +406,7 @@ def _given(**options: Any) -> dict[str, Any]:
 # No code outside of this package reads a private attribute of a `ToolNode`; it uses this class.
 
 
-class Workings:
+class NodeAccess:
     """Inside of a tool node.
 
     Args:

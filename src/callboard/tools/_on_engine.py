@@ -14,7 +14,7 @@ from callboard._calls._call import SupervisedCall, current_call, note
 from callboard._calls._call_context import BodyRaisedError
 from callboard._records._policies import Body, Engine
 from callboard.actors._actor_set import ActorSet
-from callboard.actors._engine_code import grace_there
+from callboard.actors._engine_runner import grace_there
 from callboard.exceptions import EngineError
 from callboard.tools._in_worker import await_with_config, run_with_config
 from callboard.tools._inject import written_args
@@ -28,12 +28,12 @@ _OF_CONFIG = ("tags", "recursion_limit", "max_concurrency", "run_name")
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def elsewhere(plan: Plan, engine: Engine, actors: ActorSet) -> Plan:
+def on_engine(plan: Plan, engine: Engine, actors: ActorSet) -> Plan:
     """Return the plan of a tool with its body on an engine."""
-    return replace(plan, kind="async", fn=_BodyElsewhere(plan, engine, actors), callbacks=False, run_manager=False)
+    return replace(plan, kind="async", fn=EngineBody(plan, engine, actors), callbacks=False, run_manager=False)
 
 
-def check_elsewhere(plan: Plan, engine: Engine) -> None:
+def check_on_engine(plan: Plan, engine: Engine) -> None:
     """Raise TypeError for a tool that cannot run on an engine."""
     name = plan.tool.name
     where = f"CallPolicy(runs_in=...) of the tool {name!r}"
@@ -50,7 +50,7 @@ def check_elsewhere(plan: Plan, engine: Engine) -> None:
     engine.check(plan.fn, title=name)
 
 
-class _BodyElsewhere:
+class EngineBody:
     """Replacement for a tool's function that runs the function on an engine."""
 
     def __init__(self, plan: Plan, engine: Engine, actors: ActorSet) -> None:
@@ -60,14 +60,14 @@ class _BodyElsewhere:
         setattr(self, REPEATS, True)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        attempt, lodging, supervised = own_attempt(self._plan.tool.name), self._actors.lodging(), current_call()
+        attempt, session, supervised = own_attempt(self._plan.tool.name), self._actors.session(), current_call()
         body = self._body(args, kwargs, supervised)
         for left in reversed(range(_MOST_ATTEMPTS)):
             # The attempt's timeout stops while the body waits for a worker, and starts again at `turn.begin`.
             turn = None if attempt is None else attempt.waits()
             try:
-                if lodging is not None:
-                    await lodging.engines.hold(self._engine, body.title)
+                if session is not None:
+                    await session.engines.hold(self._engine, body.title)
                 return await self._engine.run_body(body if turn is None else replace(body, on_begin=turn.begin))
             except BodyRaisedError as raised:
                 raise raised.error from raised.error.__cause__
@@ -106,7 +106,7 @@ class _BodyElsewhere:
         raise OutcomeUnknown(self._plan.tool.name, written, error.reason) from error
 
 
-class _NotThere:
+class _LocalOnly:
     """Placeholder for a member of `ToolRuntime` that belongs to the agent's process; any use raises."""
 
     def __init__(self, what: str) -> None:
@@ -127,15 +127,15 @@ class _NotThere:
         self._refuse()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _NotThere, (self._what,)
+        return _LocalOnly, (self._what,)
 
 
 def sendable(value: object, config: RunnableConfig) -> object:
     """Return an argument for an engine; a runtime is sent without the members that belong to this process."""
     if not isinstance(value, ToolRuntime):
         return value
-    store: Any = None if value.store is None else _NotThere("store")
-    return replace(value, config=config, store=store, stream_writer=_NotThere("stream_writer"), tools=[])
+    store: Any = None if value.store is None else _LocalOnly("store")
+    return replace(value, config=config, store=store, stream_writer=_LocalOnly("stream_writer"), tools=[])
 
 
 def portable(config: Mapping[str, Any]) -> RunnableConfig:

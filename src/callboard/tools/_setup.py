@@ -11,8 +11,8 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
-from callboard._calls._draining import UnderWay
-from callboard._loops._entry_mode import from_sync
+from callboard._calls._draining import InFlight
+from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, ToolCallLike, check_count
 from callboard.actors._actor import Actor
@@ -24,7 +24,7 @@ from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._handler_calls import by_reference, is_idempotent
 from callboard.tools._inject import InjectedArgs, inject, injected_args
 from callboard.tools._middleware_extras import check_policies, check_tools, offers_of, shown_by, tools_of
-from callboard.tools._on_engine import check_elsewhere, elsewhere
+from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import Plan, ToolFacts, plan_for
 from callboard.tools._subclassing import Injecting
 from callboard.tools._supervision import Supervision
@@ -61,7 +61,7 @@ class Setup:
     """Subclass's override of the injection."""
     actors: ActorSet
     """Actors that have handlers among the node's tools."""
-    under_way: UnderWay
+    in_flight: InFlight
     """Running runs of the node, for drains."""
     max_calls: int | None
     """Maximum number of calls of one reply that run; `None` for all."""
@@ -77,10 +77,10 @@ class Setup:
         """
         # A tool that a middleware makes for one call is not cached: its plan would keep it alive.
         plan = self.plans.of(tool) if self.tools.get(tool.name) is tool else by_reference(plan_for(tool))
-        if plan.from_sync is not None and from_sync():
+        if plan.from_sync is not None and is_sync_entry():
             plan = plan.from_sync
         engine = self.supervision.engines.get(tool.name) if self.supervision.engines else None
-        return plan if engine is None else elsewhere(plan, engine, self.actors)
+        return plan if engine is None else on_engine(plan, engine, self.actors)
 
     def description(self, name: str) -> str | None:
         """Return the description of a tool; `None` for an unknown tool."""
@@ -175,7 +175,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, ow
         at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
         at_override=errors.without_result,
         on_error=given.on_error,
-        under_way=UnderWay(f"the node {name!r}"),
+        in_flight=InFlight(f"the node {name!r}"),
         max_calls=given.max_calls,
         own_call=own_call,
         own_injection=own_injection,
@@ -201,7 +201,7 @@ def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -
         if is_idempotent(tool):
             supervision.note_idempotent(tool.name)
     for name, engine in supervision.engines.items():
-        check_elsewhere(plan_for(tools[name]), engine)
+        check_on_engine(plan_for(tools[name]), engine)
 
 
 def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judge:

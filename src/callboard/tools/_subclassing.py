@@ -17,7 +17,7 @@ from langchain_core.runnables.config import ensure_config
 
 from callboard._calls._sync_middleware import SyncMiddleware
 from callboard._langgraph import runtime_of, with_runtime
-from callboard._loops._entry_mode import from_sync
+from callboard._loops._entry_mode import is_sync_entry
 from callboard.tools._chain import Middleware, Named, Next
 from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
@@ -169,7 +169,7 @@ def _entered_by(fn: Callable[..., Any]) -> Callable[..., Any]:
     return entry
 
 
-def hears_other(node: object, name: str) -> bool:
+def only_other_overridden(node: object, name: str) -> bool:
     """Return whether a call of `name` must go to the other entry, because only that one is overridden."""
     (own,) = _ENTRIES - {name}
     # Without the first test, an override that calls the other entry itself would recurse for ever.
@@ -232,12 +232,12 @@ def _rest(place: ContextVar[_BaseMethod | None], node: object) -> Callable[..., 
     return found.rest if found is not None and found.node is node else None
 
 
-def inner_of(node: object) -> Callable[[Entry], Awaitable[Any]] | None:
+def agent_batch_of(node: object) -> Callable[[Entry], Awaitable[Any]] | None:
     """Return the continuation that an agent has set in place of the node's own batch; `None` if there is none."""
     return _rest(_place, node)
 
 
-def way_back(node: object) -> Callable[[Entry], Any] | None:
+def loop_return_of(node: object) -> Callable[[Entry], Any] | None:
     """Return the continuation in the event loop, for the worker thread of a sync override; `None` outside of it."""
     return _rest(_back, node)
 
@@ -260,7 +260,7 @@ def own_run(node: Any, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[[En
     has_sync, has_async = overrides(node, "_func"), overrides(node, "_afunc")
     if not (has_sync or has_async):
         return inner
-    takes_sync = has_sync and (from_sync() or not has_async)
+    takes_sync = has_sync and (is_sync_entry() or not has_async)
     in_thread: SyncMiddleware[Entry, Any] = SyncMiddleware(
         _named(f"{type(node).__qualname__}._func", partial(_whole_in_thread, node))
     )
@@ -294,16 +294,16 @@ def _with_runtime(entry: Entry) -> Entry:
     return Entry(entry.input, config if runtime is None else with_runtime(config, runtime), options)
 
 
-def rest_of_run(node: object, *, sync: bool) -> Callable[[Entry], Any] | None:
+def base_run(node: object, *, sync: bool) -> Callable[[Entry], Any] | None:
     """Return the continuation for the base class's `_func` or `_afunc`; `None` if no override is running.
 
     Raises RuntimeError if an override of the other method of the pair is running.
     """
     here, elsewhere = (_sync_whole, _whole) if sync else (_whole, _sync_whole)
-    return _rest_of(node, here, elsewhere, ("_func", "_afunc") if sync else ("_afunc", "_func"))
+    return _base_of(node, here, elsewhere, ("_func", "_afunc") if sync else ("_afunc", "_func"))
 
 
-def _rest_of(
+def _base_of(
     node: object,
     here: ContextVar[_BaseMethod | None],
     elsewhere: ContextVar[_BaseMethod | None],
@@ -333,7 +333,7 @@ class Entries:
         inner = own_run(self.node, inner)
         if not self._enters:
             return await beyond_entries(partial(inner, entry))
-        if self._sync and from_sync():
+        if self._sync and is_sync_entry():
             return await hear_sync_entry(self.node, entry, inner)
         token = _place.set(_BaseMethod(self.node, inner))
         try:
@@ -366,7 +366,7 @@ def one_call_middleware(node: Any) -> Callable[[str], Middleware] | None:
         return await in_thread((kind, request), call_next)
 
     def of_kind(kind: str) -> Middleware:
-        if has_sync and (from_sync() or not has_async):
+        if has_sync and (is_sync_entry() or not has_async):
             return Named(f"{owner}._run_one", partial(there, kind))
         return Named(f"{owner}._arun_one", partial(here, kind))
 
@@ -399,13 +399,13 @@ def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any,
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)
 
 
-def rest_of_call(node: object, *, sync: bool) -> Rest | None:
+def base_call(node: object, *, sync: bool) -> Rest | None:
     """Return the continuation for the base class's `_run_one` or `_arun_one`; `None` if no override is running.
 
     Raises RuntimeError if an override of the other method of the pair is running.
     """
     here, elsewhere = (_sync_one, _one) if sync else (_one, _sync_one)
-    return _rest_of(node, here, elsewhere, ("_run_one", "_arun_one") if sync else ("_arun_one", "_run_one"))
+    return _base_of(node, here, elsewhere, ("_run_one", "_arun_one") if sync else ("_arun_one", "_run_one"))
 
 
 async def untouched(message: ToolMessage, _: object) -> ToolMessage:

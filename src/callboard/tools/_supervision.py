@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 
-from callboard._calls._attempt import ThreadPlaces
+from callboard._calls._attempt import ThreadPermits
 from callboard._calls._batch import Batch
-from callboard._calls._call import SupervisedCall, Terms
-from callboard._calls._durations import tell_of_idle_timeout, tell_of_milliseconds
+from callboard._calls._call import CallOptions, SupervisedCall
+from callboard._calls._durations import warn_about_idle_timeout, warn_about_milliseconds
 from callboard._calls._limits import Gates, Limiter
 from callboard._calls._shared_limits import SharedLimiter, limiter_of
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -80,7 +80,7 @@ class Supervision:
         if limit is not None and not isinstance(limit, Limit):
             raise TypeError(f"{owner}(limit=...) takes a Limit, such as Limit(concurrency=64); got {limit!r}")
         if timeout is not None:
-            tell_of_milliseconds(f"{owner}(timeout=...)", timeout)
+            warn_about_milliseconds(f"{owner}(timeout=...)", timeout)
         if on_unknown is not None:
             check_on_unknown(f"{owner}(on_unknown=...)", on_unknown)
         self.default = CallPolicy(timeout=timeout, grace=grace, on_unknown=on_unknown)
@@ -96,7 +96,7 @@ class Supervision:
         """`True` if a limit's key or tenant function takes a `CallContext`."""
         self.grace = max([grace, *(one.grace for one in self.policies.values() if one.grace is not None)])
         """Seconds of clean-up after a cancel for a whole run: the longest grace of all policies."""
-        self.threads = ThreadPlaces(_thread_count(limit, self.policies.values()))
+        self.threads = ThreadPermits(_thread_count(limit, self.policies.values()))
         self.batches: set[Batch[Any]] = set()
         """Running batches; a set of their calls would cost 0.1 KB per call."""
 
@@ -105,12 +105,12 @@ class Supervision:
         call: ToolCallLike,
         wider: Sequence[Gates] = (),
         context: Callable[[], CallContext] = CallContext,
-    ) -> Terms:
+    ) -> CallOptions:
         """Return the policy of a call's tool, and the limits that apply; the limits in `wider` come last."""
         name = call["name"]
         known = self.limiters.get(name, self.shared)
         limiters: Sequence[Gates] = [one.seeing(context) for one in known] if self.takes_context else known
-        return Terms(call, self.policies.get(name, self.default), [*limiters, *wider] if wider else limiters)
+        return CallOptions(call, self.policies.get(name, self.default), [*limiters, *wider] if wider else limiters)
 
     async def run(
         self, supervised: SupervisedCall[Any], inner: Callable[[], Awaitable[R]], judge: Judge, rework: Rework
@@ -137,9 +137,9 @@ class Supervision:
 
     def rooms(self, name: str) -> dict[str, float]:
         """Return the number of calls of a tool that can start at once, by limit; keys of limits are ignored."""
-        rooms = {} if self._limit is None else {"node": _room_of(self._limit)}
+        rooms = {} if self._limit is None else {"node": _permits_of(self._limit)}
         if (own := self.policy(name).limit) is not None:
-            rooms[f"tool:{name}"] = _room_of(own)
+            rooms[f"tool:{name}"] = _permits_of(own)
         return rooms
 
     def check_tools(self, tools: Collection[str]) -> None:
@@ -211,8 +211,8 @@ def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, 
         if not isinstance(policy, CallPolicy):
             raise TypeError(f"policies[{name!r}] takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
         for of in ("timeout", "idle_timeout", "budget"):
-            tell_of_milliseconds(f"policies[{name!r}]: CallPolicy({of}=...)", getattr(policy, of))
-        tell_of_idle_timeout(f"policies[{name!r}]: CallPolicy", policy.timeout, policy.budget)
+            warn_about_milliseconds(f"policies[{name!r}]: CallPolicy({of}=...)", getattr(policy, of))
+        warn_about_idle_timeout(f"policies[{name!r}]: CallPolicy", policy.timeout, policy.budget)
     return {
         name: replace(
             policy,
@@ -224,7 +224,7 @@ def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, 
     }
 
 
-def _room_of(limit: Limit) -> float:
+def _permits_of(limit: Limit) -> float:
     """Return the number of calls that may start at once under a limit."""
     return min(limit.concurrency or math.inf, math.inf if limit.rate is None else limit.rate.calls)
 

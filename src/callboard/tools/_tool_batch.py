@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from callboard._calls._attempt import Attempt
 from callboard._calls._batch import PORTION, Batch
-from callboard._calls._call import SupervisedCall, Terms
-from callboard._calls._context import Surroundings, surroundings
+from callboard._calls._batch_context import BatchContext, batch_context
+from callboard._calls._call import CallOptions, SupervisedCall
 from callboard._calls._limits import NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
@@ -31,12 +31,12 @@ from callboard.tools._call_record import CallRecord, naming
 from callboard.tools._callbacks import manager_for
 from callboard.tools._chain import Chain, Middleware
 from callboard.tools._claims import claims_of, is_claimed
+from callboard.tools._cooperative import in_portions
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
 from callboard.tools._input import Requested, left_of
 from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
 from callboard.tools._ledger import CallsInterrupted, Ledger, MakesLedger
 from callboard.tools._plan import Plan
-from callboard.tools._portions import in_portions
 from callboard.tools._results import Output, ResultRules
 from callboard.tools._setup import Setup
 from callboard.tools._subclassing import untouched
@@ -187,13 +187,13 @@ class ToolBatch:
         """
         setup, thread_id = self.setup, self._config["configurable"].get("thread_id")
         work = self._run_with_actors if setup.actors.is_needed else self._run
-        return setup.under_way.run(work, grace=setup.supervision.grace, thread_id=thread_id)
+        return setup.in_flight.run(work, grace=setup.supervision.grace, thread_id=thread_id)
 
     async def _run_with_actors(self) -> Any:
         actors = self.setup.actors
         if actors.in_journal:
             actors.journal()  # raises without a journal, before any call starts
-        async with actors.living():
+        async with actors.opened():
             return await self._run()
 
     async def _run(self) -> Any:
@@ -218,7 +218,7 @@ class ToolBatch:
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
         """Prepare the calls that have no result yet, in portions, because there may be very many."""
-        around, records = self._named(surroundings(chunks_for(self._runtime))), self.ledger.records
+        around, records = self._named(batch_context(chunks_for(self._runtime))), self.ledger.records
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % PORTION == 0:
                 await checkpoint()
@@ -229,7 +229,7 @@ class ToolBatch:
                 supervised.append(self._supervised(index, call, around))
                 supervised[-1].resumes = None if known is None else known.mark
 
-    def _named(self, around: Surroundings) -> Surroundings:
+    def _named(self, around: BatchContext) -> BatchContext:
         """Return the batch's context with tool descriptions and, in a graph that is not callboard's, its identity."""
         if not around.observers.calls:
             return around
@@ -239,12 +239,12 @@ class ToolBatch:
             run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
         return replace(around, run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
 
-    def _supervised(self, index: int, call: ToolCall, around: Surroundings) -> SupervisedCall[Output]:
+    def _supervised(self, index: int, call: ToolCall, around: BatchContext) -> SupervisedCall[Output]:
         key, refused = self._keys[index], self._refused.get(index)
         run = _Execution(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
         return SupervisedCall(*self.terms(call), run, around)
 
-    def terms(self, call: ToolCall, request: ToolCallRequest | None = None) -> Terms:
+    def terms(self, call: ToolCall, request: ToolCallRequest | None = None) -> CallOptions:
         """Return the policy of a call's tool and the limits that apply.
 
         Key functions see the tool's view of the run.
@@ -464,7 +464,7 @@ class _Execution:
             self._supervised.handled = error
             return error_message(content, call, error)
 
-    def _is_claimed(self, terms: Terms | None) -> bool:
+    def _is_claimed(self, terms: CallOptions | None) -> bool:
         policy = self._supervised.policy if terms is None else terms.policy
         return is_claimed(policy, only_said=self._batch.claims_only_said)
 

@@ -72,7 +72,7 @@ def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
     return Interrupt([request], id=uuid4().hex)
 
 
-def said_of(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
+def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
     """Return the message that a person's answer stands for; `None` to run the call again.
 
     Raises ValueError for an answer of an unknown form.

@@ -27,7 +27,7 @@ def remade(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, 
     return error
 
 
-def is_read_again(error: BaseException) -> bool:
+def survives_pickle(error: BaseException) -> bool:
     """Return whether the exception survives a default pickle and unpickle."""
     try:
         found = pickle.loads(pickle.dumps(error, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - it is our own
@@ -52,7 +52,7 @@ class _Pickler(pickle.Pickler):
             if reduced is None:
                 raise pickle.PicklingError("it refers back to the exception whose it is")
             return reduced
-        if is_read_again(obj):
+        if survives_pickle(obj):
             return NotImplemented
         self._known[id(obj)] = obj, None
         reduced = remade, _parts_of(obj, self._sendable)

@@ -108,7 +108,7 @@ def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
     return marshal.loads(view[_LENGTH.size : end]), view[end:]  # noqa: S302 - workers trust their pool
 
 
-NOTEBOOK: Final = struct.Struct("!Q")
+BEGUN_COUNTER: Final = struct.Struct("!Q")
 """Layout of the begun counter: a file in which a worker writes the number of each call before it begins it.
 
 The file outlives the worker, so the pool can tell a call that began from one that did not. In a dedicated worker, all

@@ -114,7 +114,7 @@ def signal_group(leader: int, number: Signals) -> None:
             pass  # the remaining members belong to another user
 
 
-def bury(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
+def reap(among: Iterable[int], first: Callable[[int], None]) -> tuple[int, int] | None:
     """Reap one child that has ended; return its id and status, or `None`. On Linux any child, otherwise one of `among`.
 
     `first` is called with the id just before the id becomes free, so that the child's process group can still be

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from callboard.extend import Body, EngineError, NonsenseError, deliver
+from callboard.extend import Body, EngineError, NonsenseError, dispatch_event
 from callboard_actors._engine import _frames as inner
 from callboard_actors._engine._frames import GarbageError, told_by
 from callboard_actors._engine._plain_codec import opener
@@ -65,7 +65,7 @@ class OpenCall:
             self._news = anyio.Event()
             # Also when the call is over: events that came before the reply are delivered first.
             while self._words:
-                hand_on(self._words.popleft(), deliver)
+                hand_on(self._words.popleft(), dispatch_event)
             if self.is_over:
                 return
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from callboard_actors._server._client import Clerk
+from callboard_actors._server._client import BackgroundClient
 
 LONGEST: Final = 30 * 86_400.0
 """Largest lease or patience, in seconds; servers count them in whole micro- and milliseconds."""
 NAME_RULE: Final = "1 to 200 letters, digits and . @ + - _"
 _NAME: Final = re.compile(r"[\w.@+-]{1,200}")
 
-C = TypeVar("C", bound=Clerk[Any])
+C = TypeVar("C", bound=BackgroundClient[Any])
 
 
 class ServerStore(ABC, Generic[C]):
@@ -37,23 +37,23 @@ class ServerStore(ABC, Generic[C]):
     def close(self) -> None:
         """Close the connection until the store is used again; waits at most a second for the final messages."""
         with self._lock:
-            clerk, self._current = self._current, None
-        if clerk is not None:
+            client, self._current = self._current, None
+        if client is not None:
             # Outside the lock: other threads may use the store meanwhile, with a new client.
-            clerk.close()
+            client.close()
 
     @abstractmethod
-    def _new_clerk(self) -> C:
+    def _new_client(self) -> C:
         """Make a client for this process; called with the lock held."""
 
-    def _clerk(self) -> C:
+    def _client(self) -> C:
         with self._lock:
-            clerk = self._current
-            if clerk is None or clerk.pid != os.getpid():  # after a fork the child has the object, but not the thread
-                clerk = self._current = self._new_clerk()
+            client = self._current
+            if client is None or client.pid != os.getpid():  # after a fork the child has the object, but not the thread
+                client = self._current = self._new_client()
                 # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
-                weakref.finalize(self, clerk.dismiss).atexit = False
-            return clerk
+                weakref.finalize(self, client.dismiss).atexit = False
+            return client
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options only; a copy gets its own client and counts as one more process at the server."""

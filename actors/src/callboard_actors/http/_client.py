@@ -15,7 +15,7 @@ import anyio
 import httpx2
 
 from callboard import Backoff, Limit, idempotency_key
-from callboard.extend import Places, Resolver, system_resolver
+from callboard.extend import LimitGuard, Resolver, system_resolver
 from callboard_actors.http._body import Store
 from callboard_actors.http._errors import HttpError, UrlRefusedError
 from callboard_actors.http._options import check_headers, check_numbers, check_parts, hosts_of, own_headers, proxy_of
@@ -131,7 +131,7 @@ class HttpClient:
         self._rules = rules_of(allow, private=allow_private, ports=ports)
         self._headers = own_headers(headers, self._rules.check)
         self._proxy, self._resolver, self._tls = proxy_of(proxy, trusted=trust_proxy), resolver, tls
-        self._places = None if limit is None else Places(_per_host(limit), "HTTP requests")
+        self._places = None if limit is None else LimitGuard(_per_host(limit), "HTTP requests")
         self._repeats = Repeats(
             retries=retries, backoff=backoff or Backoff(first=0.5, jitter=1.0), honours_keys=hosts_of(honours_keys)
         )
@@ -309,7 +309,7 @@ class HttpClient:
 
 def _per_host(limit: Limit) -> Limit:
     if not isinstance(cast("object", limit), Limit) or limit.key is not None:
-        return limit  # `Places` refuses a value that is not a Limit
+        return limit  # `LimitGuard` refuses a value that is not a Limit
     return replace(limit, key=lambda call: urlsplit(call["args"]["url"]).hostname)
 
 

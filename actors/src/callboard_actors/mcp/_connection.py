@@ -33,10 +33,10 @@ from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end
 from callboard_actors.mcp._listing import EndlessListError, list_tools, repeated_names
+from callboard_actors.mcp._meta import log_message, meta_of_call, told_progress
 from callboard_actors.mcp._output_schemas import OutputSchemas
 from callboard_actors.mcp._plan import Plan
 from callboard_actors.mcp._questions import Questions
-from callboard_actors.mcp._signs import log_message, meta_of_call, told_progress
 
 # Requests of one tool call: the first one, and further ones with the values that the server asked for.
 

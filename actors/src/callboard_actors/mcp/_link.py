@@ -42,7 +42,7 @@ _LISTS: Final = {
 """Lists in the protocol's answers, and the names of their items in errors."""
 
 
-class UnfitTools:
+class InvalidTools:
     """Filter for lists of tools, and the tools that it left out, with reasons.
 
     `version` is the protocol version, which defines valid tools. It is known once a session has begun.
@@ -161,7 +161,7 @@ class Link:
         """Reason of the loss, as words that follow "because"."""
         self.remarks: Callable[[], str] = str
         """Returns other output of the server, which is added to the reason."""
-        self.unfit = UnfitTools()
+        self.unfit = InvalidTools()
         """Tools that were left out of the server's lists, with reasons."""
 
     @property

@@ -273,7 +273,7 @@ class McpServer(Library):
         self._shelves = {"resources": resources, "prompts": prompts}
         self._choice = Choice(allow, deny)
         self._key_of = key
-        self._books = _Books()
+        self._books = _Catalog()
         self._spec = child(
             Connection(plan, self._books),
             name=self.name,
@@ -465,7 +465,7 @@ class McpServer(Library):
         return self._connections
 
 
-class _Books:
+class _Catalog:
     """Last known tools of a server, or the reason why it cannot be used."""
 
     def __init__(self) -> None:

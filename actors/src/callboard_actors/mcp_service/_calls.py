@@ -15,8 +15,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from callboard_actors.mcp_service._callers import Caller, Context, caller_of
-from callboard_actors.mcp_service._course import Course, Filled, Outcome, forms
-from callboard_actors.mcp_service._work import Asking, Offer, Tell
+from callboard_actors.mcp_service._dialogue import Dialogue, Filled, Outcome, forms
+from callboard_actors.mcp_service._served import NeedsAnswers, ServedObject, Tell
 
 # Calls that wait for a person between two requests of a client, for protocol versions since 2026-07-28.
 
@@ -30,14 +30,14 @@ PATIENCE: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingCall:
     """Call that waits for a person, with its open questions."""
 
     caller: Caller
     name: str
     arguments: dict[str, Any]
-    course: Course
-    asking: Asking
+    course: Dialogue
+    asking: NeedsAnswers
     until: float = math.inf
 
 
@@ -49,11 +49,11 @@ class OpenQuestions:
     """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, Waiting] = OrderedDict()
+        self._waiting: OrderedDict[str, WaitingCall] = OrderedDict()
         self._of_owners: Counter[tuple[str, str]] = Counter()
         """Number of waiting calls per client: ("principal", identity), or the peer's address and port."""
 
-    async def keep(self, waiting: Waiting) -> str:
+    async def keep(self, waiting: WaitingCall) -> str:
         """Store a call, and return its secret state."""
         # There is no timer: expired calls are dropped here, or refused by `take`.
         for state in [state for state, one in self._waiting.items() if one.until <= anyio.current_time()]:
@@ -69,7 +69,7 @@ class OpenQuestions:
             await self._forget(self._oldest_of(self._largest()))
         return state
 
-    def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> Waiting | None:
+    def take(self, state: str, caller: Caller, name: str, arguments: dict[str, Any]) -> WaitingCall | None:
         """Remove and return a waiting call; `None` if it is unknown, expired, or of another client or request."""
         found = self._waiting.get(state)
         # The state is not enough: it must not continue a call of another client, or with other arguments.
@@ -91,7 +91,7 @@ class OpenQuestions:
         if (found := self._pop(state)) is not None:
             await found.course.work.forget()
 
-    def _pop(self, state: str) -> Waiting | None:
+    def _pop(self, state: str) -> WaitingCall | None:
         if (found := self._waiting.pop(state, None)) is not None:
             owner = found.caller.owner
             self._of_owners[owner] -= 1
@@ -139,7 +139,7 @@ class TellsProgress(Protocol):
         ...
 
 
-class Rising:
+class ProgressCounter:
     """Source of reports with strictly rising numbers, as the protocol requires. Tools may report no numbers."""
 
     def __init__(self) -> None:
@@ -164,10 +164,10 @@ class Rising:
 
 
 @asynccontextmanager
-async def telling(session: TellsProgress) -> AsyncGenerator[Callable[[object], None]]:
+async def progress_sender(session: TellsProgress) -> AsyncGenerator[Callable[[object], None]]:
     """Send progress during the block; yield a function that takes stream chunks, and ignores other chunks."""
     # `waiting` holds at most one report, the newest: a call never waits for a slow client.
-    rising = Rising()
+    rising = ProgressCounter()
     waiting: list[Report] = []
     due = anyio.Event()
     is_over = False
@@ -203,7 +203,7 @@ _CLOSING: Final = "The call was not run to its end: it waited for a person, and 
 class Calls:
     """Calls of all clients of one service."""
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: ServedObject) -> None:
         self._offer = offer
         self._open = OpenQuestions()
         self._asking: set[anyio.CancelScope] = set()
@@ -221,18 +221,18 @@ class Calls:
         course = self._begun(caller, params) if waiting is None else waiting.course
         try:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
-            async with telling(context.session) as tell:
+            async with progress_sender(context.session) as tell:
                 if waiting is None:
                     outcome = await course.begin(tell)
                 else:
                     outcome = await course.fill_in(waiting.asking, _responses(params), tell)
-                while isinstance(outcome, Asking) and not is_modern:
+                while isinstance(outcome, NeedsAnswers) and not is_modern:
                     outcome = await self._asked_meanwhile(context, course, outcome, tell)
         except BaseException:
             with anyio.CancelScope(shield=True):  # a cancelled call must not leave its thread in the checkpointer
                 await course.work.forget()
             raise
-        if not isinstance(outcome, Asking):
+        if not isinstance(outcome, NeedsAnswers):
             return outcome
         if not _can_ask(context):
             return await course.give_up(_CANNOT_ASK)
@@ -249,16 +249,16 @@ class Calls:
             scope.cancel()
         await self._open.close()
 
-    def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Course:
+    def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue:
         work = self._offer.begin(params.name, params.arguments or {}, caller)
         if work is None:
             names = ", ".join(tool.name for tool in self._offer.tools())
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
-        return Course(work)
+        return Dialogue(work)
 
     # Protocol versions until 2025-11-25: the server sends elicitation requests during the call.
 
-    async def _asked_meanwhile(self, context: Context, course: Course, asking: Asking, tell: Tell) -> Outcome:
+    async def _asked_meanwhile(self, context: Context, course: Dialogue, asking: NeedsAnswers, tell: Tell) -> Outcome:
         if not _can_ask(context) or not context.session.can_send_request:
             return await course.give_up(_CANNOT_ASK)
         filled = await self._filled(context, asking)
@@ -266,7 +266,7 @@ class Calls:
             return await course.give_up(filled)
         return await course.fill_in(asking, filled, tell)
 
-    async def _filled(self, context: Context, asking: Asking) -> Filled | str:
+    async def _filled(self, context: Context, asking: NeedsAnswers) -> Filled | str:
         """Return the filled-in forms, or a text with the reason for their absence."""
         with anyio.CancelScope() as scope:
             self._asking.add(scope)
@@ -282,7 +282,7 @@ class Calls:
 
     # Protocol versions since 2026-07-28: the answer has the questions; the client repeats its request with the forms.
 
-    def _taken(self, caller: Caller, params: types.CallToolRequestParams) -> Waiting:
+    def _taken(self, caller: Caller, params: types.CallToolRequestParams) -> WaitingCall:
         waiting = self._open.take(params.request_state or "", caller, params.name, params.arguments or {})
         if waiting is None:
             raise MCPError(
@@ -293,11 +293,11 @@ class Calls:
         return waiting
 
     async def _asked_for(
-        self, caller: Caller, params: types.CallToolRequestParams, course: Course, asking: Asking
+        self, caller: Caller, params: types.CallToolRequestParams, course: Dialogue, asking: NeedsAnswers
     ) -> Answer:
         if self._is_closing:
             return await course.give_up(_CLOSING)
-        state = await self._open.keep(Waiting(caller, params.name, params.arguments or {}, course, asking))
+        state = await self._open.keep(WaitingCall(caller, params.name, params.arguments or {}, course, asking))
         return types.InputRequiredResult(input_requests={**forms(asking)}, request_state=state)
 
 

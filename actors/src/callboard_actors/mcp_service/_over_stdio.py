@@ -13,10 +13,10 @@ from mcp.types import JSONRPCError, JSONRPCResponse
 from callboard import Drained, drain_on_signal
 from callboard_actors.mcp_service._callers import Context
 from callboard_actors.mcp_service._service import PATIENCE, Service
-from callboard_actors.mcp_service._stdio import Wire
+from callboard_actors.mcp_service._stdio import StdioConnection
 
 
-async def serve_stdio(service: Service, wire: Wire, drain: float) -> Drained:
+async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> Drained:
     """Serve the client of a wire until it leaves, or until SIGTERM or SIGINT; `drain` is in seconds."""
     answers = _Answers()
     end = _End(wire, answers)
@@ -98,7 +98,7 @@ class _Noticing:
 class _End:
     """Drainable end of the connection: it waits for the answers, then stops reading. It is drained after the calls."""
 
-    def __init__(self, wire: Wire, answers: _Answers) -> None:
+    def __init__(self, wire: StdioConnection, answers: _Answers) -> None:
         self._wire = wire
         self._answers = answers
         self._has_come = anyio.Event()

@@ -15,7 +15,7 @@ import anyio
 from callboard import ActorStartError, Drained
 from callboard.commands import load_named
 from callboard_actors.mcp_service._serve import HOST, PORT, http_app, over_http, over_stdio, service_of
-from callboard_actors.mcp_service._stdio import Wire, claimed_stdio
+from callboard_actors.mcp_service._stdio import StdioConnection, claimed_stdio
 from callboard_actors.mcp_service._token import take_token
 
 FAILED, WRONG = 1, 2
@@ -58,7 +58,7 @@ def run(options: Options) -> int:
             return _said(FAILED, f"{error}")
 
 
-def _planned(options: Options, wire: Wire | None) -> Callable[[], Awaitable[Drained]]:
+def _planned(options: Options, wire: StdioConnection | None) -> Callable[[], Awaitable[Drained]]:
     """Check the options, load the object to serve, and return the function that serves it."""
     # First of all, so that neither the user's module nor its subprocesses see the token in the environment.
     token = take_token(options.token_env)

@@ -24,12 +24,12 @@ class DeclinedError(Exception):
     """Raised if the user declines a question that has no answer for this."""
 
 
-class UnfitAnswerError(Exception):
+class InvalidAnswerError(Exception):
     """Raised for an invalid answer, with a text for the user."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FormQuestion:
     """Question with its forms: one form for each action that waits for approval, else one form.
 
     A question of another MCP server is passed on unchanged, and so is the client's answer, even a refusal.
@@ -63,9 +63,9 @@ class Asked:
         return self.approval.encode(decided)
 
 
-def asked(questions: Sequence[Interrupt]) -> list[Asked]:
+def asked(questions: Sequence[Interrupt]) -> list[FormQuestion]:
     """Return the questions of a run with their forms."""
-    return [Asked(question, approval_in(question.value), request_in(question.value)) for question in questions]
+    return [FormQuestion(question, approval_in(question.value), request_in(question.value)) for question in questions]
 
 
 def with_complaint(form: types.ElicitRequest, complaint: str) -> types.ElicitRequest:
@@ -120,7 +120,7 @@ def _decided(action: Action, filled: types.ElicitResult) -> Answer:
     for word in action.allowed:
         if content.get("decision") == word:
             return word, _args_of(word, content)
-    raise UnfitAnswerError(f"The decision is one of {', '.join(action.allowed)}; got {content.get('decision')!r}.")
+    raise InvalidAnswerError(f"The decision is one of {', '.join(action.allowed)}; got {content.get('decision')!r}.")
 
 
 def _args_of(word: str, content: Mapping[str, object]) -> Any:
@@ -131,14 +131,14 @@ def _args_of(word: str, content: Mapping[str, object]) -> Any:
         return message or None
     if word == "respond":
         if not isinstance(message, str) or not message:
-            raise UnfitAnswerError("To respond takes a message.")
+            raise InvalidAnswerError("To respond takes a message.")
         return message
     try:
         edited = json.loads(str(content.get("arguments")))
     except ValueError as error:
-        raise UnfitAnswerError(f"The arguments are no JSON: {error}.") from None
+        raise InvalidAnswerError(f"The arguments are no JSON: {error}.") from None
     if not isinstance(edited, dict):
-        raise UnfitAnswerError('The arguments are a JSON object, such as {"path": "a.txt"}.')
+        raise InvalidAnswerError('The arguments are a JSON object, such as {"path": "a.txt"}.')
     return edited
 
 
@@ -180,7 +180,7 @@ def _free_answer(question: Interrupt, filled: types.ElicitResult) -> object:
     if _is_flat(schema):
         return content
     if "answer" not in content:
-        raise UnfitAnswerError("The answer is missing.")
+        raise InvalidAnswerError("The answer is missing.")
     answer = content["answer"]
     if isinstance(answer, str) and schema.get("type") not in _PRIMITIVE:
         return free_answer(answer, question)

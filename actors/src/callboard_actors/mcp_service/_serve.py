@@ -16,7 +16,7 @@ from callboard_actors.mcp_service._token import Token, check_token
 if TYPE_CHECKING:
     from callboard_actors.mcp_service._app import McpApp
     from callboard_actors.mcp_service._service import Served, Service
-    from callboard_actors.mcp_service._stdio import Wire
+    from callboard_actors.mcp_service._stdio import StdioConnection
 
 Transport = Literal["stdio", "http"]
 """Transport: stdio for the client that started this process, or HTTP for any client."""
@@ -85,7 +85,7 @@ def service_of(served: "Served", *, name: str | None, description: str | None) -
     return Service(served, name=name, description=description)
 
 
-async def over_stdio(service: "Service", drain: float, wire: "Wire | None" = None) -> Drained:
+async def over_stdio(service: "Service", drain: float, wire: "StdioConnection | None" = None) -> Drained:
     """Serve the client that started this process; `wire` if stdin and stdout were claimed before."""
     from callboard_actors.mcp_service._over_stdio import serve_stdio
     from callboard_actors.mcp_service._stdio import claimed_stdio

@@ -13,13 +13,13 @@ from mcp.server import Server
 
 from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
 from callboard_actors.mcp import McpServer
+from callboard_actors.mcp_service._agent_offer import AgentOffer
+from callboard_actors.mcp_service._block_offer import BlockOffer, block_of
 from callboard_actors.mcp_service._callers import Context
 from callboard_actors.mcp_service._calls import Calls
-from callboard_actors.mcp_service._of_agent import AgentOffer
-from callboard_actors.mcp_service._of_block import BlockOffer, block_of
-from callboard_actors.mcp_service._of_node import NodeOffer
+from callboard_actors.mcp_service._node_offer import NodeOffer
+from callboard_actors.mcp_service._served import ServedObject
 from callboard_actors.mcp_service._typed_results import with_json_results
-from callboard_actors.mcp_service._work import Offer
 
 PATIENCE: Final = 30.0
 """Default time for calls to finish when the server ends, in seconds."""
@@ -84,7 +84,7 @@ class Service:
 _NAME: Final = "callboard"
 
 
-def _offer(served: Served, name: str | None, description: str | None) -> Offer:
+def _offer(served: Served, name: str | None, description: str | None) -> ServedObject:
     if isinstance(served, Agent):
         return AgentOffer(served, name=name or served.name, description=description)
     block = block_of(served)

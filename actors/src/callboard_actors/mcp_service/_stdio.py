@@ -16,7 +16,7 @@ _AT_ONCE = 4096
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
-class Wire:
+class StdioConnection:
     """Lines from and to the client, over two file descriptors."""
 
     # Waits in the event loop and not in a thread: a thread blocked in `read()` would keep the process from ending.
@@ -70,7 +70,7 @@ async def _until(ready: Callable[[int], Awaitable[None]], descriptor: int) -> No
 
 
 @contextmanager
-def claimed_stdio() -> Generator[Wire]:
+def claimed_stdio() -> Generator[StdioConnection]:
     """Reserve stdin and stdout of the process for the client during the block."""
     sys.stdout.flush()
     source, sink = os.dup(_STDIN), os.dup(_STDOUT)
@@ -80,7 +80,7 @@ def claimed_stdio() -> Generator[Wire]:
     os.dup2(_STDERR, _STDOUT)
     try:
         with redirect_stdout(sys.stderr):
-            yield Wire(source, sink)
+            yield StdioConnection(source, sink)
     finally:
         sys.stdout.flush()  # buffered output of code that kept the old object must go to stderr
         os.dup2(source, _STDIN)

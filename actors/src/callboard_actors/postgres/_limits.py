@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from callboard_actors._server.documents._desk import WhileAway
+from callboard_actors._server.documents._client import WhileAway
 from callboard_actors._server.documents._store import DocumentStore
 from callboard_actors._server.fleet._store import FleetStore
 from callboard_actors._server.limits._share import Away
@@ -44,9 +44,9 @@ class PostgresLimits(LimitStore):
         processes: int | None = None,
     ) -> None:
         where = checked("PostgresLimits", url, prefix)
-        from callboard_actors.postgres._limits_line import PostgresLimitLine
+        from callboard_actors.postgres._limits_transport import PostgresLimitsTransport
 
-        line = partial(PostgresLimitLine, url, where, prefix)
+        line = partial(PostgresLimitsTransport, url, where, prefix)
         super().__init__(
             "PostgresLimits",
             where,
@@ -94,9 +94,9 @@ class PostgresDocuments(DocumentStore):
         largest: int = 1024 * 1024,
     ) -> None:
         where = checked("PostgresDocuments", url, prefix)
-        from callboard_actors.postgres._documents_line import PostgresDocumentLine
+        from callboard_actors.postgres._documents_transport import PostgresDocumentsTransport
 
-        line = partial(PostgresDocumentLine, url, where, prefix, largest)
+        line = partial(PostgresDocumentsTransport, url, where, prefix, largest)
         super().__init__("PostgresDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
 
 
@@ -132,7 +132,7 @@ class PostgresFleet(FleetStore):
         patience: float | None = 30.0,
     ) -> None:
         where = checked("PostgresFleet", url, prefix)
-        from callboard_actors.postgres._fleet_line import PostgresFleetLine
+        from callboard_actors.postgres._fleet_transport import PostgresFleetTransport
 
-        line = partial(PostgresFleetLine, url, where, prefix)
+        line = partial(PostgresFleetTransport, url, where, prefix)
         super().__init__("PostgresFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)

@@ -22,9 +22,9 @@ from callboard_actors._engine._main_module import HERE, main_module
 from callboard_actors._engine._queue import Idle
 from callboard_actors.process._commands import Command
 from callboard_actors.process._confinement._confine import INIT
-from callboard_actors.process._held_worker import HeldWorker
-from callboard_actors.process._held_zygote import HeldZygote, UnloadableError
-from callboard_actors.process._settings import Settings, Terms
+from callboard_actors.process._settings import PoolOptions, Settings
+from callboard_actors.process._worker_proxy import WorkerProxy
+from callboard_actors.process._zygote_proxy import UnloadableError, ZygoteProxy
 
 _NAME = "Processes"
 _logger = logging.getLogger("callboard_actors.process")
@@ -51,7 +51,7 @@ class Crew:
         wanted: names of the modules to preload if possible; shared by the crews of the pool, used as an ordered set.
     """
 
-    def __init__(self, terms: Terms, wanted: dict[str, None]) -> None:
+    def __init__(self, terms: PoolOptions, wanted: dict[str, None]) -> None:
         self._terms = terms
         # The zygote ends when its parent is not this process. Inside bubblewrap it sees its parent as process 1.
         parent = os.getpid() if terms.confine is None or not terms.confine.in_bubblewrap else INIT
@@ -60,12 +60,12 @@ class Crew:
         )
         self._wanted = wanted
         # `None` before the first start and between two zygotes.
-        self._zygote: HeldZygote | None = None
+        self._zygote: ZygoteProxy | None = None
         # Workers of the pool's places, and dedicated workers. Both are ended and awaited by `dismiss`.
-        self._members: set[HeldWorker] = set()
-        self._seats: set[HeldWorker] = set()
+        self._members: set[WorkerProxy] = set()
+        self._seats: set[WorkerProxy] = set()
         self._group: TaskGroup | None = None
-        self._idle = Idle[HeldWorker]()
+        self._idle = Idle[WorkerProxy]()
         # Why no zygote runs; cleared when one runs again. While it is set, calls fail instead of waiting.
         self._trouble: Exception | None = None
         # Set when the first zygote is ready, and when `keep` has ended.
@@ -147,11 +147,11 @@ class Crew:
                 await self._zygote.close()
                 self._zygote = None
 
-    async def _new_zygote(self) -> HeldZygote:
+    async def _new_zygote(self) -> ZygoteProxy:
         while True:
             names = tuple(name for name in self._wanted if name not in self._terms.preload)
             try:
-                return await HeldZygote.start(replace(self._settings, wanted=names))
+                return await ZygoteProxy.start(replace(self._settings, wanted=names))
             except UnloadableError as error:
                 self._wanted.pop(error.module, None)
                 # The zygote has ended while it loaded this module, so it is dropped from the list and the next zygote
@@ -170,7 +170,7 @@ class Crew:
         self._trouble = error
         self._idle.turn_away()
 
-    async def _live(self, zygote: HeldZygote) -> None:
+    async def _live(self, zygote: ZygoteProxy) -> None:
         async with anyio.create_task_group() as places:
             for _ in range(self._terms.workers):
                 places.start_soon(self._fill, zygote)
@@ -178,7 +178,7 @@ class Crew:
             # `listen` has returned: the zygote is dead, and every worker has been marked as ended.
             places.cancel_scope.cancel()
 
-    async def _fill(self, zygote: HeldZygote) -> None:
+    async def _fill(self, zygote: ZygoteProxy) -> None:
         in_vain = 0
         # `in_vain` counts consecutive workers that served no call or could not be started. The first one is replaced at
         # once.
@@ -195,10 +195,10 @@ class Crew:
             if in_vain > 1:
                 await anyio.sleep(min(_LONGEST_PAUSE, _PAUSE * 2.0 ** min(in_vain - 2, 10)))
 
-    def _new_worker(self) -> HeldWorker:
-        return HeldWorker(self._terms.max_output, is_trusted=self._terms.confine is None)
+    def _new_worker(self) -> WorkerProxy:
+        return WorkerProxy(self._terms.max_output, is_trusted=self._terms.confine is None)
 
-    async def _employ(self, worker: HeldWorker, zygote: HeldZygote) -> None:
+    async def _employ(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
         """Start a worker, offer it to calls, and wait until it has ended; raise `OSError` if it cannot start."""
         self._members.add(worker)
         try:
@@ -217,7 +217,7 @@ class Crew:
             self._members.discard(worker)
             worker.close()
 
-    async def hire(self, title: str) -> HeldWorker:
+    async def hire(self, title: str) -> WorkerProxy:
         """Start a dedicated worker, or raise `WorkerDiedError`; its owner must pass the worker to `let_go`."""
         while self._zygote is None and self._trouble is None and not self.is_dismissed:
             await anyio.sleep(_PAUSE / 10)  # the next zygote is being started
@@ -238,7 +238,7 @@ class Crew:
             raise WorkerDiedError(title, f"a worker process cannot be started: {error}", begun=False) from error
         return worker
 
-    async def let_go(self, worker: HeldWorker) -> None:
+    async def let_go(self, worker: WorkerProxy) -> None:
         """End a dedicated worker, wait for its end, and close its files."""
         await self.end(worker)
         self._seats.discard(worker)
@@ -254,7 +254,7 @@ class Crew:
         """Return the process ids of the pool's workers that live and were not asked to end."""
         return sorted(worker.pid for worker in self._members if worker.is_alive and worker.pid is not None)
 
-    async def take(self, body: Body) -> HeldWorker:
+    async def take(self, body: Body) -> WorkerProxy:
         """Wait for an idle worker; raise `ActorGoneError` if the pool is closed, `WorkerDiedError` without a zygote."""
         while True:
             if self._trouble is not None or self.is_dismissed:
@@ -276,18 +276,18 @@ class Crew:
         reason = f"its pool of processes has no workers, and tries to start some: {self._trouble}"
         return WorkerDiedError(body.title, reason, begun=False, call_id=body.call_id)
 
-    def give_back(self, worker: HeldWorker) -> None:
+    def give_back(self, worker: WorkerProxy) -> None:
         """Offer a worker to the next call."""
         if not self.is_dismissed:
             self._idle.put(worker)
 
-    async def ask_to_end(self, worker: HeldWorker, grace: float | None = None) -> None:
+    async def ask_to_end(self, worker: WorkerProxy, grace: float | None = None) -> None:
         """Request the end of a worker and its children once; the grace is at most the pool's."""
         if self._zygote is not None:
             longest = self._terms.grace
             await self._zygote.end(worker, longest if grace is None else min(grace, longest))
 
-    async def end(self, worker: HeldWorker, grace: float | None = None) -> None:
+    async def end(self, worker: WorkerProxy, grace: float | None = None) -> None:
         """End a worker and wait until it has ended, shielded from cancellation; kill the zygote if it does not obey."""
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self._terms.grace + _UNHEARD):

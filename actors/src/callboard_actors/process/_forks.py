@@ -85,7 +85,7 @@ class Forks:
     def end(self) -> None:
         """Do nothing: there are no spare processes."""
 
-    def _become_worker(self, sock: int, output: int, notebook: int, *, is_seat: bool) -> NoReturn:
+    def _become_worker(self, sock: int, output: int, begun_counter: int, *, is_seat: bool) -> NoReturn:
         def work() -> None:
             self._leave_the_zygote()
             os.dup2(output, 1)
@@ -93,9 +93,9 @@ class Forks:
             os.close(output)
             # Before any code of a call. Only these files, stdin, stdout and stderr stay open.
             if self._confinement is not None:
-                self._confinement.enter([sock, notebook])
+                self._confinement.enter([sock, begun_counter])
             serve = _seat.serve if is_seat else _worker.serve
-            serve(socket(fileno=sock), notebook, self._settings)
+            serve(socket(fileno=sock), begun_counter, self._settings)
 
         end_after(work)
 

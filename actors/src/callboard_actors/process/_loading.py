@@ -83,7 +83,7 @@ def tell(sock: socket, what: Report, number: int, value: int, text: bytes = b"")
     sock.sendall(REPORT.pack(what, number, value) + text)
 
 
-def tell_failure(sock: socket, error: BaseException) -> None:
+def report_failure(sock: socket, error: BaseException) -> None:
     """Report why no worker can be started, if the parent still lives."""
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
     with suppress(ConnectionError):

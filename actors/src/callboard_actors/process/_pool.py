@@ -8,29 +8,29 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 import anyio
 
 from callboard import ActorStartError
-from callboard.extend import Body, carried, deliver
-from callboard_actors._engine import _kernel, _opened
+from callboard.extend import Body, dispatch_event, inject_context
+from callboard_actors._engine import _kernel, _lifecycle
 from callboard_actors._engine._codec import check, module_of, name_of, packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import Kind, call
+from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._engine._main_module import why_no_pool
-from callboard_actors._engine._opened import OpenedEngine
 from callboard_actors._engine._plain_codec import opener
 from callboard_actors._engine._variables import Variables
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
-from callboard_actors.process._held_seat import HeldSeat
-from callboard_actors.process._held_worker import BrokenError, HeldWorker
-from callboard_actors.process._settings import Terms
+from callboard_actors.process._seat_proxy import SeatProxy
+from callboard_actors.process._settings import PoolOptions
+from callboard_actors.process._worker_proxy import BrokenError, WorkerProxy
 
 # Crews of a pool in all event loops that have it open, and the modules that they preload.
 
 
-class Openings(_opened.Openings[Crew]):
+class PoolLifecycle(_lifecycle.EngineLifecycle[Crew]):
     """Crews of a pool, one per event loop."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: PoolOptions) -> None:
         # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
         self._wanted: dict[str, None] = {}
         super().__init__(lambda: Crew(terms, self._wanted), noun="pool of processes", task="callboard_actors.process")
@@ -57,7 +57,7 @@ _ATTEMPTS = 3
 """Workers offered to a call, one after another, if they end before they have begun it."""
 
 
-class Processes(OpenedEngine[Openings]):
+class Processes(OpenedEngine[PoolLifecycle]):
     """Pool of worker processes for functions that may have to be killed.
 
         async with Processes(workers=2, preload=["json"]) as pool:
@@ -116,7 +116,7 @@ class Processes(OpenedEngine[Openings]):
     ) -> None:
         if isinstance(preload, str):
             raise TypeError(f"preload={preload!r} is one string; give a list of names of modules")
-        self._terms = Terms(
+        self._terms = PoolOptions(
             workers=workers,
             start=_kernel.best_start() if start is None else start,
             preload=tuple(preload),
@@ -134,7 +134,7 @@ class Processes(OpenedEngine[Openings]):
         )
         self._variables = Variables(carries)
         self._open = opener(is_plain=confine is not None)
-        self._openings = Openings(self._terms)
+        self._lifecycle = PoolLifecycle(self._terms)
         self._numbers = itertools.count(1)
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
@@ -153,12 +153,12 @@ class Processes(OpenedEngine[Openings]):
         warn_of_lost_cleanup(fn, title)
         module = module_of(fn)
         if module is not None:
-            self._openings.want(module)
+            self._lifecycle.want(module)
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the live workers in all event loops; incomplete while a worker is being replaced."""
-        return self._openings.pids()
+        return self._lifecycle.pids()
 
     @overload
     async def run(self, fn: Callable[[*_Ts], Coroutine[Any, Any, _T]], *args: *_Ts) -> _T: ...
@@ -184,7 +184,7 @@ class Processes(OpenedEngine[Openings]):
         """
         body = Body(fn=fn, args=args, title=name_of(fn))
         data = packed(body, self._variables.values())
-        with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
+        with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
             found: _T = await self._run(noted, data, file)
         return found
 
@@ -200,13 +200,13 @@ class Processes(OpenedEngine[Openings]):
             callboard.ActorGoneError: the pool is not open.
         """
         data = packed(body, self._variables.values())
-        with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
+        with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
             return await self._run(noted, data)
 
     async def _run(self, body: Body, data: bytes, file: int | None = None) -> Any:
         """Run a body in one worker after another, until one has begun it."""
         for left in reversed(range(_ATTEMPTS)):
-            crew = self._openings.here(body.title, body.call_id)
+            crew = self._lifecycle.here(body.title, body.call_id)
             worker = await crew.take(body)
             found = await self._exchange(worker, crew, body, data, file)
             if not isinstance(found, WorkerDiedError):
@@ -218,7 +218,7 @@ class Processes(OpenedEngine[Openings]):
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
-    async def seat(self, title: str, /) -> AsyncGenerator[HeldSeat]:
+    async def seat(self, title: str, /) -> AsyncGenerator[SeatProxy]:
         """Start a dedicated worker for the duration of the block, in addition to the `workers` of the pool.
 
         The worker runs one event loop with concurrent async functions. `cpu`, `max_calls` and `max_resident` do not
@@ -231,10 +231,10 @@ class Processes(OpenedEngine[Openings]):
             WorkerDiedError: the worker cannot be started.
             callboard.ActorGoneError: the pool is not open.
         """
-        self._openings.bodies.check_open(title)
-        crew = self._openings.here(title)
+        self._lifecycle.bodies.check_open(title)
+        crew = self._lifecycle.here(title)
         worker = await crew.hire(title)
-        seat = HeldSeat(title, worker, crew.end, self._terms, self._variables)
+        seat = SeatProxy(title, worker, crew.end, self._terms, self._variables)
         # A task of the pool, not of this block: open calls must be failed even if the block is cancelled.
         crew.look_after(seat.keep)
         try:
@@ -247,7 +247,7 @@ class Processes(OpenedEngine[Openings]):
                 await crew.let_go(worker)
 
     async def _exchange(
-        self, worker: HeldWorker, crew: Crew, body: Body, data: bytes, file: int | None
+        self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes, file: int | None
     ) -> tuple[Kind, bytes | bytearray, str] | WorkerDiedError:
         """Run a body in a worker; return its reply and output, or an error if the worker died.
 
@@ -258,10 +258,10 @@ class Processes(OpenedEngine[Openings]):
         # Keeps the worker's files open until the error has been built from them.
         worker.use()
         if body.on_begin is not None:
-            body.on_begin()  # first: it starts the deadline that `carried()` sends along
+            body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
         try:
             most = self._terms.max_result
-            kind, reply = await worker.exchange(number, call(carried(), data), most, deliver, file)
+            kind, reply = await worker.exchange(number, call(inject_context(), data), most, dispatch_event, file)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
             return await self._death(worker, crew, body, number, broken.reason)
@@ -273,7 +273,7 @@ class Processes(OpenedEngine[Openings]):
             worker.release()
 
     async def _finish(
-        self, worker: HeldWorker, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
+        self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes | bytearray, *, output: str
     ) -> Any:
         """Decode a reply; then make the worker available, or end it."""
         # Decided before decoding, because the `finally` block needs it even if decoding raises.
@@ -291,7 +291,7 @@ class Processes(OpenedEngine[Openings]):
                 crew.give_back(worker)
 
     async def _death(
-        self, worker: HeldWorker, crew: Crew, body: Body, number: int, reason: str | None
+        self, worker: WorkerProxy, crew: Crew, body: Body, number: int, reason: str | None
     ) -> WorkerDiedError:
         """Wait until the worker has ended, and return an error with the reason."""
         recurs = reason is not None

@@ -7,25 +7,25 @@ from os import _exit  # bound at import: user code may replace attributes of `os
 from socket import socket
 from typing import Any, Protocol
 
-from callboard.extend import arrived
-from callboard_actors._engine._frames import NOTEBOOK, Kind, parts_of
+from callboard.extend import attached_context
+from callboard_actors._engine._frames import BEGUN_COUNTER, Kind, parts_of
 from callboard_actors._engine._pickles import loads
 from callboard_actors._engine._variables import set_all
 from callboard_actors.process._exits import exit_code, flush
+from callboard_actors.process._reply_writer import ReplyWriter
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._voice import Voice
 from callboard_actors.process._worker import Replies, bounded, prepare, replies_of, without_own_frame
 
 _MOST = 2**40
 """Bytes of a call at most: practically unlimited, since workers trust their pool."""
 
 
-def serve(sock: socket, notebook: int, settings: Settings) -> None:
+def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
     """Answer calls until the pool closes the socket; this ends the process."""
     import anyio
 
     prepare(settings)
-    anyio.run(_Seat(sock, notebook, settings).live, backend=settings.backend)
+    anyio.run(_Seat(sock, begun_counter, settings).live, backend=settings.backend)
 
 
 class _Starts(Protocol):
@@ -37,10 +37,10 @@ class _Starts(Protocol):
 class _Seat:
     """Concurrent calls of one owner on one event loop, until the socket is closed."""
 
-    def __init__(self, sock: socket, notebook: int, settings: Settings) -> None:
+    def __init__(self, sock: socket, begun_counter: int, settings: Settings) -> None:
         self._sock = sock
-        self._voice = Voice(sock)
-        self._notebook = notebook
+        self._reply_writer = ReplyWriter(sock)
+        self._begun_counter = begun_counter
         self._max_result = settings.terms.max_result
         self._replies = replies_of(settings)
         self._is_trio = settings.backend == "trio"
@@ -72,8 +72,8 @@ class _Seat:
                     call.end()
                 continue
             # Before any code of the call runs. From here on, the pool treats the call as begun.
-            os.pwrite(self._notebook, NOTEBOOK.pack(header.number), 0)
-            call = _Call(header.number, body, self._answer, self._voice, self._replies)
+            os.pwrite(self._begun_counter, BEGUN_COUNTER.pack(header.number), 0)
+            call = _Call(header.number, body, self._answer, self._reply_writer, self._replies)
             self._calls[header.number] = call
             call.cancel = start(call.run)
 
@@ -81,7 +81,7 @@ class _Seat:
         # First: a cancellation that arrives after the reply finds no call.
         del self._calls[number]
         flush()
-        self._voice.reply(number, *bounded(kind, body, self._max_result))
+        self._reply_writer.reply(number, *bounded(kind, body, self._max_result))
 
 
 _CANCELLED = Kind.LOST, b"it was cancelled"
@@ -99,13 +99,13 @@ class _Call:
         number: int,
         call: bytes | bytearray,
         answer: Callable[[int, Kind, bytes], None],
-        voice: Voice,
+        reply_writer: ReplyWriter,
         replies: Replies,
     ) -> None:
         self._number = number
         self._call = call
         self._answer = answer
-        self._tell = voice.begin(number)
+        self._tell = reply_writer.begin(number)
         self._replies = replies
         # Tells a requested cancellation from one that ends this whole process.
         self._is_to_end = False
@@ -148,7 +148,7 @@ class _Call:
     async def _outcome(self) -> tuple[Kind, bytes]:
         given, pickled = parts_of(self._call)
         try:
-            with arrived(given, self._tell):
+            with attached_context(given, self._tell):
                 fn, args, kwargs, variables = loads(pickled)
                 set_all(variables)
                 value = fn(*args, **kwargs)

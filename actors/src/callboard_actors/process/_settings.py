@@ -18,7 +18,7 @@ _MAY_BE_NONE = ("max_calls", "max_resident", "memory", "cpu", "files", "nice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class PoolOptions:
     """Validated options of a pool; `Processes` documents each of them."""
 
     workers: int
@@ -129,7 +129,7 @@ class Settings:
     """Process id of the zygote's parent as the zygote sees it: the pool's process, or bubblewrap's."""
     backend: str
     """Event loop of async functions: "asyncio" or "trio"."""
-    terms: Terms
+    terms: PoolOptions
     wanted: tuple[str, ...] = ()
     """Optional modules, preloaded if they can be."""
     main: MainModule | None = None

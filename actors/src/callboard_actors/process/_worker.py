@@ -12,15 +12,15 @@ from io import TextIOWrapper
 from socket import socket
 from typing import Any, Protocol
 
-from callboard.extend import arrived
+from callboard.extend import attached_context
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import NOTEBOOK, Kind, parts_of, receive_frame
+from callboard_actors._engine._frames import BEGUN_COUNTER, Kind, parts_of, receive_frame
 from callboard_actors._engine._pickles import loads
 from callboard_actors._engine._variables import set_all
 from callboard_actors.process._exits import flush
+from callboard_actors.process._reply_writer import ReplyWriter
 from callboard_actors.process._sent_file import set_sent_file
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._voice import Voice
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -39,21 +39,21 @@ class Replies(Protocol):
         ...
 
 
-def serve(sock: socket, notebook: int, settings: Settings) -> None:
+def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
     """Answer calls; return when the pool has closed the socket."""
     prepare(settings)
-    voice, replies = Voice(sock), replies_of(settings)
+    reply_writer, replies = ReplyWriter(sock), replies_of(settings)
     files: list[int] = []
     while (request := receive_frame(sock, files)) is not None:
         number, body = request
         # Written before any code of the call runs; unpickling runs some. From here on, the pool treats the call as
         # begun.
-        os.pwrite(notebook, NOTEBOOK.pack(number), 0)
+        os.pwrite(begun_counter, BEGUN_COUNTER.pack(number), 0)
         if settings.terms.serves_once:
-            os.close(notebook)  # untrusted code must not be able to reset the counter
+            os.close(begun_counter)  # untrusted code must not be able to reset the counter
         if settings.terms.cpu is not None:
             _kernel.limit_processor_time(settings.terms.cpu, for_good=settings.terms.confine is not None)
-        tell = voice.begin(number)
+        tell = reply_writer.begin(number)
         # A fresh copy: variables that one call sets are invisible to the next.
         context = copy_context()
         for fd in files:
@@ -63,7 +63,7 @@ def serve(sock: socket, notebook: int, settings: Settings) -> None:
             os.close(files.pop())
         kind, reply = bounded(*outcome, settings.terms.max_result)
         flush()
-        voice.reply(number, kind, reply)
+        reply_writer.reply(number, kind, reply)
 
 
 def prepare(settings: Settings) -> None:
@@ -86,7 +86,7 @@ def _outcome(call: bytes | bytearray, tell: Tell, backend: str, replies: Replies
     given, pickled = parts_of(call)
     # `SystemExit` is not caught: it ends the process, as in any program.
     try:
-        with arrived(given, tell):
+        with attached_context(given, tell):
             fn, args, kwargs, variables = loads(pickled)
             set_all(variables)
             value = fn(*args, **kwargs)

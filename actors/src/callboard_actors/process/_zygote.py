@@ -20,7 +20,7 @@ from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import receive_exactly
 from callboard_actors.process._commands import COMMAND, GIVEN, Command, Report
 from callboard_actors.process._confinement._confine import CannotConfineError
-from callboard_actors.process._loading import FatalError, load, received_settings, tell, tell_failure
+from callboard_actors.process._loading import FatalError, load, received_settings, report_failure, tell
 from callboard_actors.process._settings import Settings
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def main(control: int) -> NoReturn:
         zygote = _Zygote(sock, settings)
         zygote.prepare()
     except BaseException as error:
-        tell_failure(sock, error)
+        report_failure(sock, error)
         os._exit(1)
     code = 0
     try:
@@ -81,7 +81,7 @@ def main(control: int) -> NoReturn:
     except ConnectionError:
         pass  # the pool has ended
     except FatalError as error:
-        tell_failure(sock, error)
+        report_failure(sock, error)
     except SystemExit:
         code = 1
     except BaseException:
@@ -148,7 +148,7 @@ class _Zygote:
 
     def prepare(self) -> None:
         """Load the modules of forked workers; raise `FatalError` if no worker can be started."""
-        self._starter = self._forks() if self._settings.terms.start == "fork" else self._spares()
+        self._starter = self._forks() if self._settings.terms.start == "fork" else self._standbys()
         self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
 
     def _forks(self) -> Starter:
@@ -165,10 +165,10 @@ class _Zygote:
         own = (self._control, self._woken, self._wake)
         return Forks(self._settings, confinement, own, ready=self._ready, born=self._born, unborn=self._unborn)
 
-    def _spares(self) -> Starter:
-        from callboard_actors.process._spares import Spares
+    def _standbys(self) -> Starter:
+        from callboard_actors.process._standbys import Standbys
 
-        return Spares(
+        return Standbys(
             self._settings,
             self._poll,
             loading=lambda place: tell(self._control, Report.LOADING, place, 0),
@@ -285,7 +285,7 @@ class _Zygote:
         """Reap all children that have ended; return whether there were any."""
         reaped = False
         while self._living or self._ended or self._starter.pids():
-            found = _kernel.bury(self._own(), self._kill_what_it_leaves)
+            found = _kernel.reap(self._own(), self._kill_what_it_leaves)
             if found is None:
                 break
             reaped = True

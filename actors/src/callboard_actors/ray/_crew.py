@@ -13,9 +13,9 @@ from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body, EngineError
 from callboard_actors._engine._queue import Idle
 from callboard_actors.ray._cluster import disconnect
-from callboard_actors.ray._held_host import HeldHost, NoRoomError
+from callboard_actors.ray._host_proxy import HostProxy, NoRoomError
+from callboard_actors.ray._options import RayOptions
 from callboard_actors.ray._room import what_lacks
-from callboard_actors.ray._terms import Terms
 
 _logger = logging.getLogger("callboard_actors.ray")
 _NAME = "RayEngine"
@@ -34,12 +34,12 @@ class Crew:
     `keep` runs in its own task, which ends by `dismiss` only, or with the event loop.
     """
 
-    def __init__(self, terms: Terms, connect: Callable[[], None]) -> None:
+    def __init__(self, terms: RayOptions, connect: Callable[[], None]) -> None:
         self._terms = terms
         self._connect = connect
-        self._idle = Idle[HeldHost]()
+        self._idle = Idle[HostProxy]()
         # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
-        self._hosts: set[HeldHost] = set()
+        self._hosts: set[HostProxy] = set()
         # Running `_help_out` tasks. Counted before the task starts, so that waiting calls do not start too many.
         self._more = 0
         self._group: TaskGroup | None = None
@@ -92,7 +92,7 @@ class Crew:
     async def _fill(self) -> None:
         pause = _PAUSE
         while not self.is_dismissed:
-            host = HeldHost(_NAME, self._terms)
+            host = HostProxy(_NAME, self._terms)
             try:
                 await self._employ(host)
                 pause = _PAUSE
@@ -107,7 +107,7 @@ class Crew:
                 await anyio.sleep(pause)
                 pause = min(_LONGEST_PAUSE, pause * 2)
 
-    async def _employ(self, host: HeldHost) -> None:
+    async def _employ(self, host: HostProxy) -> None:
         """Start a Ray actor, offer it to calls, and wait until it has ended."""
         self._hosts.add(host)
         try:
@@ -124,7 +124,7 @@ class Crew:
 
     async def _help_out(self) -> None:
         """Run one additional Ray actor until it has been idle for `idle_for` seconds."""
-        host = HeldHost(_NAME, self._terms)
+        host = HostProxy(_NAME, self._terms)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._employ_until_lost, host, group.cancel_scope)
@@ -140,12 +140,12 @@ class Crew:
         finally:
             self._more -= 1
 
-    async def _employ_until_lost(self, host: HeldHost, wait: anyio.CancelScope) -> None:
+    async def _employ_until_lost(self, host: HostProxy, wait: anyio.CancelScope) -> None:
         await self._employ(host)
         # A lost Ray actor never becomes idle again: without this, `_help_out` would keep its place for ever.
         wait.cancel()
 
-    async def take(self, body: Body) -> HeldHost:
+    async def take(self, body: Body) -> HostProxy:
         """Wait for an idle Ray actor; raise `ActorGoneError` if the engine is closed, `EngineError` if none lives."""
         while not self.is_dismissed:
             if not self._idle and self._terms.workers + self._more < self._terms.most_workers:
@@ -159,7 +159,7 @@ class Crew:
                 return host
         raise ActorGoneError(body.title, body.call_id, "its engine on Ray is closed")
 
-    async def _next(self, body: Body) -> HeldHost | None:
+    async def _next(self, body: Body) -> HostProxy | None:
         """Wait for an idle Ray actor: without limit while one lives or starts, otherwise up to the patience.
 
         Raise `EngineError` after the patience.
@@ -184,7 +184,7 @@ class Crew:
             was_alone = is_alone
             await anyio.sleep(max(self._terms.patience, _LEAST_PAUSE))
 
-    def give_back(self, host: HeldHost) -> None:
+    def give_back(self, host: HostProxy) -> None:
         """Offer a Ray actor to the next call, if it lives."""
         if host.is_alive and not self.is_dismissed:
             host.idle_since = anyio.current_time()
@@ -199,9 +199,9 @@ class Crew:
             # After a cancellation the body may still be ending there; the Ray actor is free only then.
             host.when_free(lambda: self.give_back(host))
 
-    async def hire(self, title: str) -> HeldHost:
+    async def hire(self, title: str) -> HostProxy:
         """Start a Ray actor for one owner, who must end it; raise `EngineError` if it cannot be started."""
-        host = HeldHost(title, self._terms)
+        host = HostProxy(title, self._terms)
         try:
             with anyio.move_on_after(self._terms.start_timeout):
                 await host.start(self._terms.patience)

@@ -6,15 +6,15 @@ from functools import partial
 from typing import Any
 
 from callboard.extend import Body
-from callboard_actors._engine._opened import OpenedEngine, Openings
+from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
 from callboard_actors.ray._cluster import connect
+from callboard_actors.ray._codec import check
 from callboard_actors.ray._crew import Crew
-from callboard_actors.ray._crossing import check
-from callboard_actors.ray._held_host import HeldHost
-from callboard_actors.ray._terms import Terms
+from callboard_actors.ray._host_proxy import HostProxy
+from callboard_actors.ray._options import RayOptions
 
 
-class RayEngine(OpenedEngine[Openings[Crew]]):
+class RayEngine(OpenedEngine[EngineLifecycle[Crew]]):
     """Engine that runs bodies in Ray actors, on a cluster or in a Ray that it starts; see `callboard.Engine`.
 
         async with RayEngine("auto", workers=8) as engine:
@@ -71,7 +71,7 @@ class RayEngine(OpenedEngine[Openings[Crew]]):
     ) -> None:
         self._address = address
         self._init = dict(init or {})
-        self._terms = Terms(
+        self._terms = RayOptions(
             workers=workers,
             most_workers=workers if most_workers is None else most_workers,
             idle_for=idle_for,
@@ -86,7 +86,7 @@ class RayEngine(OpenedEngine[Openings[Crew]]):
             start_timeout=start_timeout,
             patience=patience,
         )
-        self._openings = Openings(self._crew, noun="engine on Ray", task="callboard_actors.ray")
+        self._lifecycle = EngineLifecycle(self._crew, noun="engine on Ray", task="callboard_actors.ray")
 
     def _crew(self) -> Crew:
         return Crew(self._terms, partial(connect, self._address, self._init))
@@ -102,18 +102,18 @@ class RayEngine(OpenedEngine[Openings[Crew]]):
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a body in a Ray actor; see `callboard.Engine`."""
-        with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
-            return await self._openings.here(body.title, body.call_id).run_body(noted)
+        with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
+            return await self._lifecycle.here(body.title, body.call_id).run_body(noted)
 
     @asynccontextmanager
-    async def seat(self, title: str, /) -> AsyncGenerator[HeldHost]:
+    async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
         """Start a Ray actor for one owner for the duration of the block, in addition to `workers`.
 
         Args:
             title: name of the owner in errors.
         """
-        self._openings.bodies.check_open(title)
-        host = await self._openings.here(title).hire(title)
+        self._lifecycle.bodies.check_open(title)
+        host = await self._lifecycle.here(title).hire(title)
         try:
             yield host
         finally:

@@ -12,9 +12,9 @@ from importlib.metadata import version
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
-from callboard.extend import arrived
+from callboard.extend import attached_context
 from callboard_actors._engine._pickles import loads
-from callboard_actors.ray._crossing import Reply, raised, returned, unread
+from callboard_actors.ray._codec import Reply, raised, returned, unread
 
 _WORDS = 1_000
 """Events of one body kept until they are fetched; when there are more, the oldest are dropped."""
@@ -113,7 +113,7 @@ class _Call:
         except Exception as error:
             return unread(error)
         try:
-            with arrived(given, self._tell):
+            with attached_context(given, self._tell):
                 value = await self._value(partial(fn, *args, **kwargs), iscoroutinefunction(fn))
         except Exception as error:
             return raised(error, self._most)

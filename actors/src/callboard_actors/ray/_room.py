@@ -5,10 +5,10 @@ from typing import Any
 
 import ray
 
-from callboard_actors.ray._terms import Terms
+from callboard_actors.ray._options import RayOptions
 
 
-def what_lacks(terms: Terms) -> str | None:
+def what_lacks(terms: RayOptions) -> str | None:
     """Return a text that names the resources that are not free for one Ray actor; `None` if all are. Blocks."""
     free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
     total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]

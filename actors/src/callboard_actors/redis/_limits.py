@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from callboard_actors._server.documents._desk import WhileAway
+from callboard_actors._server.documents._client import WhileAway
 from callboard_actors._server.documents._store import DocumentStore
 from callboard_actors._server.fleet._store import FleetStore
 from callboard_actors._server.limits._share import Away
@@ -46,9 +46,9 @@ class RedisLimits(LimitStore):
         processes: int | None = None,
     ) -> None:
         where = checked("RedisLimits", url, prefix)
-        from callboard_actors.redis._limits_line import RedisLimitLine
+        from callboard_actors.redis._limits_transport import RedisLimitsTransport
 
-        line = partial(RedisLimitLine, url, where, prefix)
+        line = partial(RedisLimitsTransport, url, where, prefix)
         super().__init__(
             "RedisLimits",
             where,
@@ -97,9 +97,9 @@ class RedisDocuments(DocumentStore):
         largest: int = 1024 * 1024,
     ) -> None:
         where = checked("RedisDocuments", url, prefix)
-        from callboard_actors.redis._documents_line import RedisDocumentLine
+        from callboard_actors.redis._documents_transport import RedisDocumentsTransport
 
-        line = partial(RedisDocumentLine, url, where, prefix, largest)
+        line = partial(RedisDocumentsTransport, url, where, prefix, largest)
         super().__init__("RedisDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
 
 
@@ -138,7 +138,7 @@ class RedisFleet(FleetStore):
         patience: float | None = 30.0,
     ) -> None:
         where = checked("RedisFleet", url, prefix)
-        from callboard_actors.redis._fleet_line import RedisFleetLine
+        from callboard_actors.redis._fleet_transport import RedisFleetTransport
 
-        line = partial(RedisFleetLine, url, where, prefix)
+        line = partial(RedisFleetTransport, url, where, prefix)
         super().__init__("RedisFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)

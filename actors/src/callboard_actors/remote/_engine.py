@@ -7,25 +7,25 @@ from typing import Any, Final
 
 from callboard.extend import Body, EngineError
 from callboard_actors._engine import _codec
+from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
 from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._open_call import NotBegunError
-from callboard_actors._engine._opened import OpenedEngine, Openings
 from callboard_actors._engine._variables import Variables
 from callboard_actors._util._secret import checked, secret_from
 from callboard_actors.remote._addresses import address
-from callboard_actors.remote._fleet import Fleet
 from callboard_actors.remote._handshake import Wishes
-from callboard_actors.remote._held_seat import RemoteSeat
-from callboard_actors.remote._link import Terms
-from callboard_actors.remote._there import name_of
+from callboard_actors.remote._in_worker import name_of
+from callboard_actors.remote._link import LinkOptions
+from callboard_actors.remote._seat_proxy import RemoteSeat
 from callboard_actors.remote._tls import ClientTLS, client_context
+from callboard_actors.remote._workers import RemoteWorkers
 
 _ATTEMPTS: Final = 3
 """Attempts of a call at least, while workers cannot begin it; there are two per worker if that is more."""
 
 
-class RemoteEngine(OpenedEngine[Openings[Fleet]]):
+class RemoteEngine(OpenedEngine[EngineLifecycle[RemoteWorkers]]):
     """Engine on other machines, in workers started by `callboard worker module:tools --listen host:port`.
 
         engine = RemoteEngine(["worker-1:7000", "worker-2:7000"], tls="ca.pem")
@@ -86,7 +86,7 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
                 "insecure=True where nobody else is on the network"
             )
         _check_seconds(grace=grace, connect_timeout=connect_timeout, start_timeout=start_timeout, patience=patience)
-        self._terms = Terms(
+        self._terms = LinkOptions(
             secret=_secret(secret, secret_file),
             tls=context,
             wishes=Wishes(heartbeat=heartbeat, silence=silence, max_result=max_result),
@@ -96,8 +96,8 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
             patience=patience,
             variables=Variables(carries),
         )
-        self._openings = Openings(
-            lambda: Fleet(self._addresses, self._terms), noun="remote engine", task="callboard_actors.remote"
+        self._lifecycle = EngineLifecycle(
+            lambda: RemoteWorkers(self._addresses, self._terms), noun="remote engine", task="callboard_actors.remote"
         )
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
@@ -125,13 +125,13 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
         subject = name_of(body.fn if body.subject is None else body.subject)
         _check_name(subject, body.title)
         pickled = _codec.packed(body, self._terms.variables.values())
-        with self._openings.bodies.running(body, grace=self._terms.grace) as noted:
+        with self._lifecycle.bodies.running(body, grace=self._terms.grace) as noted:
             return await self._run(noted, pickled, subject)
 
     async def _run(self, body: Body, pickled: bytes, subject: str) -> Any:
         """Run a body on one worker after another, until one has begun it."""
         for left in reversed(range(max(_ATTEMPTS, 2 * len(self._addresses)))):
-            fleet = self._openings.here(body.title, body.call_id)
+            fleet = self._lifecycle.here(body.title, body.call_id)
             link = await fleet.take(body.title, body.call_id, subject)
             try:
                 return await link.run_reserved(body, pickled)
@@ -152,8 +152,8 @@ class RemoteEngine(OpenedEngine[Openings[Fleet]]):
             callboard.EngineError: no worker has one available.
             callboard.ActorGoneError: the engine is not open.
         """
-        self._openings.bodies.check_open(title)
-        fleet = self._openings.here(title)
+        self._lifecycle.bodies.check_open(title)
+        fleet = self._lifecycle.here(title)
         reason = "none of its workers can be had"
         for link in fleet.seats_from():
             seat = await link.have_seat(title)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import ByteStream, SocketStream
 
-from callboard.extend import Body, carried
+from callboard.extend import Body, inject_context
 from callboard_actors._engine._frames import GarbageError
 from callboard_actors._engine._open_call import OpenCall, outcome
 from callboard_actors._engine._session import Connection
@@ -32,8 +32,8 @@ from callboard_actors._engine._wire import (
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, greet
-from callboard_actors.remote._held_seat import RemoteSeat
-from callboard_actors.remote._there import name_of
+from callboard_actors.remote._in_worker import name_of
+from callboard_actors.remote._seat_proxy import RemoteSeat
 
 _logger = logging.getLogger("callboard_actors.remote")
 _PAUSE: Final = 0.05
@@ -47,7 +47,7 @@ _TO_ACKNOWLEDGE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class LinkOptions:
     """Validated options of an engine; `RemoteEngine` documents each of them."""
 
     secret: bytes = field(repr=False)
@@ -69,7 +69,7 @@ class Link:
         on_change: called when a waiting call may now be accepted, or will never be.
     """
 
-    def __init__(self, address: Address, terms: Terms, on_change: Callable[[], None]) -> None:
+    def __init__(self, address: Address, terms: LinkOptions, on_change: Callable[[], None]) -> None:
         self.address = address
         self._terms = terms
         self._on_change = on_change
@@ -267,7 +267,7 @@ class Link:
             return await outcome(one, body, is_plain=False)
         # Only a call that will be sent begins: the engine tries another worker after the error above.
         if body.on_begin is not None:
-            body.on_begin()  # before `_framed`: it starts the deadline that `carried()` sends along
+            body.on_begin()  # before `_framed`: it starts the deadline that `inject_context()` sends along
         number, data = self._framed(body, pickled, seat, offer)
         self._calls[number] = one
         if seat is not None:
@@ -287,7 +287,7 @@ class Link:
 
     def _framed(self, body: Body, pickled: bytes, seat: int | None, offer: Offer) -> tuple[int, bytes]:
         """Encode a call; return its number and frame, or raise `TypeError` if it is larger than the worker accepts."""
-        said = call_of(_along(body, seat), pickled)
+        said = call_of(_call_metadata(body, seat), pickled)
         if len(said) > offer.max_call:
             raise TypeError(
                 f"{body.title!r} cannot run on another machine: it has {len(said)} bytes with its arguments, and its "
@@ -350,10 +350,10 @@ class Link:
         connection.close("its engine was closed")
 
 
-def _along(body: Body, seat: int | None) -> dict[str, Any]:
+def _call_metadata(body: Body, seat: int | None) -> dict[str, Any]:
     """Return the part of a call that is not pickled."""
     along: dict[str, Any] = {
-        "carried": carried(),
+        "carried": inject_context(),
         "subject": name_of(body.fn if body.subject is None else body.subject),
         "title": body.title,
         "call_id": body.call_id,

@@ -12,7 +12,7 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream,
 from anyio.streams.stapled import MultiListener
 
 from callboard import CallError, Drained, UnknownCall
-from callboard.extend import Body, Engine, EngineError, Seat, relayed
+from callboard.extend import Body, Engine, EngineError, Seat, forwarded_context
 from callboard_actors._engine import _frames as inner
 from callboard_actors._engine._frames import GarbageError, lost
 from callboard_actors._engine._session import Connection
@@ -29,7 +29,7 @@ from callboard_actors._engine._wire import (
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, admit
-from callboard_actors.remote._there import run_there
+from callboard_actors.remote._in_worker import run_in_worker
 
 # Session of one agent at a worker: its calls and dedicated workers, which end with its connection.
 
@@ -49,7 +49,7 @@ def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
-class Places(Protocol):
+class SeatCount(Protocol):
     """Counter of dedicated workers, shared by all sessions."""
 
     def take_seat(self) -> bool:
@@ -62,13 +62,13 @@ class Places(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class House:
+class WorkerContext:
     """State of the worker that all sessions share."""
 
     engine: Engine
     is_plain: bool
     served: Container[str]
-    places: Places
+    places: SeatCount
     max_call: int
 
 
@@ -80,17 +80,17 @@ class _Seat:
     left: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Guest:
+class ClientSession:
     """Session of one agent: runs its calls until its connection ends.
 
     Args:
-        house: shared state of the worker.
+        context: shared state of the worker.
         connection: connection to the agent, after the handshake.
         max_result: bytes of a reply at most, as the agent has requested.
     """
 
-    def __init__(self, house: House, connection: Connection, max_result: int) -> None:
-        self._house = house
+    def __init__(self, context: WorkerContext, connection: Connection, max_result: int) -> None:
+        self._context = context
         self._connection = connection
         self._max_result = max_result
         # A call is in this table from its frame to its reply; only these numbers may send events.
@@ -133,7 +133,7 @@ class Guest:
         for one in self._seats.values():
             one.left.set()
 
-    async def see_off(self) -> None:
+    async def close_after_flush(self) -> None:
         """Close the connection after the queued frames are written, or after two seconds."""
         with anyio.move_on_after(2.0):
             await self._connection.flush()
@@ -179,8 +179,8 @@ class Guest:
     def _body(self, number: int, along: dict[str, Any], pickled: bytes) -> Body:
         grace, call_id = along.get("grace"), along.get("call_id")
         return Body(
-            fn=run_there,
-            args=(str(along["subject"]), self._house.is_plain, pickled),
+            fn=run_in_worker,
+            args=(str(along["subject"]), self._context.is_plain, pickled),
             title=str(along["title"])[:1000],
             call_id=None if call_id is None else str(call_id),
             grace=None if grace is None else max(0.0, float(grace)),
@@ -190,9 +190,9 @@ class Guest:
     def _refusal(self, body: Body, seat: int | None) -> Reply | None:
         """Return the reply for a call that must not begin; `None` if it may."""
         subject = body.args[0]
-        # By name only; `run_there` compares the pickled function with it. It keeps honest agents to the served
+        # By name only; `run_in_worker` compares the pickled function with it. It keeps honest agents to the served
         # functions. An agent with the secret can run any code, because its pickles are executed.
-        if subject not in self._house.served:
+        if subject not in self._context.served:
             return ended("unavailable", f"{subject} is not served by its worker", recurs=True)
         if self._is_draining:
             return ended("unavailable", "its worker is being drained")
@@ -207,7 +207,7 @@ class Guest:
         reply = None
         try:
             with scope, ExitStack() as stack:
-                stack.enter_context(relayed(given, lambda told: self._tell(number, told)))
+                stack.enter_context(forwarded_context(given, lambda told: self._tell(number, told)))
                 reply = await self._reply_of(body, seat)
         finally:
             # Before the reply: an event after the reply would be a protocol error at the agent.
@@ -231,7 +231,7 @@ class Guest:
             self.drained += Drained(ended=1)
 
     async def _reply_of(self, body: Body, seat: int | None) -> Reply:
-        runs: Any = self._house.engine if seat is None else self._seats[seat].seat
+        runs: Any = self._context.engine if seat is None else self._seats[seat].seat
         try:
             kind, said = await runs.run_body(body)
             return KIND_OF[inner.Kind(kind)], bytes(said)
@@ -244,7 +244,7 @@ class Guest:
         except Exception as error:
             from callboard_actors._engine import _pickled_replies, _plain_replies
 
-            replies = _plain_replies if self._house.is_plain else _pickled_replies
+            replies = _plain_replies if self._context.is_plain else _pickled_replies
             inner_kind, said = replies.raised(error)
             return KIND_OF[inner_kind], said
 
@@ -265,7 +265,7 @@ class Guest:
             raise GarbageError("a seat whose number another one has")
         if self._is_draining:
             return self._unseat(number, "its worker is being drained")
-        if not self._house.places.take_seat():
+        if not self._context.places.take_seat():
             return self._unseat(number, "its worker has no seat left")
         assert self._group is not None
         self._seats[number] = _Seat()
@@ -275,7 +275,7 @@ class Guest:
     async def _keep_seat(self, number: int, title: str) -> None:
         one, reason = self._seats[number], "it was left"
         try:
-            async with self._house.engine.seat(title) as seat:
+            async with self._context.engine.seat(title) as seat:
                 # From here on `_refusal` accepts calls for it, so it is set before the agent is told.
                 one.seat = seat
                 self._connection.send(frame(Kind.SEATED, number))
@@ -287,7 +287,7 @@ class Guest:
             # The reservation is given back and the end reported only after the process has ended: the agent's
             # `leave_seat` waits for that.
             self.drained += Drained(ended=int(self._is_stopping))
-            self._house.places.give_seat()
+            self._context.places.give_seat()
             self._unseat(number, "its worker was stopped" if self._is_stopping else reason)
 
     def _unseat(self, number: int, reason: str) -> None:
@@ -318,7 +318,7 @@ _LAST_WORDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Admission:
     """Address, secret and TLS of a worker."""
 
     address: Address
@@ -340,18 +340,18 @@ class Server:
         grace: seconds that the engine may need to end a body.
     """
 
-    def __init__(self, door: Door, engine: Engine, offer: Offer, *, grace: float) -> None:
+    def __init__(self, door: Admission, engine: Engine, offer: Offer, *, grace: float) -> None:
         self._door = door
         self._offer = offer
         self._grace = grace
-        self._house = House(
+        self._context = WorkerContext(
             engine=engine,
             is_plain=offer.is_plain,
             served=frozenset(offer.serves),
             places=self,
             max_call=offer.max_call,
         )
-        self._guests: set[Guest] = set()
+        self._sessions: set[ClientSession] = set()
         # Bounds memory and file descriptors that a client without the secret can use.
         self._strangers = 0
         self._seats_left = offer.seats
@@ -452,18 +452,18 @@ class Server:
 
     async def _entertain(self, whence: str, stream: ByteStream, reader: FrameReader, wishes: Wishes) -> None:
         connection = Connection(stream, reader, heartbeat=wishes.heartbeat, silence=wishes.silence)
-        guest = Guest(self._house, connection, wishes.max_result)
-        self._guests.add(guest)
+        session = ClientSession(self._context, connection, wishes.max_result)
+        self._sessions.add(session)
         # Its handshake began before the drain: tell it, as the others were told.
         if self._is_draining:
-            guest.drain()
+            session.drain()
         _logger.info("%s is served", whence)
         reason = "it was ended"
         try:
-            reason = await guest.stay()
+            reason = await session.stay()
         finally:
-            self._guests.discard(guest)
-            self._drained += guest.drained
+            self._sessions.discard(session)
+            self._drained += session.drained
             _logger.info("%s has gone: %s", whence, reason)
 
     async def drain(self, timeout: float) -> Drained:
@@ -472,19 +472,19 @@ class Server:
         self._is_draining = True
         self._listening.cancel()
         _logger.info("drains: %s", self._left())
-        for guest in self._guests:
-            guest.drain()
+        for session in self._sessions:
+            session.drain()
         # Agents disconnect by themselves when their calls have ended.
         with self._patience, anyio.move_on_after(timeout):
-            while self._guests:
+            while self._sessions:
                 await anyio.sleep(0.01)
-        if any(guest.is_busy for guest in self._guests):
+        if any(session.is_busy for session in self._sessions):
             _logger.warning("ends by force what did not finish: %s", self._left())
             await self._end_by_force()
-        for guest in list(self._guests):
-            await guest.see_off()
+        for session in list(self._sessions):
+            await session.close_after_flush()
         self._serving.cancel()
-        report = sum((guest.drained for guest in self._guests), self._drained)
+        report = sum((session.drained for session in self._sessions), self._drained)
         _logger.log(logging.WARNING if report.ended else logging.INFO, "was drained: %s", report)
         return report
 
@@ -493,15 +493,15 @@ class Server:
         self._patience.cancel()
 
     async def _end_by_force(self) -> None:
-        for guest in self._guests:
-            guest.stop()
+        for session in self._sessions:
+            session.stop()
         with anyio.move_on_after(self._grace + _LAST_WORDS):
-            while any(guest.is_busy for guest in self._guests):
+            while any(session.is_busy for session in self._sessions):
                 await anyio.sleep(0.01)
 
     def _left(self) -> str:
-        busy = sum(guest.is_busy for guest in self._guests)
-        return f"{len(self._guests)} agents are connected, {busy} have something running"
+        busy = sum(session.is_busy for session in self._sessions)
+        return f"{len(self._sessions)} agents are connected, {busy} have something running"
 
 
 def _whence(stream: SocketStream) -> str:

@@ -20,14 +20,14 @@ from anyio.to_thread import run_sync
 
 from callboard import Actor, ActorStartError, Drained
 from callboard.commands import load_named
-from callboard.extend import Body, Engine, EngineError, Seat, arrived, carried, deliver
+from callboard.extend import Body, Engine, EngineError, Seat, attached_context, dispatch_event, inject_context
 from callboard_actors._util._secret import secret_from
 from callboard_actors.process import Confine, Processes
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address, address
 from callboard_actors.remote._handshake import Offer
-from callboard_actors.remote._server import Door, Server
-from callboard_actors.remote._there import name_of
+from callboard_actors.remote._in_worker import name_of
+from callboard_actors.remote._server import Admission, Server
 
 # Functions and actors that `callboard worker module:tools` serves, by name.
 
@@ -141,7 +141,7 @@ class InProcess:
         async with self._limiter:
             if body.on_begin is not None:
                 body.on_begin()
-            with arrived(carried(), _teller()), _exits_are_of(body):
+            with attached_context(inject_context(), _teller()), _exits_are_of(body):
                 [value] = await run_sync(_called, body, abandon_on_cancel=True, limiter=self._threads)
                 return await value if isinstance(value, Coroutine) else value
 
@@ -157,7 +157,7 @@ class _InProcessSeat:
     async def run_body(self, body: Body, /) -> Any:
         if body.on_begin is not None:
             body.on_begin()
-        with arrived(carried(), _teller()), _exits_are_of(body):
+        with attached_context(inject_context(), _teller()), _exits_are_of(body):
             [value] = _called(body)
             return await value if isinstance(value, Coroutine) else value
 
@@ -189,7 +189,7 @@ def _teller() -> Callable[[dict[str, Any]], None]:
     def tell(told: dict[str, Any]) -> None:
         def deliver_here() -> None:
             # A copy, because a context cannot be entered twice at the same time.
-            here.copy().run(deliver, told)
+            here.copy().run(dispatch_event, told)
 
         if threading.get_ident() == home:
             deliver_here()
@@ -234,7 +234,7 @@ class Options:
 class _Plan:
     """Worker that is ready to start."""
 
-    door: Door
+    door: Admission
     engine: AbstractAsyncContextManager[Any]
     offer: Offer
     grace: float
@@ -261,7 +261,7 @@ def _planned(options: Options) -> _Plan:
     things = served(options.tools, options.app_dir)
     certificate = options.tls_cert
     return _Plan(
-        door=Door(
+        door=Admission(
             address=where,
             secret=secret,
             tls=None if certificate is None else _tls.server_context(certificate, options.tls_key),

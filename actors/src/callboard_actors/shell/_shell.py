@@ -46,7 +46,7 @@ _NOBODY_IS_THERE = {
 }
 
 
-def surroundings(own: Mapping[str, str]) -> dict[str, str]:
+def environment_of_commands(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables of commands.
 
     From this process they inherit paths, the user and the language; others, such as keys, must be given.
@@ -302,7 +302,7 @@ class Shell(Actor):
         check_counts("Shell", [*counts, ("max_ended", max_ended, 0), ("parallel", parallel, 1)])
         check_durations("Shell", timeout=timeout, max_timeout=max_timeout, grace=grace)
         self._cwd = Path(cwd).absolute()
-        self._env = surroundings({} if env is None else variables("Shell(env=...)", env))
+        self._env = environment_of_commands({} if env is None else variables("Shell(env=...)", env))
         self._programs = None if allow is None else found_programs(allow, self._env)
         if confine is not None:
             check_confinement(confine, self._cwd)

@@ -17,8 +17,8 @@ from langgraph.types import RetryPolicy, StateSnapshot, StateUpdate
 
 from callboard._langgraph import merged_configs
 from callboard._langgraph._savers import reading_objects
+from callboard.agent._breakpoints import Breakpoints
 from callboard.agent._runner import Runner
-from callboard.agent._stops import Stops
 from callboard.conversations._connect import saver_of, store_of
 from callboard.conversations._drawing import Builder, Drawn
 from callboard.tools._many import ManyInputs
@@ -283,7 +283,7 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
 class HasGraph(Attributes):
     """Agent that can be used as a LangGraph graph."""
 
-    _stops: Stops
+    _stops: Breakpoints
 
     @property
     def builder(self) -> AgentBuilder:
@@ -310,7 +310,7 @@ class HasGraph(Attributes):
         """Return the same agent with the settings of a graph; see `as_graph`."""
         other = self.copy({name: getattr(graph, name) for name in ("name", "store", "config", "debug")})
         other.checkpointer = reading_objects(graph.checkpointer)
-        other._stops = Stops(before=graph.interrupt_before_nodes, after=graph.interrupt_after_nodes)
+        other._stops = Breakpoints(before=graph.interrupt_before_nodes, after=graph.interrupt_after_nodes)
         return other
 
 

@@ -10,7 +10,7 @@ from anyio import to_thread
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from callboard._loops._bridge import run_on_asyncio
-from callboard._loops._entry_mode import from_sync
+from callboard._loops._entry_mode import is_sync_entry
 from callboard._util._extras import require
 
 if TYPE_CHECKING:
@@ -107,6 +107,6 @@ class StoreVault:
     async def _batch(self, ops: list[PutOp] | list[GetOp]) -> list[object]:
         if not ops:
             return []
-        if from_sync():
+        if is_sync_entry():
             return list(await to_thread.run_sync(self._store.batch, ops))
         return list(await run_on_asyncio(partial(self._store.abatch, ops)))

@@ -17,7 +17,7 @@ from callboard._calls._call import current_call, note
 from callboard._calls._thread_pool import THREADS, Threads
 from callboard._langgraph import graph_task
 from callboard._loops._current import current_loop
-from callboard._loops._shielded import CutOffError, to_the_end
+from callboard._loops._shielded import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, key_function
 from callboard._util._extras import require
@@ -271,7 +271,7 @@ class Cache:
             return None
         text = None
         with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
-            text = await to_the_end(partial(run_if_long, self._threads, turn, partial(self._fleet.text_of, turn)))
+            text = await shielded(partial(run_if_long, self._threads, turn, partial(self._fleet.text_of, turn)))
         if text is None:
             note("cache_skipped", reason="cannot be shared")
         return text
@@ -286,7 +286,7 @@ class Cache:
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE
-        if (call := current_call()) is not None and call.is_for_once:
+        if (call := current_call()) is not None and call.do_not_cache:
             note("cache_skipped", reason="says something that is said once")
             return Turn.ALONE
         about = output.additional_kwargs.get("callboard")
@@ -297,7 +297,7 @@ class Cache:
             if not has_many(output):
                 return copy()
             # The result exists: a cancellation during the copy must not lose it.
-            return await to_the_end(partial(self._threads.run, copy))
+            return await shielded(partial(self._threads.run, copy))
         except Exception as error:  # such as an artifact that holds an open connection
             note("cache_skipped", reason="cannot be copied", error=type(error).__name__)
             return Turn.ALONE

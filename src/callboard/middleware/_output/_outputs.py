@@ -19,7 +19,7 @@ from callboard._calls._thread_pool import Threads
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import remaining
-from callboard._loops._entry_mode import from_sync
+from callboard._loops._entry_mode import is_sync_entry
 from callboard.tools._vocabulary import ToolRuntime
 
 # Access to LangGraph stores of any kind from any event loop.
@@ -57,7 +57,7 @@ class StoreDoor:
 
 def _is_at_home(store: BaseStore) -> bool:
     """Return whether this event loop may await the store. Sync code expects the sync methods to be used."""
-    if from_sync() or current_loop().name != "asyncio":
+    if is_sync_entry() or current_loop().name != "asyncio":
         return False
     # A store with a connection of its own works only in the event loop that made it (AsyncBatchedBaseStore).
     home = getattr(store, "_loop", None)

@@ -7,9 +7,9 @@ from typing import Any, Final, TypeVar, get_args
 
 from callboard.extend import Away, Document, Done, Listener, Rule
 from callboard_actors._server._store import ServerStore, check_seconds
-from callboard_actors._server.documents._desk import Desk, DocumentTerms, WhileAway
-from callboard_actors._server.documents._errands import Errand
-from callboard_actors._server.documents._line import DocumentLine
+from callboard_actors._server.documents._changes import PendingChange
+from callboard_actors._server.documents._client import DocumentOptions, DocumentsClient, WhileAway
+from callboard_actors._server.documents._transport import DocumentsTransport
 
 _SMALLEST: Final = 64 * 1024
 _LARGEST: Final = 64 * 1024 * 1024
@@ -18,7 +18,7 @@ _LARGEST: Final = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
-class DocumentStore(ServerStore[Desk]):
+class DocumentStore(ServerStore[DocumentsClient]):
     """Store of shared documents, with one client in each process that uses it.
 
     Args:
@@ -35,7 +35,7 @@ class DocumentStore(ServerStore[Desk]):
         self,
         whose: str,
         where: str,
-        line: Callable[[], DocumentLine],
+        line: Callable[[], DocumentsTransport],
         *,
         lease: float,
         away: WhileAway,
@@ -48,13 +48,13 @@ class DocumentStore(ServerStore[Desk]):
         check_largest(whose, largest)
         self._largest = largest
         self._line = line
-        self._terms = DocumentTerms(where=where, lease=lease, away=away, patience=patience)
+        self._terms = DocumentOptions(where=where, lease=lease, away=away, patience=patience)
         # Weak: a listener, such as a circuit breaker, ends with its owner. Shared with the client, which reads it.
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         super().__init__(whose, where)
 
-    def _new_clerk(self) -> Desk:
-        return Desk(self._line, self._terms, self._listeners)
+    def _new_client(self) -> DocumentsClient:
+        return DocumentsClient(self._line, self._terms, self._listeners)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options only: a copy begins without the listeners of this store."""
@@ -81,15 +81,15 @@ class DocumentStore(ServerStore[Desk]):
         /,
     ) -> None:
         """Apply a rule to a document without waiting; may be called from any thread."""
-        self._clerk().change(Errand(document, rule, on_answer))
+        self._client().change(PendingChange(document, rule, on_answer))
 
     def tend(self, document: Document, rule: Rule[Any], /) -> Callable[[], object]:
         """Apply a rule at each heartbeat until the returned function is called."""
-        return self._clerk().tend(document, rule)
+        return self._client().tend(document, rule)
 
     def mark(self, shelf: str, name: str, /) -> None:
         """Set a mark without waiting; may be called from any thread."""
-        self._clerk().mark(Document(shelf, name))
+        self._client().mark(Document(shelf, name))
 
     def listen(self, listener: Listener, /) -> None:
         """Notify a listener of changed documents as long as the listener lives."""
@@ -97,7 +97,7 @@ class DocumentStore(ServerStore[Desk]):
 
     def clock(self) -> float:
         """Return the server's time in seconds, as far as this process knows it."""
-        return time.monotonic() + self._clerk().ahead
+        return time.monotonic() + self._client().ahead
 
 
 def check_largest(whose: str, largest: object) -> None:

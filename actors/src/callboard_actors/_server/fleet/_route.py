@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING
 
-from callboard_actors._server.fleet._line import Address
+from callboard_actors._server.fleet._transport import Address
 
 if TYPE_CHECKING:
-    from callboard_actors._server.fleet._posted import PostedAsk
+    from callboard_actors._server.fleet._routed_ask import RoutedAsk
 
 
 class HeldKey:
@@ -48,10 +48,10 @@ class Route:
         # May be out of date: the server checks it when an ask is sent.
         self.owner: Address | None = None
         """Owner in another process, as far as known."""
-        self.queue = deque["PostedAsk"]()
+        self.queue = deque["RoutedAsk"]()
         """Asks that wait to be sent, or to run here."""
         # A dict keeps insertion order, in which recalled asks are looked at.
-        self.sent: dict[str, PostedAsk] = {}
+        self.sent: dict[str, RoutedAsk] = {}
         """Sent asks without a reply, by id, in order."""
         self.is_suspect = False
         """True if the owner may be gone, so that sent asks must be recalled."""
@@ -67,7 +67,7 @@ class Route:
         """Return whether the route can be dropped without losing anything."""
         return not (self.held or self.queue or self.sent or self.is_busy)
 
-    def queue_again(self, asks: "Iterable[PostedAsk]") -> None:
+    def queue_again(self, asks: "Iterable[RoutedAsk]") -> None:
         """Put asks back into the queue; all asks then wait in the order in which they were made."""
         for one in asks:
             one.state = "queued"

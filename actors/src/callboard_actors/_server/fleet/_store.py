@@ -6,11 +6,11 @@ from functools import partial
 
 from callboard.extend import FleetHost
 from callboard_actors._server._store import check_seconds
-from callboard_actors._server.fleet._desk import Terms
+from callboard_actors._server.fleet._client import FleetOptions
 from callboard_actors._server.fleet._lease import CLEAN_UP, SHORTEST
-from callboard_actors._server.fleet._letters import Seal, fingerprint
-from callboard_actors._server.fleet._line import Common, FleetLine
 from callboard_actors._server.fleet._member import Member
+from callboard_actors._server.fleet._messages import Signer, fingerprint
+from callboard_actors._server.fleet._transport import Common, FleetTransport
 from callboard_actors._util._secret import checked
 
 _LONGEST = 86_400.0
@@ -35,7 +35,7 @@ class FleetStore:
         self,
         whose: str,
         where: str,
-        line: Callable[[Common], FleetLine],
+        line: Callable[[Common], FleetTransport],
         *,
         prefix: str,
         secret: str | bytes | None,
@@ -50,7 +50,7 @@ class FleetStore:
         self._secret = _secret(whose, secret)
         # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
         self._line = partial(line, Common(lease=round(lease * 1e6), seal=fingerprint(self._secret)))
-        self._terms = Terms(where=where, lease=lease, patience=patience)
+        self._terms = FleetOptions(where=where, lease=lease, patience=patience)
 
     @property
     def lease(self) -> float:
@@ -65,7 +65,7 @@ class FleetStore:
     def admit(self, host: FleetHost, /) -> Member:
         """Make the actors of one kind in this process a member of the fleet; returns at once."""
         # The actor's name is part of what is signed: a message for one kind of actors is invalid for another.
-        return Member(host, self._line, self._terms, Seal(self._secret, f"{self._prefix}/{host.name}"))
+        return Member(host, self._line, self._terms, Signer(self._secret, f"{self._prefix}/{host.name}"))
 
     def __repr__(self) -> str:
         return f"{self._whose}({self._terms.where!r})"

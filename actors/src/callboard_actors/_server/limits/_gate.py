@@ -10,9 +10,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from callboard import StorageError
-from callboard.extend import Wanted
-from callboard_actors._server.limits._line import Answer, Numbers, Op, Step
-from callboard_actors._server.limits._stay import HeldStay, Phase
+from callboard.extend import PermitRequest
+from callboard_actors._server.limits._permit import LocalPermit, Phase
+from callboard_actors._server.limits._transport import Answer, Numbers, Op, Step
 from callboard_actors._util._boot_clock import now
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class Gate:
     """
 
     def __init__(
-        self, name: str, wanted: Wanted, numbers: Numbers, where: str, clock: Callable[[], float] = now
+        self, name: str, wanted: PermitRequest, numbers: Numbers, where: str, clock: Callable[[], float] = now
     ) -> None:
         self.name = name
         self.numbers = numbers
         # All permits here that are not gone, in the order of their requests: a resend keeps that order.
-        self.stays: dict[str, HeldStay] = {}
+        self.stays: dict[str, LocalPermit] = {}
         self._wanted = wanted
         self._where = where
         self._clock = clock
@@ -73,16 +73,16 @@ class Gate:
         has_more = self.stays or self._ops or self._owes_word or self._look_at < math.inf
         return not has_more and now > self._over_at
 
-    def enter(self, stay: HeldStay) -> None:
+    def enter(self, stay: LocalPermit) -> None:
         """Add a permit that has its id, and report it."""
         self.stays[stay.id] = stay
         self._ops.append(Op("enter", stay.id, tenant=stay.wanted.tenant))
 
-    def note_begin(self, stay: HeldStay) -> None:
+    def note_begin(self, stay: LocalPermit) -> None:
         if self.numbers.calls is not None:
             self._ops.append(Op("begin", stay.id))
 
-    def note_leave(self, stay: HeldStay) -> None:
+    def note_leave(self, stay: LocalPermit) -> None:
         stay.phase = Phase.GONE
         del self.stays[stay.id]  # at once: the release is queued, and a late grant is answered with another one
         self._ops.append(Op("leave", stay.id, spot=stay.spot))
@@ -237,7 +237,7 @@ class Gate:
         elif stay.is_waiting:
             stay.grant(token)
 
-    def _no_room(self, wanted: Wanted, running: int, waiting: int) -> str:
+    def _no_room(self, wanted: PermitRequest, running: int, waiting: int) -> str:
         concurrency = self.numbers.concurrency
         what = "the rate is used up" if concurrency is None else f"{running} of {concurrency} run"
         return f"{wanted.title} is full in all processes together: {what}, {waiting} wait, and no more may"
@@ -251,7 +251,7 @@ class Gate:
         self._epoch = ""
         self.refuse(lambda _: StorageError(self._where, reason + "."))
 
-    def refuse(self, failure: Callable[[HeldStay], str | Exception]) -> None:
+    def refuse(self, failure: Callable[[LocalPermit], str | Exception]) -> None:
         """Raise a failure in all waiting calls of this gate."""
         for stay in [one for one in self.stays.values() if one.is_waiting]:
             del self.stays[stay.id]

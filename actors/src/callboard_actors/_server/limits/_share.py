@@ -4,7 +4,7 @@ from collections import deque
 from typing import Literal
 
 from callboard import Limit
-from callboard_actors._server.limits._line import Numbers
+from callboard_actors._server.limits._transport import Numbers
 
 Away = Literal["wait", "refuse", "local"]
 """Policy for calls during an outage."""

@@ -9,13 +9,13 @@ from itertools import count
 from typing import Final, get_args
 
 from callboard import Limit, StorageError
-from callboard.extend import Wanted
-from callboard_actors._server._client import AwayError, Clerk, Terms
+from callboard.extend import PermitRequest
+from callboard_actors._server._client import AwayError, BackgroundClient, ClientOptions
 from callboard_actors._server._store import LONGEST, NAME_RULE, ServerStore, check_seconds, is_name
 from callboard_actors._server.limits._gate import Gate
-from callboard_actors._server.limits._line import Line, Numbers
+from callboard_actors._server.limits._permit import LocalPermit
 from callboard_actors._server.limits._share import Away, Share
-from callboard_actors._server.limits._stay import HeldStay
+from callboard_actors._server.limits._transport import LimitsTransport, Numbers
 
 # Client of one process at a server of limits: requests permits for all calls of the process.
 #
@@ -27,7 +27,7 @@ _GOING_ON = {"wait": "calls wait", "refuse": "calls are refused", "local": "a lo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitTerms(Terms):
+class LimitOptions(ClientOptions):
     """Options of a limits client. Its patience is for calls, which are then refused, or use the local share.
 
     Args:
@@ -39,7 +39,7 @@ class LimitTerms(Terms):
     share: Share
 
 
-class Desk(Clerk[Line]):
+class LimitsClient(BackgroundClient[LimitsTransport]):
     """Limits client: requests permits from the server for all calls of this process.
 
     Args:
@@ -47,7 +47,7 @@ class Desk(Clerk[Line]):
         terms: options of the client.
     """
 
-    def __init__(self, line: Callable[[], Line], terms: LimitTerms) -> None:
+    def __init__(self, line: Callable[[], LimitsTransport], terms: LimitOptions) -> None:
         self.going_on = _GOING_ON[terms.away]
         self._terms = terms
         # Client's thread only; other threads post functions, so gates and permits need no lock.
@@ -56,14 +56,14 @@ class Desk(Clerk[Line]):
         # Last: the thread starts here, and uses the fields above.
         super().__init__(line, terms, _logger)
 
-    def ask(self, gate: str, wanted: Wanted, on_answer: Callable[[], object]) -> HeldStay:
+    def ask(self, gate: str, wanted: PermitRequest, on_answer: Callable[[], object]) -> LocalPermit:
         """Request a permit; may be called from any thread."""
-        stay = HeldStay(wanted, on_answer, self.post)
+        stay = LocalPermit(wanted, on_answer, self.post)
         if not self.post(lambda: self._enter(gate, stay)):  # closed by another thread meanwhile
             stay.refuse(self.closed())
         return stay
 
-    def _enter(self, name: str, stay: HeldStay) -> None:
+    def _enter(self, name: str, stay: LocalPermit) -> None:
         wanted = stay.wanted
         gate = self._gates.get(name)
         numbers = Numbers.of(wanted.limit, self._terms.lease)
@@ -89,14 +89,14 @@ class Desk(Clerk[Line]):
         # While connected, `_talk` sends all that is due before it closes.
         return False
 
-    async def listen(self, line: Line) -> None:
+    async def listen(self, line: LimitsTransport) -> None:
         """Receive the permits that the server grants to waiting calls; raise AwayError when the connection breaks."""
         async for name, number, token in line.heard():
             if (gate := self._gates.get(name)) is not None:  # a gate that is gone has no permits left
                 gate.note_heard(number, token)
         raise AwayError("it says no more")
 
-    async def say_what_is_due(self, line: Line) -> float:
+    async def say_what_is_due(self, line: LimitsTransport) -> float:
         """Send the steps that are due; return the loop time of the next one."""
         now = self.loop.time()
         # Gates are named by keys, which models may choose without end: a finished gate is dropped.
@@ -137,7 +137,7 @@ _SHORTEST: Final = 0.001
 _MOST: Final = 1_000_000
 
 
-class LimitStore(ServerStore[Desk]):
+class LimitStore(ServerStore[LimitsClient]):
     """Store of shared limits, with one client in each process that uses it.
 
     Args:
@@ -155,7 +155,7 @@ class LimitStore(ServerStore[Desk]):
         self,
         whose: str,
         where: str,
-        line: Callable[[], Line],
+        line: Callable[[], LimitsTransport],
         *,
         name: str | None,
         lease: float,
@@ -168,11 +168,11 @@ class LimitStore(ServerStore[Desk]):
         self._share = Share(processes or 1)
         self._is_local = away == "local"
         self._line = line
-        self._terms = LimitTerms(where=where, lease=lease, away=away, patience=patience, share=self._share)
+        self._terms = LimitOptions(where=where, lease=lease, away=away, patience=patience, share=self._share)
         super().__init__(whose, where)
 
-    def _new_clerk(self) -> Desk:
-        return Desk(self._line, self._terms)
+    def _new_client(self) -> LimitsClient:
+        return LimitsClient(self._line, self._terms)
 
     @property
     def name(self) -> str | None:
@@ -192,10 +192,10 @@ class LimitStore(ServerStore[Desk]):
         if self._is_local:
             self._share.check(limit)
 
-    def ask(self, wanted: Wanted, on_answer: Callable[[], object], /) -> HeldStay:
+    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
         """Request a permit without waiting; may be called from any thread."""
         name = self._name or _storable(wanted.name)
-        return self._clerk().ask(f"{name}/{wanted.key}" if wanted.key else name, wanted, on_answer)
+        return self._client().ask(f"{name}/{wanted.key}" if wanted.key else name, wanted, on_answer)
 
 
 def _storable(name: str) -> str:

@@ -1,0 +1,166 @@
+"""Lifecycle of an engine in each event loop: started by the first opener, ended when the last opener leaves.
+
+A `LoopResources` is the engine's set of resources in one event loop, such as worker processes or remote connections.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from anyio.lowlevel import EventLoopToken, current_token
+
+from callboard import ActorGoneError, ActorStartError, Drained
+from callboard.extend import EngineOperations
+from callboard_actors._util._own_task import spawn
+
+
+class LoopResources(Protocol):
+    """Resources of an engine in one event loop."""
+
+    failure: ActorStartError | None
+    """Reason why the resources cannot be used; `None` if they can."""
+
+    async def keep(self) -> None:
+        """Run in a task of its own until dismissed; must not raise."""
+        ...
+
+    async def until_ready(self) -> None:
+        """Wait until the resources can be used, or have failed; raise ActorStartError if neither happens in time."""
+        ...
+
+    async def dismiss(self) -> None:
+        """End all resources, and wait until they have ended."""
+        ...
+
+    def abandon(self) -> None:
+        """End all resources at once, after their event loop was closed and no task can wait any more."""
+        ...
+
+
+S = TypeVar("S", bound=LoopResources)
+
+
+@dataclass(slots=True)
+class _Opening(Generic[S]):
+    """Resources that are open in one event loop, and the number of their openers."""
+
+    resources: S
+    openers: int = 0
+
+
+class EngineLifecycle(Generic[S]):
+    """Lifecycle of an engine's resources. Each event loop reads only its own entry, so no lock is needed.
+
+    Args:
+        make: makes the resources, in their event loop.
+        noun: name of the engine in errors, after "its".
+        task: name of the task that runs `keep`.
+    """
+
+    def __init__(self, make: Callable[[], S], *, noun: str, task: str) -> None:
+        self._make = make
+        self._noun = noun
+        self._task = task
+        self._by_loop: dict[EventLoopToken, _Opening[S]] = {}
+        self.bodies = EngineOperations(noun)
+        """Bodies that run, in all event loops."""
+
+    async def enter(self) -> None:
+        """Open the engine in this event loop, and wait until it is ready; raise ActorStartError if it cannot start."""
+        self._leave_closed_loops()
+        here = current_token()
+        if not self._by_loop:
+            self.bodies.reopen()
+        opening = self._by_loop.get(here)
+        if opening is None or opening.resources.failure is not None:
+            opening = self._by_loop[here] = _Opening(self._make())
+            spawn(opening.resources.keep, self._task)
+        opening.openers += 1
+        try:
+            await opening.resources.until_ready()
+            if (failure := opening.resources.failure) is not None:
+                raise copy.copy(failure)  # one exception for each waiting task, so that tracebacks do not mix
+        except BaseException:
+            await self._leave(opening)
+            raise
+
+    async def leave(self) -> None:
+        """Leave the engine in this event loop; the last one to leave waits until everything has ended."""
+        await self._leave(self._by_loop[current_token()])
+
+    async def _leave(self, opening: _Opening[S]) -> None:
+        opening.openers -= 1
+        if opening.openers:
+            return
+        here = current_token()
+        if self._by_loop.get(here) is opening:
+            del self._by_loop[here]  # before the await: a new opener gets new resources
+        await opening.resources.dismiss()
+
+    def _leave_closed_loops(self) -> None:
+        """End the resources of event loops that were closed while the engine was open."""
+        for token in list(self._by_loop):
+            if getattr(token.native_token, "is_closed", bool)():
+                opening = self._by_loop.pop(token, None)
+                if opening is not None:
+                    opening.resources.abandon()
+
+    def here(self, title: str, call_id: str | None = None) -> S:
+        """Return the resources in this event loop; raise ActorGoneError if the engine is not open here."""
+        opening = self._by_loop.get(current_token())
+        if opening is not None:
+            return opening.resources
+        noun = self._noun.partition(" ")[0]
+        # Open elsewhere only: a mistake of the program, and no condition that a model could react to.
+        if self._by_loop:
+            raise RuntimeError(
+                f"{title!r} was called in another event loop than that of its {noun}; open it there, too, with "
+                "`async with`"
+            )
+        reason = f"its {self._noun} is not open; call it within `async with` of the {noun}"
+        raise ActorGoneError(title, call_id, reason)
+
+    def all(self) -> list[S]:
+        """Return the resources in all event loops."""
+        return [opening.resources for opening in list(self._by_loop.values())]
+
+
+Opened = TypeVar("Opened", bound=EngineLifecycle[Any])
+
+
+class OpenedEngine(Generic[Opened]):
+    """Engine that users open with `async with`, any number of times, and can drain; see `callboard.Engine`."""
+
+    _lifecycle: Opened
+
+    async def __aenter__(self) -> Self:
+        """Open the engine in this event loop.
+
+        Raises:
+            callboard.ActorStartError: if it cannot be started; with `never` if trying again is of no use.
+        """
+        await self._lifecycle.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        """Leave the engine; the last one to leave ends all that was started for it."""
+        await self._lifecycle.leave()
+
+    async def drain(self, timeout: float = 30.0) -> Drained:
+        """Refuse new bodies, wait for running bodies, and end those that do not finish in time.
+
+        A refused body fails with `ended="unavailable"`, and an ended body with `ended="unknown"`. Actors on this engine
+        go on; their supervisor is drained first. An engine that was left by all its users accepts bodies when it is
+        opened again.
+
+        Args:
+            timeout: seconds for bodies to finish; after that they have their grace.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        return await self._lifecycle.bodies.drain(timeout)

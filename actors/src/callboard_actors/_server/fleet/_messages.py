@@ -1,0 +1,111 @@
+"""Signed messages between the members of a fleet; members do not trust others that can write to the server."""
+
+import hmac
+from collections.abc import Hashable
+from typing import Any, Literal, NamedTuple
+
+from callboard.extend import FleetAsk, digest
+from callboard_actors._engine._pickles import dumps, loads
+from callboard_actors._util._secret import mac
+
+_SEAL = 32
+"""Bytes of an HMAC-SHA256 signature."""
+
+What = Literal["ask", "begun", "told", "cancel", "value", "raised", "lost", "moved", "cancelled", "unknown"]
+
+
+class Message(NamedTuple):
+    """Message from one member to another about one ask."""
+
+    what: What
+    sender: str
+    ask: str
+    said: Any = None
+
+
+class AskContents(NamedTuple):
+    """Content of an ask message: the key and token it is for, and the handler with its arguments."""
+
+    # Gate and token tie the ask to one ownership of the key; the number guards against replays.
+    gate: str
+    token: int
+    number: int
+    key: bytes
+    handler: str
+    title: str
+    grace: float
+    carried: dict[str, Any]
+    arguments: bytes
+
+
+class ForgedError(Exception):
+    """Raised for bytes that no member of the fleet has signed, or that were signed for another place."""
+
+
+class Signer:
+    """Signer of messages and states: a signature is valid for one fleet and one place only.
+
+    Args:
+        secret: shared by all processes of the fleet.
+        fleet: name of the fleet and its actor.
+    """
+
+    def __init__(self, secret: bytes, fleet: str) -> None:
+        self._key = mac(secret, f"callboard fleet {fleet}".encode())
+
+    def sealed(self, place: str, value: object) -> bytes:
+        """Pickle and sign a value for one place: the id of the receiving member, or the gate of a saved state."""
+        body = dumps(value)
+        return self._mac(place, body) + body
+
+    def opened(self, place: str, frame: bytes) -> Any:
+        """Unpickle a value signed for a place; raise ForgedError without unpickling if the signature is not valid."""
+        # Verified before `loads`: unpickling bytes of an attacker would run their code.
+        seal, body = frame[:_SEAL], frame[_SEAL:]
+        if not hmac.compare_digest(seal, self._mac(place, body)):  # in constant time
+            raise ForgedError(f"{len(frame)} bytes for {place!r} were written by nobody who has the secret")
+        return loads(body)
+
+    def _mac(self, place: str, body: bytes) -> bytes:
+        # The length keeps a place and a body from being read with another border between them.
+        return hmac.digest(self._key, len(place).to_bytes(4, "big") + place.encode() + body, "sha256")
+
+
+def fingerprint(secret: bytes) -> str:
+    """Return a text by which members check that they share one secret; it does not reveal the secret."""
+    return mac(secret, b"callboard fleet: whose secret is it?").hex()[:16]
+
+
+def gate_of(actor: str, key: Hashable) -> str:
+    """Return the server's name for a key: a digest that shows nothing of it; raise ValueError if it is not portable."""
+    return f"{actor}/{digest(key)[:32]}"
+
+
+def key_of(ask: FleetAsk) -> bytes:
+    """Pickle the key of an ask; raise TypeError if it cannot be pickled."""
+    try:
+        return dumps(ask.key)
+    except Exception as error:
+        raise TypeError(_unsendable(ask, "the key", ask.key, error)) from error
+
+
+def arguments_of(ask: FleetAsk) -> bytes:
+    """Pickle the arguments of an ask; raise TypeError with the name of an argument that cannot be pickled."""
+    try:
+        return dumps((ask.args, dict(ask.kwargs)))
+    except Exception as error:
+        # The pickler does not say which argument failed, so each is tried alone.
+        named = [(f"argument {place}", value) for place, value in enumerate(ask.args, 1)]
+        for name, value in [*named, *((f"argument {name}", value) for name, value in ask.kwargs.items())]:
+            try:
+                dumps(value)
+            except Exception as cause:
+                raise TypeError(_unsendable(ask, name, value, cause)) from cause
+        raise TypeError(f"{ask.title}: its arguments cannot be pickled: {error}") from error
+
+
+def _unsendable(ask: FleetAsk, name: str, value: object, error: Exception) -> str:
+    return (
+        f"{ask.title} cannot be sent to the process that owns its key: {name}, of type {type(value).__qualname__}, "
+        f"cannot be pickled: {error}"
+    )

@@ -1,0 +1,425 @@
+"""Router of one member's asks to the owners of their keys.
+
+Other threads may call `post`, `give_back`, `held`, `route` and `lose`. Everything else runs in the client's thread.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from itertools import count
+
+from callboard import ActorDiedError, ActorGoneError, StorageError
+from callboard.extend import FleetAsk
+from callboard_actors._server.fleet._client import FleetClient
+from callboard_actors._server.fleet._messages import AskContents, Message, Signer, What, gate_of, key_of
+from callboard_actors._server.fleet._route import HeldKey, Route
+from callboard_actors._server.fleet._routed_ask import RoutedAsk
+from callboard_actors._server.fleet._transport import Address, FleetTransport
+
+_MOST_IDLE = 1_000
+"""Number of keys without asks for which the known owner is remembered."""
+_PAUSE = 0.02
+"""Seconds to wait after an owner has sent an ask back, before the ask is sent again."""
+_LOOK = 0.005
+"""Seconds between two checks for replies that are still to be sent."""
+_DEAD = "the process that owned its key died, or stood still for too long"
+
+
+class Router:
+    """Router of one member: queues its asks by key, finds the owners, sends the asks, and handles the replies.
+
+    Args:
+        name: of the actor.
+        member: id of this member.
+        seal: signer of the fleet.
+        on_lost: called with a key that this process no longer owns, and the reason.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        member: str,
+        seal: Signer,
+        on_lost: Callable[[Hashable, str], object],
+    ) -> None:
+        self.client: FleetClient
+        self._name, self._member, self._signer = name, member, seal
+        self._on_lost = on_lost
+        # Guards `_routes` and, of each route, `held`, `queue`, `is_unwanted` and `is_busy`. Never held across an await.
+        self._lock = threading.Lock()
+        self._routes: dict[Hashable, Route] = {}
+        self._orders, self._ids = count(1), count(1)
+        # Number of asks sent to each member. The server ignores an ask with a number that it has had, so repeating a
+        # send is harmless.
+        self._numbers: dict[str, int] = {}
+        # By receiver. Sends to one owner must not overtake each other; see `_send`.
+        self._turns: dict[str, asyncio.Lock] = {}
+        # Sent asks without an outcome, by id. A message about any other id is late, and is ignored.
+        self._sent: dict[str, tuple[Route, RoutedAsk]] = {}
+        # Messages that the server does not have yet, in the order of `tell`.
+        self._outbox: list[tuple[str, bytes, str]] = []
+        # Number of messages put into the outbox so far, and number of those that the server has.
+        self._written = self._told = 0
+        # By key and token: asks of other processes that have begun here and have no reply in the outbox.
+        self._unanswered: dict[tuple[str, int], set[str]] = {}
+        self._is_posting = False  # at most one task sends from the outbox, which keeps the order
+        # Asks that were granted here, until they are in the actor's mailbox.
+        self._grants: dict[RoutedAsk, asyncio.Event] = {}
+        # Set by `Member.leave`: new asks fail.
+        self.is_left = False
+
+    def post(self, ask: FleetAsk) -> RoutedAsk:
+        """Queue an ask for the owner of its key; called from any thread, in the task that waits for the ask."""
+        posted = RoutedAsk(ask, self._withdraw, self._note_taken)
+        with self._lock:
+            if self.is_left:
+                raise ActorGoneError(ask.title, ask.call_id, "its process is leaving the fleet, or has left it")
+            route = self._route(ask.key)
+            posted.order = next(self._orders)
+            held = route.held
+            # Fast path without the client's thread. Not while the route is busy: an earlier ask may be on its way here.
+            if held is not None and held.is_current and not route.is_busy:
+                posted.state = "taken"
+                return posted
+            route.queue.append(posted)
+        self.client.do(lambda: self.see_to(route))
+        return posted
+
+    def _route(self, key: Hashable) -> Route:
+        found = self._routes.get(key)
+        if found is None:
+            # Only idle routes are dropped: they know an owner at most, and the server knows it, too.
+            if len(self._routes) > _MOST_IDLE:
+                self._routes = {known: one for known, one in self._routes.items() if not one.is_idle}
+            found = self._routes[key] = Route(key, gate_of(self._name, key))
+        return found
+
+    def route(self, key: Hashable) -> Route:
+        """Return the route to a key, and make it if needed; may be called from any thread."""
+        with self._lock:
+            return self._route(key)
+
+    def held(self, key: Hashable) -> HeldKey | None:
+        """Return how this process owns a key; `None` if it does not. May be called from any thread."""
+        route = self._routes.get(key)
+        held = None if route is None else route.held
+        return held if held is not None and held.is_current else None
+
+    def give_back(self, key: Hashable) -> None:
+        """Give up a key; may be called from any thread."""
+        with self._lock:
+            route = self._routes.get(key)
+            if route is None or route.held is None:
+                return
+            # An ask may be about to be granted here under this ownership; `_end_turn` gives the key up if none is.
+            if route.is_busy:
+                route.is_unwanted = True
+                return
+            held, route.held = route.held, None
+            # Before the server hears of it: from here on, no handler or save under this token is allowed.
+            held.end()
+        self.client.do(lambda: self.client.start(lambda: self.free(route.gate, held.token)))
+
+    def note_begun(self, gate: str, token: int, ask: str) -> None:
+        """Note that an ask of another process begins here; runs in the client's thread."""
+        self._unanswered.setdefault((gate, token), set()).add(ask)
+
+    def note_answered(self, gate: str, token: int, ask: str) -> None:
+        """Note that the reply to an ask of another process is in the outbox; runs in the client's thread."""
+        asks = self._unanswered.get((gate, token), set())
+        asks.discard(ask)
+        if not asks:
+            self._unanswered.pop((gate, token), None)
+
+    async def free(self, gate: str, token: int) -> None:
+        """Give the key up at the server, after the replies to all asks that began here were sent.
+
+        An asker that finds its key without this owner counts an ask without a reply as unknown.
+        """
+        while (gate, token) in self._unanswered:
+            await asyncio.sleep(_LOOK)
+        # Now every reply is in the outbox; wait until the server has all that was written up to here.
+        written = self._written
+        while self._told < written:
+            await asyncio.sleep(_LOOK)
+        await self.client.on_transport(lambda line: line.give_back(gate, token))
+
+    def lose_all(self, reason: str) -> None:
+        """Give up all keys that are owned here, such as when the lease was lost."""
+        for route in list(self._routes.values()):
+            if route.held is not None:
+                self.lose(route.key, route.held, reason)
+
+    def lose(self, key: Hashable, held: HeldKey, reason: str) -> None:
+        """Give up a key because another process may own it; may be called from any thread."""
+        # First, and without the lock: `is_current` is False before the actor hears of the loss.
+        held.end()
+        with self._lock:
+            route = self._route(key)
+            # The key may have been acquired again meanwhile, under a new token.
+            if route.held is held:
+                route.held = None
+        self._on_lost(key, reason)
+
+    def fail_all(self, error: StorageError) -> None:
+        """Fail the queued asks; if this member has left the fleet, fail the sent asks, too."""
+        with self._lock:
+            waiting = [one for route in self._routes.values() for one in route.queue]
+            for route in self._routes.values():
+                route.queue.clear()
+            # Otherwise a sent ask keeps waiting: it may have begun, and its reply may still come.
+            if self.is_left:
+                waiting += [one for _, one in self._sent.values()]
+        for one in waiting:
+            # An exception of its own for each ask: tracebacks of several tasks must not mix in one object.
+            one.fail(StorageError(error.where, error.reason))
+
+    def see_to(self, route: Route) -> None:
+        """Start to process the queue of a key, unless that is under way."""
+        with self._lock:
+            if route.is_busy or not (route.queue or route.is_suspect):
+                return
+            # At most one task processes a route, so the asks of one key are sent or granted in their order.
+            route.is_busy = True
+        self.client.start(lambda: self._see_to(route))
+
+    async def _see_to(self, route: Route) -> None:
+        try:
+            while (one := self._next(route)) is not None or route.is_suspect:
+                await self._go_on(route, one)
+        except StorageError as error:
+            self.fail_all(error)
+        finally:
+            self._end_turn(route)
+
+    async def _go_on(self, route: Route, one: RoutedAsk | None) -> None:
+        # The owner draining or losing the key needs a moment; without a pause, asker and owner would spin.
+        if route.is_sent_back:
+            route.is_sent_back = False
+            await asyncio.sleep(_PAUSE)
+        # Before any ask is sent to the next owner: asks that did not begin go first, in their original order.
+        elif route.is_suspect:
+            await self._take_back(route)
+        elif one is None:
+            pass
+        elif route.held is not None and route.held.is_current:
+            await self._grant(route, one)
+        elif route.owner is not None:
+            await self._send(route, route.owner, one)
+        else:
+            await self._find_owner(route)
+
+    def _end_turn(self, route: Route) -> None:
+        with self._lock:
+            route.is_busy = False
+            # `give_back` came while the route was busy. A queued ask wants the key here, so the key is kept then.
+            is_unwanted, route.is_unwanted = route.is_unwanted and not route.queue, False
+        if is_unwanted:
+            self.give_back(route.key)
+        self.see_to(route)  # an ask may have been queued after the last look and before `is_busy` was reset
+
+    def _next(self, route: Route) -> RoutedAsk | None:
+        with self._lock:
+            return route.queue[0] if route.queue else None
+
+    async def _grant(self, route: Route, one: RoutedAsk) -> None:
+        # Registered before the grant: the waiting task may answer in its thread at once.
+        taken = self._grants[one] = asyncio.Event()
+        with self._lock:
+            if one not in route.queue:
+                return  # cancelled meanwhile
+            route.queue.remove(one)
+            route.is_unwanted = False
+        one.grant()
+        # The next ask follows only when this one is in the actor's mailbox, which keeps the order of asks.
+        await taken.wait()
+
+    def _note_taken(self, one: RoutedAsk) -> None:
+        self.client.do(lambda: self._free_turn(one))
+
+    def _free_turn(self, one: RoutedAsk) -> None:
+        if (taken := self._grants.pop(one, None)) is not None:
+            taken.set()
+
+    async def _find_owner(self, route: Route) -> None:
+        # Read before the request: if all keys are lost while it is under way, the answer belongs to the old era.
+        era = self.client.era
+        found = await self.client.on_transport(lambda line: line.own(route.gate))
+        if found.owner == self._member:
+            held = HeldKey(found.token, lambda: self.client.is_safe(era))
+            with self._lock:
+                route.held = held if held.is_current else None
+            # The lease was lost meanwhile; try again as soon as this process may be a member again.
+            if route.held is None:
+                await asyncio.sleep(_PAUSE)
+        elif found.owner:
+            route.owner = Address(gate=route.gate, owner=found.owner, token=found.token)
+        else:
+            await asyncio.sleep(found.opens_in)  # a server that has just started gives no key away yet
+
+    async def _send(self, route: Route, to: Address, one: RoutedAsk) -> None:
+        # One at a time: the server takes an ask with a lower number than the last one for a repetition.
+        async with self._turns.setdefault(to.owner, asyncio.Lock()):
+            await self._send_now(route, to, one)
+
+    async def _send_now(self, route: Route, to: Address, one: RoutedAsk) -> None:
+        # A new id for each attempt to send: a late reply to an earlier attempt finds no ask.
+        one.id = f"{self._member}.{next(self._ids)}"
+        try:
+            key, arguments = key_of(one.ask), one.arguments
+        except TypeError as error:
+            self._drop(route, one)
+            one.fail(error)
+            return
+        # Numbers go out in order, because the caller holds the lock of this owner.
+        number = self._numbers[to.owner] = self._numbers.get(to.owner, 0) + 1
+        ask = one.ask
+        said = AskContents(to.gate, to.token, number, key, ask.handler, ask.title, ask.grace, one.carried, arguments)
+        frame = self.frame(to.owner, "ask", one.id, said)
+        with self._lock:
+            if one not in route.queue:
+                return  # cancelled meanwhile
+            route.queue.remove(one)
+            one.state, one.sent_to, one.is_delivered = "sent", to, False
+            route.sent[one.id] = one
+            # Noted before it is sent: the reply may arrive before `send` returns.
+            self._sent[one.id] = route, one
+        tries = list[FleetTransport]()
+
+        def send(line: FleetTransport) -> Awaitable[bool]:
+            tries.append(line)  # `on_transport` repeats the request on another connection if its answer was lost
+            return line.send(to, number, one.id, frame)
+
+        if await self.client.on_transport(send):
+            one.is_delivered = True
+            # Withdrawn while the send was under way: a "cancel" before the ask would have been ignored.
+            if one.is_withdrawn:
+                self.tell(to.owner, "cancel", one.id)
+        else:
+            # Refused at the first try: the owner never had the ask. After a repetition, only a recall can tell.
+            if len(tries) == 1:
+                self._queue_again(route, [one.id])
+            self._suspect(route)
+
+    def _suspect(self, route: Route) -> None:
+        route.is_suspect, route.owner = True, None
+
+    async def _take_back(self, route: Route) -> None:
+        """Recall sent asks that have not begun, and queue them for the next owner. Asks that began stay as they are."""
+        # Before the awaits: a new suspicion while asks are recalled must not be lost.
+        route.is_suspect = False
+        again = [one.id for one in list(route.sent.values()) if await self._is_recalled(one)]
+        self._queue_again(route, again)
+
+    async def _is_recalled(self, one: RoutedAsk) -> bool:
+        ask, to = one.id, one.sent_to
+        assert to is not None
+        # If the ask may have begun, the server puts this into the own mail, behind any reply: it becomes "unknown".
+        marker = self.frame(self._member, "unknown", ask)
+        return await self.client.on_transport(lambda line: line.recall(to.owner, ask, marker))
+
+    def _queue_again(self, route: Route, sent: Sequence[str]) -> None:
+        # Forgotten first: a late "moved" or reply under the old id finds nothing.
+        asks = [found[1] for ask in sent if (found := self._forget(ask)) is not None]
+        with self._lock:
+            route.queue_again([one for one in asks if not one.is_withdrawn])
+        for one in asks:
+            if one.is_withdrawn:
+                one.fail(_ended(one))
+
+    async def look_after_sent(self) -> None:
+        """Check that the owners of all sent asks still own their keys; called after each heartbeat."""
+        with self._lock:
+            routes = [route for route in self._routes.values() if route.sent]
+        # One question for each route and owner, however many asks were sent.
+        known = [(route, to) for route in routes for to in {one.sent_to for one in route.sent.values()} if to]
+        found = await self.client.on_transport(lambda line: line.still([to for _, to in known])) if known else []
+        for (route, _), is_still in zip(known, found, strict=True):
+            if not is_still:
+                self._suspect(route)
+                self.see_to(route)
+
+    def hear(self, message: Message) -> None:
+        """Handle a message about an ask of this process."""
+        found = self._sent.get(message.ask)
+        if found is None:
+            return  # late: the ask has had its outcome
+        route, one = found
+        if message.what == "begun":
+            one.say(None)
+        elif message.what == "told":
+            one.say(message.said)
+        elif message.what == "moved":
+            self._queue_again(route, [message.ask])
+            route.is_sent_back = True
+            self._suspect(route)
+            self.see_to(route)
+        else:
+            # Before the outcome is given, so that nothing can give a second one.
+            self._forget(message.ask)
+            # "cancelled" without a request from here: the owner's side ended the handler, such as when it lost the key.
+            if message.what == "cancelled" and one.is_withdrawn:
+                one.fail(_ended(one))
+            elif message.what in ("unknown", "cancelled"):
+                one.fail(ActorDiedError(one.ask.title, one.ask.call_id, _DEAD))
+            else:
+                one.settle(message.what, message.said)
+
+    def _withdraw(self, one: RoutedAsk) -> None:
+        if not self.client.do(lambda: self._end_withdrawn(one)):
+            one.fail(_ended(one))
+
+    def _end_withdrawn(self, one: RoutedAsk) -> None:
+        one.is_withdrawn = True
+        route = self.route(one.ask.key)
+        if self._drop(route, one):
+            one.fail(_ended(one))
+        # An ask that is not delivered yet is cancelled by `_send_now` when it is.
+        elif one.id in self._sent and one.sent_to is not None and one.is_delivered:
+            self.tell(one.sent_to.owner, "cancel", one.id)
+
+    def tell(self, to: str, what: What, ask: str, said: object = None, *, ends: bool = False) -> None:
+        """Send a message to another member, in the order of these calls; runs in the client's thread."""
+        self._outbox.append((to, self.frame(to, what, ask, said), ask if ends else ""))
+        self._written += 1
+        if not self._is_posting:
+            self._is_posting = True
+            self.client.start(self._empty_outbox)
+
+    async def _empty_outbox(self) -> None:
+        try:
+            while self._outbox:
+                messages = list(self._outbox)
+                # A broken connection repeats the batch. A receiver ignores a repeated reply: the ask has its outcome.
+                await self.client.on_transport(lambda line: line.tell(messages))  # noqa: B023 (awaited at once)
+                # Not all of it: `tell` may have added messages during the await.
+                del self._outbox[: len(messages)]
+                self._told += len(messages)
+        finally:
+            self._is_posting = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether the server has all messages of this member."""
+        return not self._outbox
+
+    def frame(self, to: str, what: What, ask: str, said: object = None) -> bytes:
+        """Return the signed bytes of a message to another member."""
+        return self._signer.sealed(to, Message(what, self._member, ask, said))
+
+    def _drop(self, route: Route, one: RoutedAsk) -> bool:
+        with self._lock:
+            if one not in route.queue:
+                return False
+            route.queue.remove(one)
+            return True
+
+    def _forget(self, ask: str) -> tuple[Route, RoutedAsk] | None:
+        found = self._sent.pop(ask, None)
+        if found is not None:
+            found[0].sent.pop(ask, None)
+        return found
+
+
+def _ended(one: RoutedAsk) -> ActorGoneError:
+    return ActorGoneError(one.ask.title, one.ask.call_id, "nobody waits for it")

@@ -1,0 +1,200 @@
+"""Serving an agent: one tool that takes a message and returns the answer."""
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, Interrupt
+from mcp import types
+from pydantic import ValidationError
+
+from callboard import Agent, Drained
+from callboard_actors.mcp_service._callers import Caller
+from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed, failed_with, text_of
+from callboard_actors.mcp_service._questions import FormQuestion, asked
+from callboard_actors.mcp_service._served import NeedsAnswers, Tell
+
+_INTERRUPT: Final = "__interrupt__"
+_MESSAGE: Final = {"type": "string", "description": "What to tell the agent"}
+_THREAD: Final = {
+    "type": "string",
+    "description": "The conversation to go on with, as an earlier answer has named it; without it, a new one begins",
+}
+
+_OF_OURS: Final = re.compile("[0-9a-f]{32}")
+"""Pattern of the thread names that this server makes: random, so a client cannot guess those of others."""
+
+
+class AgentOffer:
+    """Agent served as one tool.
+
+    An agent with a checkpointer keeps its conversations, and a client may continue one by its thread id. An agent
+    without one gets a checkpointer in memory, because questions need it; each thread is deleted after its call.
+
+    Args:
+        agent: agent to serve.
+        name: name of the server.
+        description: description of the tool, for the client's model.
+    """
+
+    def __init__(self, agent: Agent, *, name: str, description: str | None) -> None:
+        self.name = name
+        self._keeps = agent.checkpointer is not None
+        self._saver = InMemorySaver()
+        self._opened = agent
+        self._agent = agent if self._keeps else agent.copy({"checkpointer": self._saver})
+        tool = _tool_name(agent.name)
+        self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
+
+    def tools(self) -> list[types.Tool]:
+        """Return the one tool that stands for the agent."""
+        return [self._tool]
+
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "AgentCall | None":
+        """Return a run of the agent that has not begun."""
+        return AgentCall(self._agent, arguments, caller, keeps=self._keeps) if name == self._tool.name else None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[None]:
+        """Keep the agent's actors alive during the block, and close its databases at the end."""
+        async with self._opened:
+            yield
+
+    async def drain(self, timeout: float) -> Drained:
+        """Drain the agent; `timeout` is in seconds."""
+        return await self._agent.drain(timeout)
+
+
+def _tool_name(name: str) -> str:
+    """Return a tool name that the protocol allows. LangGraph's default name is replaced by "agent"."""
+    if name == "LangGraph":
+        return "agent"
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name)[:128] or "agent"
+
+
+def _tool(name: str, description: str, *, keeps: bool) -> types.Tool:
+    answer: dict[str, Any] = {"answer": {"type": "string"}}
+    return types.Tool(
+        name=name,
+        description=description,
+        input_schema={
+            "type": "object",
+            "properties": {"message": _MESSAGE, **({"thread_id": _THREAD} if keeps else {})},
+            "required": ["message"],
+            "additionalProperties": False,
+        },
+        output_schema={
+            "type": "object",
+            "properties": {**answer, "thread_id": {"type": "string"}} if keeps else answer,
+            "required": ["answer", "thread_id"] if keeps else ["answer"],
+        },
+    )
+
+
+class AgentCall:
+    """Run of an agent for one call of a client."""
+
+    def __init__(self, agent: Agent, arguments: Mapping[str, Any], caller: Caller, *, keeps: bool) -> None:
+        self._agent = agent
+        self._arguments = arguments
+        self._keeps = keeps
+        self._mistake = _mistake_in(arguments, keeps=keeps) or _unnamed_thread(arguments, caller)
+        self._name = str(arguments.get("thread_id") or uuid4().hex) if keeps else uuid4().hex
+        """Thread id as the client knows it."""
+        self._thread_id = caller.own_name(self._name)
+        self._questions: list[FormQuestion] = []
+
+    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
+        """Run until the agent has an answer, or a person has to be asked."""
+        if self._mistake is not None:
+            return failed(self._mistake)
+        given: object = (
+            Command(resume=dict(answers)) if answers else {"messages": [("user", self._arguments["message"])]}
+        )
+        try:
+            state = await self._run(given, tell)
+        except ValidationError as error:
+            if answers:
+                return NeedsAnswers(self._questions, str(error))  # an invalid answer: the question stays open
+            await self.forget()
+            return failed_with(error)
+        except ERRORS_OF_CALLS as error:
+            await self.forget()
+            return failed_with(error)
+        return await self._outcome(state)
+
+    async def _run(self, given: object, tell: Tell) -> Mapping[str, Any]:
+        config: RunnableConfig = {"configurable": {"thread_id": self._thread_id}}
+        state: Mapping[str, Any] = {}
+        stream = self._agent.astream(given, config, stream_mode=["updates", "custom", "values"])
+        async with aclosing(stream) as chunks:
+            async for mode, chunk in chunks:
+                if mode == "values":
+                    state = chunk
+                elif (message := _step(chunk) if mode == "updates" else _said(chunk)) is not None:
+                    tell({"type": "progress", "message": message})
+        return state
+
+    async def _outcome(self, state: Mapping[str, Any]) -> types.CallToolResult | NeedsAnswers:
+        questions: tuple[Interrupt, ...] = tuple(state.get(_INTERRUPT, ()))
+        if questions:
+            self._questions = asked(questions)
+            return NeedsAnswers(self._questions)
+        await self.forget()
+        text = _answer_in(state.get("messages", ()))
+        told = {"answer": text, "thread_id": self._name} if self._keeps else {"answer": text}
+        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=told)
+
+    async def forget(self) -> None:
+        """Delete the thread, unless the agent has its own checkpointer."""
+        if not self._keeps:
+            await self._agent.checkpointer.adelete_thread(self._thread_id)
+
+
+def _mistake_in(arguments: Mapping[str, Any], *, keeps: bool) -> str | None:
+    """Return an error text about the arguments for the client's model, or `None`."""
+    allowed = {"message", "thread_id"} if keeps else {"message"}
+    if unknown := sorted(arguments.keys() - allowed):
+        return f"The agent takes {' and '.join(sorted(allowed))}; got {', '.join(unknown)}, too."
+    if not isinstance(arguments.get("message"), str) or not isinstance(arguments.get("thread_id", ""), str):
+        return "The agent takes a message, which is a text, and the name of a thread, which is one, too."
+    return None
+
+
+def _unnamed_thread(arguments: Mapping[str, Any], caller: Caller) -> str | None:
+    """Return a refusal of a client-made thread id, if only the secrecy of ids separates the clients' threads."""
+    name = arguments.get("thread_id")
+    if not name or caller.principal is not None or not caller.is_remote or _OF_OURS.fullmatch(str(name)):
+        return None
+    return (
+        f"There is no thread {str(name)[:50]!r}: leave thread_id out to begin a conversation, and go on with it by the "
+        "thread_id of the answer."
+    )
+
+
+def _step(update: Mapping[str, Any]) -> str:
+    """Return a short text about a step of the agent."""
+    for node, written in update.items():
+        messages = written.get("messages", ()) if isinstance(written, Mapping) else ()
+        names = [call["name"] for one in messages if isinstance(one, AIMessage) for call in one.tool_calls]
+        if names:
+            return f"{node}: calls {', '.join(names)}"
+        return "waits for a person" if node == _INTERRUPT else node
+    return ""
+
+
+def _said(chunk: object) -> str | None:
+    """Return the progress text of a tool. Its numbers are dropped: they do not count the agent's steps."""
+    if not isinstance(chunk, dict) or chunk.get("type") != "progress":
+        return None
+    return f"{chunk['tool']}: {chunk['message']}" if chunk.get("message") else str(chunk["tool"])
+
+
+def _answer_in(messages: object) -> str:
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return text_of(last) if isinstance(last, BaseMessage) else ""

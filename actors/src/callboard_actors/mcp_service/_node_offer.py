@@ -1,0 +1,228 @@
+"""Serving a `ToolNode`: each tool of the node is a tool of the server, each call a supervised call of the node."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Final, Protocol, cast
+from uuid import uuid4
+
+from langchain_core.messages import ToolCall
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.runtime import Runtime
+from mcp import types
+from pydantic import BaseModel, RootModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from callboard import CallContext, CallsInterrupted, Drained, ToolCallWithContext, ToolNode, ToolRuntime
+from callboard_actors.mcp._tools import ServersTool
+from callboard_actors.mcp_service._callers import Caller
+from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed_with, result_of
+from callboard_actors.mcp_service._questions import FormQuestion, asked
+from callboard_actors.mcp_service._served import NeedsAnswers, Refusal, ServedCall, Tell
+from callboard_actors.mcp_service._typed_results import result_type
+
+# Detection of tools with a state per conversation: handlers of actors with a key that depends on the thread.
+
+
+class _Key(Protocol):
+    """Key function of an actor, attached by the node to the actor's tools."""
+
+    takes_context: bool
+
+    def of(self, call: object, context: Any) -> Hashable: ...
+
+
+_SOME, _OTHER = (CallContext(config={"configurable": {"thread_id": name}}) for name in ("some", "other"))
+_NO_KEY: Final = object()
+
+
+def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
+    """Return whether calls of a tool with these arguments reach different actors in different threads."""
+    key = cast("_Key | None", getattr(getattr(tool, "coroutine", None), "__callboard_key__", None))
+    if key is None or not key.takes_context:
+        return False
+    # Probes with two thread ids: different keys mean that the key depends on the thread.
+    call = {"name": tool.name, "args": arguments, "id": "probe"}
+    return _of(key, call, _SOME) != _of(key, call, _OTHER)
+
+
+def _of(key: _Key, call: object, context: CallContext) -> object:
+    """Return a key, or a constant if the key function fails: such a call reaches no actor."""
+    try:
+        return key.of(call, lambda: context)
+    except Exception:  # the user's code; the call itself will raise and report the same error
+        return _NO_KEY
+
+
+# Listing of tools for MCP clients: the schema for models, without injected arguments.
+
+
+_HINTS: Final = {
+    "readOnlyHint": "read_only_hint",
+    "destructiveHint": "destructive_hint",
+    "idempotentHint": "idempotent_hint",
+    "openWorldHint": "open_world_hint",
+}
+"""Annotations of the protocol that a tool may have in its metadata, with the field names of the SDK."""
+
+
+def listed(tool: BaseTool, output_schema: dict[str, Any] | None) -> types.Tool:
+    """Return the listing of a tool; `output_schema` only for tools that always return structured content."""
+    # `title` and the hints of the protocol (`readOnlyHint`, ...) come from the tool's `metadata`.
+    function = convert_to_openai_tool(tool)["function"]
+    metadata = tool.metadata or {}
+    hints = {field: metadata[word] for word, field in _HINTS.items() if isinstance(metadata.get(word), bool)}
+    title = metadata.get("title")
+    return types.Tool(
+        name=tool.name,
+        title=title if isinstance(title, str) else None,
+        description=function.get("description") or None,
+        input_schema={"type": "object", "properties": {}, **function.get("parameters", {})},
+        output_schema=output_schema,
+        annotations=types.ToolAnnotations(**hints) if hints else None,
+    )
+
+
+def check_servable(node: ToolNode) -> None:
+    """Raise ValueError for the first tool with an injected argument that only a graph or an agent can provide."""
+    for name, tool in node.tools_by_name.items():
+        for argument, what in _missing(node, tool):
+            raise ValueError(
+                f"the tool {name!r} cannot be served by itself: its argument {argument!r} is {what}, and no graph is "
+                "around it. Serve the agent that has it, or give the argument a default"
+            )
+
+
+def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
+    """Yield the injected arguments that a call without a graph would lack, each with a description."""
+    probe: ToolCall = {"name": tool.name, "args": {}, "id": "probe", "type": "tool_call"}
+    try:
+        injected: dict[str, Any] = node.inject_tool_args(probe, {})["args"]
+    except (KeyError, AttributeError) as error:
+        yield str(error.args[0]), "taken from the state of a graph"
+        return
+    except ValueError:
+        yield "store", "the store of a graph"
+        return
+    yield from (
+        (name, "the state of a graph") for name, value in injected.items() if not isinstance(value, ToolRuntime)
+    )
+    written = _fields(tool.tool_call_schema)
+    for name, field in _fields(tool.get_input_schema()).items():
+        if name not in written and name not in injected and field.is_required() and not _is_call_id(field):
+            yield name, "injected"
+
+
+def _fields(schema: object) -> Mapping[str, FieldInfo]:
+    """Return the fields of a pydantic model; empty for other schemas, which have no injected arguments."""
+    if not isinstance(schema, type) or not issubclass(schema, BaseModel) or issubclass(schema, RootModel):
+        return {}
+    return schema.model_fields
+
+
+def _is_call_id(field: FieldInfo) -> bool:
+    return any(one is InjectedToolCallId or isinstance(one, InjectedToolCallId) for one in field.metadata)
+
+
+class NodeOffer:
+    """Offer of the tools of a node.
+
+    Args:
+        node: node to serve.
+        name: name of the server.
+        promises_schemas: list output schemas. `False` for a user's node: its middleware may replace results.
+
+    Raises:
+        ValueError: if a tool needs an argument that only a graph provides.
+    """
+
+    def __init__(self, node: ToolNode, *, name: str, promises_schemas: bool) -> None:
+        check_servable(node)
+        self.name = name
+        self._node = node
+        self._results = {name: result_type(tool) for name, tool in node.tools_by_name.items()}
+        self._of_servers = {name for name, tool in node.tools_by_name.items() if isinstance(tool, ServersTool)}
+        self._promises_schemas = promises_schemas
+
+    def tools(self) -> list[types.Tool]:
+        """Return the tools that the node offers now."""
+        return [listed(tool, self._output_schema(tool.name)) for tool in self._node.offered_tools()]
+
+    def _output_schema(self, name: str) -> dict[str, Any] | None:
+        found = self._results[name]
+        return found.schema if found is not None and self._promises_schemas else None
+
+    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "ServedCall | None":
+        """Return a call of a tool that has not begun; `None` for an unknown tool."""
+        if name not in self._results:
+            return None
+        # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
+        if caller.thread_id is None and depends_on_thread(self._node.tools_by_name[name], arguments):
+            return Refusal(_NO_CONVERSATION.format(name))
+        call: ToolCall = {"name": name, "args": arguments, "id": caller.call_name or uuid4().hex, "type": "tool_call"}
+        told = partial(result_of, structured=self._results[name] is not None, of_server=name in self._of_servers)
+        return NodeCall(self._node, call, _place(caller), told)
+
+    def opened(self) -> AbstractAsyncContextManager[object]:
+        """Return the node as a context manager: its actors live inside the block."""
+        return self._node
+
+    async def drain(self, timeout: float) -> Drained:
+        """Drain the node; `timeout` is in seconds."""
+        return await self._node.drain(timeout)
+
+
+_NO_CONVERSATION: Final = (
+    "Not started: the tool {!r} keeps a state for each conversation, and nothing tells this client from others. "
+    "Use a client with a session (a version of MCP until 2025-11-25), or have the server give each client a token of "
+    "its own: mcp_app(token={{name: token, ...}}), or callboard mcp --token-env NAME=VARIABLE."
+)
+
+
+def _place(caller: Caller) -> RunnableConfig:
+    """Return the config of a call: the thread id of its client, and the call name for retries."""
+    # A client without an identity gets a random thread id per call, so that it finds no state of other clients.
+    place: dict[str, Any] = {"thread_id": caller.thread_id or uuid4().hex}
+    if caller.call_name is not None:
+        place["callboard_run"] = caller.call_name  # makes `idempotency_key()` independent of the thread
+    return {"configurable": place}
+
+
+class NodeCall:
+    """Call of one tool of a node."""
+
+    def __init__(
+        self, node: ToolNode, call: ToolCall, place: RunnableConfig, told: Callable[[object], types.CallToolResult]
+    ) -> None:
+        self._node = node
+        self._call = call
+        self._place = place
+        self._told = told
+        self._ledger: dict[str, Any] = {}
+        """Ledger of the node: results, answers and open questions, while the call waits for a person."""
+        self._questions: list[FormQuestion] = []
+
+    async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
+        """Run the call, or resume it with answers."""
+        # An empty state, for injected state arguments that have defaults.
+        given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self._call, state={})
+        runtime: Runtime[Any] = Runtime(stream_writer=tell)
+        try:
+            outcome = await self._node.ainvoke(
+                given, self._place, ledger=self._ledger, resume=answers or None, runtime=runtime
+            )
+        except CallsInterrupted as waiting:
+            self._questions = asked(waiting.interrupts)
+            return NeedsAnswers(self._questions)
+        except ValidationError as error:
+            if not answers:
+                return failed_with(error)
+            return NeedsAnswers(self._questions, str(error))  # an invalid answer: the question stays open
+        except ERRORS_OF_CALLS as error:
+            return failed_with(error)
+        return self._told(outcome)
+
+    async def forget(self) -> None:
+        """Do nothing: all state of the call is in this object."""

@@ -1,0 +1,278 @@
+"""Worker process, on the pool's side: its sockets and files, its calls, and its exit status."""
+
+import itertools
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import anyio
+
+from callboard_actors._engine._frames import (
+    BEGUN_COUNTER,
+    FrameReader,
+    GarbageError,
+    Kind,
+    frame,
+)
+from callboard_actors._engine._kernel import resident, shared_number
+from callboard_actors._engine._open_call import hand_on
+from callboard_actors._engine._socket_reader import incoming
+from callboard_actors.process._settings import PoolOptions
+
+_CHUNK = 64 * 1024
+
+
+class BrokenError(Exception):
+    """Raised if a worker cannot finish its call; `reason` is `None` if its exit status will tell."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class WorkerProxy:
+    """Worker process, on the pool's side.
+
+    Its sockets and files are closed when it has ended and no call uses them any more.
+
+    Args:
+        max_output: bytes kept of its output; the oldest are dropped.
+        is_trusted: trust the begun counter that the worker writes. Code in a confined worker could change the counter,
+            so there a call counts as begun from the first byte that was sent.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, max_output: int, *, is_trusted: bool = True) -> None:
+        self._is_trusted = is_trusted
+        self.number = next(self._numbers)
+        self.pid: int | None = None
+        """Process id; `None` before the start, and for a worker that was never started."""
+        self.exitcode: int | None = None
+        self.unforked: int | None = None
+        """`errno` of a failed start."""
+        self.asked_to_end = False
+        self.calls = 0
+        self.settled = anyio.Event()
+        """Set when the worker has started, or never will."""
+        self.ended = anyio.Event()
+        # While true, `close` is postponed until `release`: a call may still read from the files below.
+        self._in_use = False
+        self._closing = False
+        self._is_closed = False
+        # Last value read from the begun counter, for questions after the file was closed.
+        self._begun = 0
+        # Greatest call number of which at least one byte was sent.
+        self._last_sent = 0
+        self._kept = _Tail(max_output)
+        with ExitStack() as opened:  # close everything again if one of the files cannot be opened
+            self._sock, self._theirs = socket.socketpair()
+            opened.callback(self._theirs.close)
+            opened.callback(self._sock.close)
+            self._sock.setblocking(False)
+            self._incoming = incoming(self._sock)
+            self._output, self._their_output = os.pipe()
+            opened.callback(os.close, self._output)
+            opened.callback(os.close, self._their_output)
+            os.set_blocking(self._output, False)
+            self._speech, self._printing = _watch(self._sock), _watch(self._output)
+            # The begun counter is a file, not a message: it can be read after the worker has died.
+            self._begun_counter = shared_number(BEGUN_COUNTER.size)
+            opened.callback(os.close, self._begun_counter)
+            opened.pop_all()
+
+    def fds(self) -> list[int]:
+        """Return the file descriptors to pass to the worker at its start."""
+        return [self._theirs.fileno(), self._their_output, self._begun_counter]
+
+    def begin(self, pid: int | None) -> None:
+        """Record the start of the process, which has received its files."""
+        self.pid = pid
+        self._hand_over()
+        self.settled.set()
+
+    def _hand_over(self) -> None:
+        """Close our copies of the worker's ends."""
+        # Only after the worker has received them: macOS loses descriptors in transit that are open nowhere. They must
+        # be closed then, or the end of the worker would not be seen as end of file.
+        if self._theirs.fileno() >= 0:
+            self._theirs.close()
+            os.close(self._their_output)
+
+    def end(self, exitcode: int | None) -> None:
+        """Record the end of the process; `exitcode` is `None` if unknown."""
+        self.exitcode = exitcode
+        self._hand_over()
+        self.ended.set()
+        self.settled.set()
+        # A forked child of the worker may hold a copy of its socket. Without a shutdown, readers would wait for that
+        # child.
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def is_alive(self) -> bool:
+        """`True` if the process has started, has not ended, and was not asked to end."""
+        return self.pid is not None and not self.ended.is_set() and not self.asked_to_end
+
+    def is_silent(self) -> bool:
+        """Return whether nothing can be read from the socket: no unexpected bytes, and no end of file."""
+        return not self._speech.poll(0)
+
+    def is_worn(self, terms: PoolOptions) -> bool:
+        """Return whether the worker has to be replaced after its call."""
+        if terms.serves_once or (terms.max_calls is not None and self.calls >= terms.max_calls):
+            return True
+        return terms.max_resident is not None and self.pid is not None and resident(self.pid) > terms.max_resident
+
+    def has_begun(self, number: int) -> bool:
+        """Return whether this call has or may have begun; also after the worker has ended."""
+        return self.last_begun() == number
+
+    def last_begun(self) -> int:
+        """Return the number of the last call that has or may have begun; 0 for none."""
+        if not self._is_trusted:
+            return self._last_sent
+        if not self._is_closed:
+            data = os.pread(self._begun_counter, BEGUN_COUNTER.size, 0)
+            self._begun = int(BEGUN_COUNTER.unpack(data)[0]) if len(data) == BEGUN_COUNTER.size else 0
+        return self._begun
+
+    async def exchange(
+        self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None
+    ) -> tuple[Kind, bytes | bytearray]:
+        """Send a call, perhaps with an open file, and return its reply; pass its events to `deliver`.
+
+        Raise `BrokenError` if the worker ends or sends an invalid frame.
+        """
+        # Drops output that was printed between two calls, so that errors show only this call's.
+        self._take_output()
+        self._kept.clear()
+        self.calls += 1
+        reader = self.reader(max_result, number)
+        try:
+            await self.send(frame(Kind.CALL, number, body), number, file)
+            while True:
+                header, said = await reader.next()
+                if header.kind is not Kind.TOLD:
+                    break
+                hand_on(said, deliver)
+            # Bytes after the reply would be taken for the reply of the next call.
+            if reader.has_more:
+                raise GarbageError("something follows it")
+        except ConnectionError:
+            raise BrokenError from None  # the exit status tells why
+        except GarbageError as error:
+            raise BrokenError(f"its worker process sent what is no reply: {error}") from None
+        return header.kind, said
+
+    def reader(self, max_result: int, only: int | None = None) -> FrameReader:
+        """Return a reader of the worker's frames; `only` is the number of the only call to accept."""
+        return FrameReader(self._incoming, max_result, only)
+
+    async def send(self, data: bytes, number: int, file: int | None = None) -> None:
+        """Send a whole frame of this call, with an open file beside its first bytes; one sender at a time."""
+        view = memoryview(data)
+        while view:
+            try:
+                if file is None:
+                    view = view[self._sock.send(view) :]
+                else:
+                    view, file = view[socket.send_fds(self._sock, [view], [file]) :], None
+                # After each partial send: a cancellation in the wait below must find the call counted as sent.
+                self._last_sent = max(self._last_sent, number)
+            except BlockingIOError:
+                await anyio.wait_writable(self._sock)
+
+    async def collect_output(self) -> None:
+        """Read the worker's stdout and stderr until they are closed, so that it never blocks on a full pipe."""
+        while not self._is_closed:
+            await anyio.wait_readable(self._output)
+            if not self._take_output(reads=1):
+                return
+
+    def _take_output(self, *, reads: int = 16) -> bool:
+        """Read the output that is available, at most `reads` chunks; return `False` at its end."""
+        if self._is_closed:
+            return False
+        # Bounded: a worker that writes without pause must not hold the event loop.
+        for _ in range(reads):
+            if not self._printing.poll(0):
+                return True
+            data = os.read(self._output, _CHUNK)
+            if not data:
+                return False
+            self._kept.add(data)
+        return True
+
+    def output(self) -> str:
+        """Return the last part of the output since the current call began."""
+        self._take_output()
+        return self._kept.text()
+
+    def use(self) -> None:
+        """Mark the worker as used by a call, so that its files stay open."""
+        self._in_use = True
+
+    def release(self) -> None:
+        """Mark the worker as unused, and close its files if that was postponed."""
+        self._in_use = False
+        if self._closing:
+            self._close()
+
+    def close(self) -> None:
+        """Close the files now, or when the call that uses them has ended."""
+        self._closing = True
+        if not self._in_use:
+            self._close()
+
+    def abandon(self) -> None:
+        """Close the files at once, after the event loop was closed."""
+        self._hand_over()
+        self._close()
+
+    def _close(self) -> None:
+        if self._is_closed:
+            return
+        # Read for the last time: after the close, these descriptor numbers may belong to other files of this process.
+        self._take_output()
+        self.last_begun()
+        self._is_closed = True
+        self._incoming.close()
+        self._sock.close()
+        os.close(self._output)
+        os.close(self._begun_counter)
+
+
+def _watch(file: socket.socket | int) -> select.poll:
+    """Return a poll object for readability and end of file; unlike a read, it does not fail without data."""
+    watch = select.poll()
+    watch.register(file, select.POLLIN)
+    return watch
+
+
+class _Tail:
+    """Last `most` bytes of a stream; keeps up to one chunk more."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        while self._size - len(self._pieces[0]) >= self._most:
+            self._size -= len(self._pieces.popleft())
+
+    def clear(self) -> None:
+        self._pieces.clear()
+        self._size = 0
+
+    def text(self) -> str:
+        data = b"".join(self._pieces)
+        return data[len(data) - min(len(data), self._most) :].decode(errors="replace")

@@ -1,0 +1,314 @@
+"""Ray actor, on the engine's side: its start, its bodies and their events, and its end."""
+
+import itertools
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import anyio
+import ray
+import sniffio
+from anyio.lowlevel import current_token
+from anyio.to_thread import run_sync
+from ray.exceptions import RayError
+
+from callboard import ActorStartError
+from callboard.extend import Body, EngineError, dispatch_event, inject_context
+from callboard_actors._util._own_task import finish
+from callboard_actors.ray._codec import Reply, opened, packed
+from callboard_actors.ray._host import Hello, Host, Word, here
+from callboard_actors.ray._options import RayOptions
+from callboard_actors.ray._room import what_lacks
+
+# Object references of Ray, awaited on asyncio and trio; Ray itself supports asyncio only.
+
+
+class Bell:
+    """Wakes one task of this event loop whenever a watched reference is resolved."""
+
+    def __init__(self) -> None:
+        self._loop: Any = current_token().native_token
+        self._is_trio = sniffio.current_async_library() == "trio"
+        self._rung = anyio.Event()
+
+    def watch(self, ref: Any) -> Future[Any]:
+        """Watch a reference; return a future that is done when the bell rings for it."""
+        future: Future[Any] = ref.future()
+        future.add_done_callback(lambda _: self._post(self.ring))
+        return future
+
+    def ring(self) -> None:
+        """Wake the waiting task; call this in its event loop."""
+        self._rung.set()
+
+    def _post(self, fn: Callable[[], object]) -> None:
+        """Run a function in the event loop; called in Ray's threads, so it must not block."""
+        try:
+            if self._is_trio:
+                self._loop.run_sync_soon(fn)
+            else:
+                self._loop.call_soon_threadsafe(fn)
+        except RuntimeError:
+            pass  # the loop is closed, so no task waits
+
+    async def wait(self) -> None:
+        """Wait until the bell rings, or return at once if it has rung since the last wait."""
+        await self._rung.wait()
+        # Replaced after each wait. Callers check their futures afterwards, since one ring may stand for several.
+        self._rung = anyio.Event()
+
+
+async def value_of(ref: Any) -> Any:
+    """Wait for a reference and return its value; raise the error that Ray stored instead."""
+    bell = Bell()
+    future = bell.watch(ref)
+    await bell.wait()
+    return future.result()
+
+
+_QUIET = 0.02
+"""Seconds after which a running body is asked for its events. A shorter one sends them with its reply."""
+_AT_ONCE = 10_000
+"""Concurrent method calls of one Ray actor; each body may have several, for its events and its cancellation."""
+
+
+_LOOKS = 10
+"""Number of checks for room in the cluster within the patience."""
+_TO_LEAVE = 0.5
+"""Seconds for a Ray actor to end by itself. One whose body blocks the event loop is killed then."""
+
+
+class NoRoomError(Exception):
+    """Raised if the cluster lacks free resources; the text names them."""
+
+
+class _LostError(Exception):
+    """Raised if a Ray actor has ended before it answered."""
+
+
+class HostProxy:
+    """Ray actor of one engine in one event loop.
+
+    Args:
+        title: name of the engine or owner in errors.
+        terms: options of the engine.
+    """
+
+    def __init__(self, title: str, terms: RayOptions) -> None:
+        self._title = title
+        self._terms = terms
+        self._numbers = itertools.count(1)
+        # Why it has ended or is being ended; set once, and never cleared.
+        self._reason: str | None = None
+        # Bells of waiting calls, rung when the Ray actor is lost: Ray may never answer them.
+        self._bells: set[Bell] = set()
+        self._actor: Any = None
+        # Reference to a call that never returns: it fails when the Ray actor ends.
+        self._watch: Any = None
+        self._ending = 0
+        """Number of cancelled bodies that have not ended; their callers may have gone."""
+        self._when_free = list[Callable[[], object]]()
+        self._began = -math.inf
+        """Time of the event loop at which the start was requested."""
+        self.has_started = False
+        self.idle_since = math.inf
+        """Time of the event loop since which it is idle; infinite while it is not."""
+
+    async def start(self, patience: float | None = None) -> None:
+        """Let Ray start the Ray actor, and wait until it answers.
+
+        With `patience`, wait at most so many seconds for room in the cluster, then raise `NoRoomError`. Raise
+        `ActorStartError` if the Ray actor cannot be started, or has other versions than this process.
+        """
+        # Without Ray's retries: it cannot know whether a body may run twice.
+        make = ray.remote(Host).options(
+            max_restarts=0, max_task_retries=0, max_concurrency=_AT_ONCE, **self._terms.ray_options()
+        )
+        lacked = patience is not None and await run_sync(what_lacks, self._terms) is not None
+        self._began = anyio.current_time()
+        self._actor = await run_sync(make.remote)
+        try:
+            _check_versions(self._title, await self._hello(patience if lacked else None))
+            # Before any body: a Ray actor in use is always watched.
+            self._watch = self._actor.watch.remote()
+            self.has_started = True
+        except NoRoomError:
+            self.kill()
+            raise
+        except RayError as error:
+            raise ActorStartError(self._title, f"Ray cannot start its actor: {said(error)}") from error
+        except BaseException:
+            self.kill()
+            raise
+
+    async def _hello(self, patience: float | None) -> Hello:
+        """Wait until the Ray actor answers; raise `NoRoomError` if the cluster has no room for `patience` seconds."""
+        bell = Bell()
+        future = bell.watch(self._actor.hello.remote())
+        since = anyio.current_time()
+        while not future.done():
+            with anyio.move_on_after(math.inf if patience is None else patience / _LOOKS):
+                await bell.wait()
+            if patience is None or future.done():
+                continue
+            if (lacking := await run_sync(what_lacks, self._terms)) is None:
+                patience = None  # room was seen; whether this actor or another one took it is unknown
+            elif anyio.current_time() - since >= patience:
+                raise NoRoomError(lacking)
+        hello: Hello = future.result()
+        return hello
+
+    @property
+    def is_alive(self) -> bool:
+        """`True` as long as nothing is known to have ended it."""
+        return self._reason is None
+
+    @property
+    def is_expected(self) -> bool:
+        """`True` if it lives, or may still start within `start_timeout`."""
+        is_starting = anyio.current_time() - self._began < self._terms.start_timeout
+        return self.is_alive and (self.has_started or is_starting)
+
+    async def until_ended(self) -> str:
+        """Wait until it has ended, was killed, or cannot be reached; return the reason."""
+        try:
+            await value_of(self._watch)
+        except RayError as error:
+            self._lose(f"its Ray actor is lost: {said(error)}")
+        assert self._reason is not None, "it is watched until it ends"
+        return self._reason
+
+    def _lose(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        for bell in self._bells:
+            bell.ring()
+
+    async def run_body(self, body: Body, /) -> Any:
+        """Run a body in the Ray actor; see `callboard.Seat`."""
+        data = packed(body)
+        if self._reason is not None:
+            raise EngineError(body.title, body.call_id, self._reason, ended="unavailable")
+        number = next(self._numbers)
+        if body.on_begin is not None:
+            body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
+        ref = self._actor.run.remote(number, inject_context(), data, self._terms.max_result)
+        try:
+            reply, words = await self._reply(ref, number)
+        except (RayError, _LostError) as error:
+            # It may have begun, and may still run in a partitioned cluster, so the Ray actor is killed before the error
+            # is raised.
+            self.kill(f"its Ray actor is lost: {said(error)}")
+            raise EngineError(body.title, body.call_id, str(self._reason), ended="unknown") from error
+        except BaseException:
+            # Before the await, and so before `when_free` of the caller: the Ray actor must not look idle in between.
+            self._ending += 1
+            # In a task of its own: the body is ended even if this task is cancelled by force.
+            await finish(partial(self._end, ref, number, body), "callboard_actors.ray ending")
+            raise
+        for word in words:
+            dispatch_event(word)
+        return opened(reply, body)
+
+    async def _reply(self, ref: Any, number: int) -> tuple[Reply, list[Word]]:
+        bell = Bell()
+        self._bells.add(bell)
+        try:
+            reply = bell.watch(ref)
+            with anyio.move_on_after(_QUIET):
+                await bell.wait()
+            while not reply.done():
+                news = bell.watch(self._actor.words.remote(number))
+                # Awaited even if the reply arrives first, since it may carry the last events. The Ray actor answers it
+                # when the body ends.
+                await self._until_done(news, bell)
+                if news.exception() is not None:
+                    await self._until_done(reply, bell)  # raises the same error below
+                    break
+                for word in news.result():
+                    dispatch_event(word)
+            found: tuple[Reply, list[Word]] = reply.result()
+            return found
+        finally:
+            self._bells.discard(bell)
+
+    async def _until_done(self, future: Future[Any], bell: Bell) -> None:
+        """Wait until Ray has answered; raise `_LostError` if the Ray actor is lost, since Ray may never answer then."""
+        while not future.done():
+            if self._reason is not None:
+                raise _LostError(self._reason)
+            await bell.wait()
+
+    def when_free(self, fn: Callable[[], object]) -> None:
+        """Call a function when no cancelled body is ending here any more: now or later."""
+        self._when_free.append(fn)
+        self._tell_free()
+
+    def _tell_free(self) -> None:
+        if not self._ending:
+            told, self._when_free = self._when_free, []
+            for fn in told:
+                fn()
+
+    async def _end(self, ref: Any, number: int, body: Body) -> None:
+        """Cancel a body; if it does not end within its grace, end the Ray actor. Never raises."""
+        grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
+        has_ended = False
+        try:
+            with suppress(Exception), anyio.move_on_after(grace):  # for instance, Ray was disconnected
+                self._actor.cancel.remote(number)
+                await value_of(ref)
+                has_ended = True
+            if not has_ended:
+                await self.end(f"{body.title!r} had been cancelled there and did not end within its grace")
+        finally:
+            # On every path, or the Ray actor would never be offered to a call again.
+            self._ending -= 1
+            self._tell_free()
+
+    async def end(self, reason: str) -> None:
+        """End the Ray actor and wait until it has ended, also if the caller is cancelled."""
+        self._lose(reason)
+        if self._watch is None:
+            self.kill()
+        else:
+            await finish(self._leave, "callboard_actors.ray leaving")
+
+    async def _leave(self) -> None:
+        try:
+            # First ask it to exit: Ray reports an actor as killed before its process has ended, so its body could go
+            # on.
+            if ray.is_initialized():
+                with suppress(Exception):
+                    self._actor.leave.remote()
+            with anyio.move_on_after(_TO_LEAVE):
+                await self.until_ended()
+        finally:
+            self.kill()
+        # Bounded: of a node that cannot be reached, Ray may not report the end for minutes.
+        with anyio.move_on_after(self._terms.kill_timeout):
+            await self.until_ended()
+
+    def kill(self, reason: str = "it was ended") -> None:
+        """Kill the Ray actor at once, without restart."""
+        self._lose(reason)
+        if self._actor is not None and ray.is_initialized():
+            with suppress(Exception):  # an actor that is unknown to Ray has ended
+                ray.kill(self._actor, no_restart=True)
+
+
+def _check_versions(title: str, there: Hello) -> None:
+    for name in ("python", "callboard"):
+        own, other = getattr(here(), name), getattr(there, name)
+        if own != other:
+            raise ActorStartError(
+                title, f"the cluster has {name} {other}, and here it is {own}; both have to be the same", never=True
+            )
+
+
+def said(error: Exception) -> str:
+    """Return an error of Ray as one line of at most 400 characters; Ray's own texts have pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join([type(error).__name__ + ":", *lines])[:400]

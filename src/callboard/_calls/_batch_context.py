@@ -1,0 +1,51 @@
+"""Context of a batch: event loop, deadline, run and observers."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anyio import current_effective_deadline
+
+from callboard._calls._observers import Observers, current_observers, current_run, numbers
+from callboard._calls._progress import OnProgress
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import current_timed
+from callboard._loops._idle import is_put_off
+from callboard._loops._protocol import EventLoop
+from callboard._records._events import RunInfo
+from callboard._records._policies import ToolCallLike
+
+
+@dataclass(frozen=True, slots=True)
+class BatchContext:
+    """Context in which a batch starts, shared by all its calls."""
+
+    loop: EventLoop
+    now: float
+    until: float
+    """Deadline of the code around the batch, in the batch's loop time; that code cancels the calls by itself."""
+    observers: Observers
+    run: RunInfo | None
+    batch: int
+    describe: Callable[[str], str | None] = lambda _: None
+    """Returns the description of a tool by its name, for observers."""
+    shown: Callable[[ToolCallLike], ToolCallLike] = lambda call: call
+    """Returns the version of a call that observers may see."""
+    on_progress: OnProgress | None = None
+    """Called with the calls' progress, in the loop's thread."""
+
+
+def batch_context(on_progress: OnProgress | None = None) -> BatchContext:
+    """Return the context of a batch that starts in the calling task."""
+    loop = current_loop()
+    now = loop.now()
+    outer = current_timed.get()
+    until = current_effective_deadline()
+    # An idle deadline is no deadline for the calls: each report of activity moves it.
+    if is_put_off(until, loop):
+        until = math.inf
+    # The enclosing call may run in another loop with another clock: only the remaining seconds can be compared.
+    if outer is not None:
+        until = min(until, now + outer.until - outer.loop.now())
+    observers = current_observers()
+    return BatchContext(loop, now, until, observers, current_run.get(), next(numbers), on_progress=on_progress)

@@ -1,0 +1,390 @@
+"""Engine runner: runs an actor's code in a worker of an engine. Mailbox and supervisor stay in this process."""
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from anyio import Event
+
+from callboard._calls._call_context import BodyRaisedError, marked
+from callboard._loops._background import beside
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import Nursery, Scope, Spawned
+from callboard._records._policies import Body, Engine, Seat
+from callboard.actors._actor import Actor, Handler, Reply, Resources
+from callboard.actors._cell import Cell
+from callboard.actors._incarnation import Incarnation
+from callboard.actors._message import Message
+from callboard.actors._runner import Lifespan, OnLost
+from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, EngineError
+
+# Engine host: actors in a worker, supervised by another process. Engines run these functions there.
+
+
+_ANY_NUMBER = 1_000_000
+"""Limits that never apply: the supervising process has the mailbox, and counts poison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Picklable description of an actor."""
+
+    name: str
+    kind: type[Actor]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    key: Hashable
+
+    def made(self) -> Actor:
+        """Make the actor. It has no fatal errors here: the supervising process decides about them."""
+        actor = self.kind(*self.args, **self.kwargs)
+        object.__setattr__(actor, "key", self.key)
+        object.__setattr__(actor, "fatal", ())
+        return actor
+
+
+class _Owed:
+    """Deferred reply that the actor's code will send, from any thread."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._wakeup = current_loop().wakeup()
+        self._outcome: tuple[Any, BaseException | None] | None = None
+
+    def settle(self, value: Any, error: BaseException | None) -> bool:
+        """Set the outcome; return False if it was set before."""
+        if self._outcome is not None:
+            return False
+        self._outcome = value, error
+        self._wakeup.set()  # after the outcome: the waiter reads it at once
+        return True
+
+    async def outcome(self) -> Any:
+        """Wait for the reply; return its value or raise its error."""
+        await self._wakeup.wait()
+        assert self._outcome is not None
+        value, error = self._outcome
+        if error is not None:
+            raise error
+        return value
+
+
+class _HostedActor:
+    """Actor in this worker, with its incarnation and its deferred replies."""
+
+    def __init__(self, description: Description, lifespan: Lifespan, state: object) -> None:
+        self.cell = Cell(description.name, description.kind, size=_ANY_NUMBER, when_full="wait", poison=_ANY_NUMBER)
+        # No supervisor here starts the actor, so it accepts calls from the beginning.
+        self.cell.gone = None
+        self.owed: dict[str, _Owed] = {}
+        """Deferred replies, by ticket."""
+        self._failed: BaseException | None = None
+        self.end = "its task there was cancelled"
+        """Reason of its end, for errors; this value remains if the task was cancelled."""
+        self._started, self._over = current_loop().wakeup(), Event()
+        self.life = Incarnation(self.cell, description.made(), lifespan, self._on_start, state)
+        # No nursery owns this task: the body that starts the actor ends long before it.
+        self._task: Spawned = current_loop().spawn(self._live, lifespan.stop)
+
+    def _on_start(self, failed: BaseException | None) -> None:
+        self._failed = failed
+        self._started.set()
+
+    async def _live(self, scope: Scope) -> None:
+        with scope:
+            end = await self.life.run()
+            self.end = f"its code there ended: {end.error!r}" if end.error is not None else "its code there has ended"
+            self.cell.finish(self.end)  # no restart here: the supervisor starts a new worker
+        self._over.set()
+
+    async def has_started(self) -> None:
+        try:
+            await self._started.wait()
+        except BaseException:
+            # A cancelled start leaves nothing in the worker.
+            self.life.kill("its start was cancelled")
+            await self.has_ended()
+            raise
+        if self._failed is not None:
+            await self.has_ended()
+            raise self._failed
+
+    async def has_ended(self) -> None:
+        with current_loop().shield(float("inf")):
+            await self._task.wait()
+
+    async def ask(self, handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call a handler; raise `EngineError` if this actor has died, but not for an actor that the handler called."""
+        try:
+            with marked():
+                return await self.cell.ask(handler, args, kwargs)
+        except BodyRaisedError as raised:
+            error = raised.error
+            # A handler may raise the same error for another actor; only `has_broken` tells them apart.
+            if isinstance(error, ActorDiedError) and self.life.has_broken:
+                raise EngineError(error.tool, error.call_id, error.reason, ended="unknown") from error
+            raise
+
+    async def until_over(self) -> str:
+        await self._over.wait()
+        return self.end
+
+
+_hosted: dict[str, _HostedActor] = {}
+"""Actors in this worker, by the identity that their supervising process has chosen."""
+
+
+def _found(ident: str, title: str) -> _HostedActor:
+    try:
+        return _hosted[ident]
+    except KeyError:
+        raise ActorGoneError(title, None, "it does not live in this worker") from None
+
+
+async def start(ident: str, description: Description, lifespan: Lifespan, state: object) -> None:
+    """Make and start an actor, from a snapshot unless that is `None`.
+
+    Raises:
+        ActorStartError: if it does not start.
+    """
+    hosted = _hosted[ident] = _HostedActor(description, lifespan, state)
+    try:
+        await hosted.has_started()
+    except BaseException:
+        _hosted.pop(ident, None)  # `stop` may have removed it meanwhile; a KeyError would hide the real error
+        raise
+
+
+async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a handler, and return its result.
+
+    Raises:
+        EngineError: if the actor died of the call. A similar error of the handler itself arrives as `BodyRaisedError`.
+        BaseException: any other error of the handler.
+    """
+    hosted = _found(ident, name)
+    return await hosted.ask(hosted.cell.kind._handlers[name], args, kwargs)
+
+
+async def begin(ident: str, name: str, ticket: str, /, *args: Any, **kwargs: Any) -> None:
+    """Run a deferred handler; its reply is awaited with `reply(ticket)`. Raises the same errors as `call`."""
+    hosted = _found(ident, name)
+    owed = hosted.owed[ticket] = _Owed(f"{hosted.cell.kind.__name__}.{name}")
+    handler = hosted.cell.kind._handlers[name]
+
+    async def with_reply(actor: Actor, *args: Any, **kwargs: Any) -> None:
+        await handler.fn(actor, Reply(owed), *args, **kwargs)
+
+    try:
+        # Not deferred here: the cell would otherwise owe the reply, too, and the call would not end.
+        await hosted.ask(replace(handler, deferred=False, fn=with_reply), args, kwargs)
+    except BaseException:
+        del hosted.owed[ticket]
+        raise
+
+
+async def reply(ident: str, ticket: str) -> Any:
+    """Wait for a deferred reply."""
+    hosted = _found(ident, "reply")
+    with marked():
+        try:
+            return await hosted.owed[ticket].outcome()
+        finally:
+            del hosted.owed[ticket]
+
+
+async def snapshot(ident: str) -> object:
+    """Take the snapshot of an actor, for its supervisor."""
+    return await _found(ident, "snapshot").life.code.snapshot()
+
+
+async def until_ended(ident: str) -> str:
+    """Wait for the end of an actor; return the reason."""
+    return await _found(ident, "until_ended").until_over()
+
+
+async def stop(ident: str) -> None:
+    """Stop an actor, and return when it has ended; do nothing if it is not known."""
+    hosted = _hosted.pop(ident, None)
+    if hosted is not None:
+        hosted.life.end()
+        await hosted.has_ended()
+
+
+_FOR_THE_KILL = 0.1
+"""Part of the grace in seconds that is reserved for the engine to kill a body that did not end."""
+
+
+def grace_there(grace: float) -> float:
+    """Return the grace of a body on an engine in seconds, for the grace of its call in this process."""
+    return max(0.0, grace - _FOR_THE_KILL)
+
+
+class _SeatLostError(EngineError):
+    """Error: the worker of an actor has ended, or the actor in it."""
+
+    @classmethod
+    def like(cls, error: EngineError) -> "_SeatLostError":
+        """Copy an engine's error into this type, by which `is_lost` recognises the end of this actor's own worker."""
+        ended: Any = error.ended
+        return cls(error.tool, error.call_id, error.reason, ended=ended, recurs=error.recurs)
+
+
+class EngineRunner:
+    """Runner of one incarnation's code in a worker of its own.
+
+    Args:
+        engine: provides the worker.
+        actor: describes the actor that is made in the worker.
+        name: of the actor.
+        lifespan: time limits of the actor.
+        on_lost: called with the reason when the worker ends.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        actor: Actor,
+        name: str,
+        lifespan: Lifespan,
+        on_lost: OnLost,
+    ) -> None:
+        self._engine = engine
+        self._actor = actor
+        self._name = name
+        self._lifespan = lifespan
+        self._on_lost = on_lost
+        # Key of this incarnation in the worker's table of actors.
+        self._ident = uuid4().hex
+        self._seat: Seat | None = None
+        self._deferred: Nursery | None = None
+        # Either flag keeps `on_lost` from being called: the end is reported once, and not at all during `stop`.
+        self._is_lost = self._is_stopping = False
+        # Calls in the worker. Each learns more about its end than the watchers, so they are heard first.
+        self._asked = 0
+        self._ended: str | None = None
+        """Reason why the worker, or the actor in it, has ended; `None` while both run."""
+
+    async def start(self, resources: Resources, snapshot: object) -> None:
+        # The order is the reverse of closing: watchers and deferred replies end before the worker is released.
+        await resources.enter(self._engine)
+        self._seat = await resources.enter(self._engine.seat(self._name))
+        self._deferred = await resources.enter(current_loop().nursery())
+        await resources.enter(beside(self._watch))
+        actor = self._actor
+        try:
+            description = Description(self._name, type(actor), *actor._made_with, key=actor.key)
+            await self._run(start, "start", description, self._lifespan, snapshot)
+        except TypeError as error:
+            # Arguments that cannot be pickled will fail next time, too.
+            raise ActorStartError(self._name, f"{error}", never=True) from error
+        # Not earlier: the worker knows the actor only after `start`.
+        await resources.enter(beside(self._watch_life))
+
+    async def _watch(self) -> None:
+        """Wait for the end of the worker, and note its reason."""
+        assert self._seat is not None
+        self._note_end(await self._seat.until_ended())
+
+    async def _watch_life(self) -> None:
+        """Wait for the actor in the worker to end: for example, its thread did not stop after a cancelled call."""
+        body = Body(fn=until_ended, args=(self._ident,), title=self._name, grace=_FOR_THE_KILL)
+        with suppress(EngineError):  # the end of the worker is noted by `_watch`
+            self._note_end(await self._sent(body))
+
+    def _note_end(self, reason: str) -> None:
+        self._ended = self._ended or reason
+        self._lose_if_quiet()
+
+    def _lose_if_quiet(self) -> None:
+        """Report the loss, unless a call is in progress: its own error is more precise, and is reported instead."""
+        if self._ended is not None and not (self._asked or self._is_lost or self._is_stopping):
+            self._is_lost = True
+            self._on_lost(EngineError(self._name, None, self._ended, ended="unknown"))
+
+    def _run(self, fn: Callable[..., Awaitable[Any]], what: str, *args: object) -> Awaitable[Any]:
+        title = f"{self._actor.__class__.__name__}.{what}"
+        return self._run_body(Body(fn=fn, args=(self._ident, *args), title=title, grace=self._lifespan.stop))
+
+    async def _run_body(self, body: Body) -> Any:
+        try:
+            return await self._sent(body)
+        except BodyRaisedError as raised:
+            raise raised.error from raised.error.__cause__
+        except EngineError as error:
+            # The body has ended and only its result was lost in transport: the worker and the actor are intact.
+            if error.ended == "finished":
+                raise
+            self._is_lost = True  # the failed call reports the loss: see `is_lost`
+            raise _SeatLostError.like(error) from error
+
+    def _sent(self, body: Body) -> Awaitable[Any]:
+        assert self._seat is not None
+        return self._seat.run_body(replace(body, subject=type(self._actor)))
+
+    def handle(self, message: Message) -> Awaitable[object]:
+        return self._begun(message) if message.handler.deferred else self._ask(message, call)
+
+    async def _ask(self, message: Message, fn: Callable[..., Awaitable[Any]], *more: str) -> Any:
+        body = Body(
+            fn=fn,
+            args=(self._ident, message.handler.name, *more, *message.args),
+            kwargs=message.kwargs,
+            title=message.title,
+            call_id=message.call_id,
+            grace=grace_there(message.grace),
+        )
+        self._asked += 1
+        try:
+            return await self._run_body(body)
+        finally:
+            # Also after a cancellation: the worker may have ended in the meantime.
+            self._asked -= 1
+            self._lose_if_quiet()
+
+    async def _begun(self, message: Message) -> None:
+        """Run a deferred handler; wait for its reply in a separate task, so that the mailbox moves on."""
+        assert self._deferred is not None
+        ticket = uuid4().hex
+        # Cancelled here, the handler has not returned, and the worker drops the ticket.
+        await self._ask(message, begin, ticket)
+        self._deferred.start(partial(self._reply, message, ticket), message.grace)
+
+    async def _reply(self, message: Message, ticket: str, scope: Scope) -> None:
+        """Wait for a deferred reply from the worker, and settle its message."""
+        body = Body(fn=reply, args=(self._ident, ticket), title=message.title, call_id=message.call_id)
+        with scope:
+            try:
+                value = await self._sent(body)
+            except BodyRaisedError as raised:
+                message.settle(None, raised.error)
+            except Exception as error:
+                if isinstance(error, EngineError) and error.ended != "finished":
+                    self._note_end(error.reason)  # the end of the incarnation settles all owed replies
+                else:
+                    message.settle(None, error)
+            else:
+                message.settle(value, None)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, _SeatLostError)
+
+    def never_began(self, error: BaseException) -> bool:
+        return isinstance(error, _SeatLostError) and error.ended == "unavailable"
+
+    async def snapshot(self) -> object:
+        return await self._run(snapshot, "snapshot")
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        if self._deferred is not None:
+            # Before `stop`: these tasks wait in the worker for replies that may never be sent.
+            self._deferred.cancel()
+        if not self._is_lost:
+            await self._run(stop, "stop")
+
+    def close(self) -> None:
+        """Do nothing: the worker is released with the resources."""

@@ -1,0 +1,471 @@
+"""Incarnation of an actor: the task that runs it from `start` to `stop`."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from anyio import sleep_forever
+from anyio.lowlevel import checkpoint
+
+from callboard._loops._context import InContext
+from callboard._loops._current import current_loop
+from callboard._loops._protocol import Nursery, Scope, Wakeup
+from callboard._loops._watchdog import Holder, marks
+from callboard.actors._actor import CONTROL, Actor, Resources, keeps_snapshots, living
+from callboard.actors._cell import Cell
+from callboard.actors._mailbox import is_awaited_here
+from callboard.actors._message import Message, current_message
+from callboard.actors._runner import (
+    ActorRunner,
+    End,
+    Keep,
+    Lifespan,
+    LocalRunner,
+    OnLost,
+    OnStart,
+    bare,
+    death_of,
+    snapshot_or_none,
+    start_failed,
+)
+from callboard.exceptions import ActorDiedError, ActorStartError, CallCancelledError
+
+_log = logging.getLogger("callboard")
+
+_TURNS = 32
+"""Number of messages handled before the task yields: a handler that waits for nothing would block the event loop."""
+
+Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
+"""Handler name and arguments. Kept apart from the message, which drops its arguments when its reply is sent."""
+
+
+class Incarnation:
+    """Incarnation of an actor, in a task of its own. All methods run in its loop's thread, except `wake`.
+
+    Three cancel scopes are nested. The outer scope has the deadlines of `start` and `stop`. The middle scope surrounds
+    the handlers, so that they can be cancelled and `stop` still runs. A shield around `stop` would not do: it would be
+    entered inside the context managers that `start` has entered, and left after them. The inner scope surrounds one
+    handler.
+
+    Args:
+        cell: the actor's cell, which outlives this incarnation.
+        actor: an object made for this incarnation.
+        lifespan: limits in seconds and calls.
+        on_start: called once, with the result of the start.
+        snapshot: the state to restore; `None` for none.
+        keep: saves the state after each call, before the caller is answered; `None` to save it at the end only.
+        code: makes the runner of the actor's code from a callback that reports its loss; by default it runs here.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        actor: Actor,
+        lifespan: Lifespan,
+        on_start: OnStart,
+        snapshot: object,
+        *,
+        keep: Keep | None = None,
+        code: Callable[[OnLost], ActorRunner] | None = None,
+    ) -> None:
+        self.loop = current_loop()
+        self.actor = actor
+        self._cell = cell
+        self._lifespan = lifespan
+        self._on_start: OnStart | None = on_start
+        self._snapshot = snapshot
+        self._keep = keep
+        # Entered by `run()`. Its deadline is moved by the phase: `start`, then none, then `stop`.
+        self._outer = self.loop.scope(math.inf, lifespan.stop)
+        # Set from the end of `start` to the last handler. `end()` and `kill()` cancel the outer scope if it is None.
+        self._work: Scope | None = None
+        self._nursery: Nursery | None = None
+        # Replaced under the cell's lock, in the same block that finds the mailbox empty. Senders put messages under
+        # that lock and call `wake()` after it, so no message is missed.
+        self._wakeup: Wakeup = self.loop.wakeup()
+        self.code: ActorRunner = LocalRunner(actor, cell.name, self._break) if code is None else code(self._break)
+        # Not hurried (`ActorUnit.rest`): running handlers have unlimited time to end.
+        self._is_ending = self._is_hurried = False
+        self._killed: str | None = None
+        # The first cause wins: errors that follow from it must not replace it.
+        self._crash: BaseException | None = None
+        self._culprit: tuple[str | None, bool] = (None, False)
+        # `_ends_by`: loop time by which an actor that lost its key must have ended.
+        self._calls, self._ends_by = 0, math.inf
+        self._retires_at = math.inf if lifespan.max_age is None else self.loop.now() + lifespan.max_age
+        self._may_retire = (lifespan.max_age, lifespan.max_calls) != (None, None)
+        # Due: only messages that a running handler awaits may begin. Retired: due, and nothing runs or is owed.
+        self._is_due = self._is_retired = False
+
+    def wake(self) -> None:
+        """Wake the task to look into the mailbox. Any thread may call this."""
+        self._wakeup.set()
+
+    def begin_urgent(self) -> None:
+        """Start the messages that bypass the queue; while the actor ends, only if its own handlers await them."""
+        while self._nursery is not None and not self._is_broken():
+            # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
+            # nursery is still open.
+            with self._cell.lock:
+                message = self._cell.next_urgent(only_awaited_here=self._is_ending)
+            if message is None:
+                return
+            self._nursery.start(partial(self._run_beside, message), message.grace)
+
+    @property
+    def takes_no_more(self) -> bool:
+        return self._is_ending or self._is_due
+
+    @property
+    def has_broken(self) -> bool:
+        """Return whether the actor has crashed or was killed."""
+        return self._crash is not None or self._killed is not None
+
+    def _is_over(self) -> bool:
+        """Return whether the mailbox loop may end. Without hurry it goes on while a message of the mailbox runs."""
+        return self._is_ending and (self._is_hurried or not self._cell.mailbox.running)
+
+    def _is_broken(self) -> bool:
+        """Return whether no handler may begin any more, not even one that another handler awaits."""
+        return self._crash is not None or self._work is None or self._work.cancel_called
+
+    def end(self, *, hurry: bool = True) -> None:
+        """Stop after the running handlers; in a hurry, cancel them after `lifespan.stop` seconds."""
+        if not self._is_ending or (hurry and not self._is_hurried):
+            self._is_ending, self._is_hurried = True, hurry
+            if hurry:
+                # Before the first handler this bounds `start`: an actor that is stopped while it starts need not start.
+                (self._work or self._outer).move(self.loop.now() + self._lifespan.stop)
+            self.wake()
+
+    def kill(self, reason: str, within: float = math.inf) -> None:
+        """Cancel all handlers, and `stop` after `within` seconds; the results of running calls are unknown."""
+        self._killed = self._killed or reason
+        self._is_ending = True
+        if within < math.inf:
+            # While handlers run, the outer scope stays open until `_ends_by`, so that `stop` can run, and then cuts it
+            # off. In `start` and `stop` the outer scope is cancelled now, and its grace is the time for clean-up.
+            self._ends_by = self.loop.now() + within
+            until, grace = (math.inf, within) if self._work is None else (self._ends_by, 0.0)
+            self._outer.move(until, grace=grace)
+        (self._work or self._outer).cancel()
+        if self._nursery is not None:
+            # On asyncio, the scope cancels the nursery only after the handler in the actor's own task has cleaned up.
+            self._nursery.cancel()
+
+    async def run(self) -> End:
+        """Start, handle messages and stop; return how it ended. Never raises."""
+        living.set(self.actor)
+        started, error = False, None
+        try:
+            # The outer scope surrounds the resources: leaving what `start` has entered is bounded by its deadline, too.
+            with self._outer:
+                async with Resources() as resources:
+                    if self._killed is None:
+                        # A kill between the spawn of the task and its first step must not start the actor.
+                        await self._start(resources)
+                        started = True
+                        await self._serve()
+                        await self._stop()
+        except BaseException as exc:
+            error = bare(exc)
+        # Only now: `stop` and the resources may still need the thread or the worker.
+        self.code.close()
+        return self._end_of_service(error) if started else self._failed_start(error)
+
+    async def _start(self, resources: Resources) -> None:
+        """Start the actor's code within `start_timeout`."""
+        self._outer.move(self.loop.now() + self._lifespan.start)
+        await self.code.start(resources, self._snapshot)
+        self._outer.move(math.inf)
+        # From here on the field holds the final state; the old one must not be saved as the final one.
+        self._snapshot = None
+
+    async def _serve(self) -> None:
+        """Handle messages until the end. Store errors in `_crash` and raise none, because `stop` must still run."""
+        try:
+            # Two graces: on asyncio, the handlers in the nursery are cancelled only after the handler in the actor's
+            # own task has cleaned up.
+            self._work = self.loop.scope(math.inf, 2 * self._lifespan.stop)
+            with self._work:
+                if self._killed is not None:
+                    self._work.cancel()  # killed during `start`, which completed all the same
+                # From here on, senders in any thread wake this incarnation. Earlier messages wait in the mailbox.
+                with self._cell.lock:
+                    self._cell.life = self
+                # Before the first handler, so that observers see the start before its calls.
+                self._tell_start(None)
+                await self._take_messages()
+        except BaseException as exc:
+            self._crash = self._crash or bare(exc)
+        if self._work is not None and self._work.cancel_called and self._killed is None and self._crash is None:
+            late = "handlers of the actor %r did not end within %g s, and were cancelled"
+            _log.warning(late, self._cell.name, self._lifespan.stop)
+        # No handler may begin after this line: `_is_broken()` is true from now on.
+        self._is_ending, self._work = True, None
+        # This deadline covers the snapshot, `stop` and the resources.
+        self._outer.move(min(self.loop.now() + self._lifespan.stop, self._ends_by))
+        # After a crash the state cannot be trusted. Taken before `stop`, which may close what `snapshot` reads.
+        if self._crash is None and self._killed is None and keeps_snapshots(type(self.actor)):
+            self._snapshot = await snapshot_or_none(self._cell.name, self.code.snapshot)
+
+    async def _stop(self) -> None:
+        """Answer the calls that did not finish, and run the actor's `stop`."""
+        # All handlers have ended, so callers are answered now and need not wait for `stop`. If a stranger has cancelled
+        # the task, the reason is known only after the resources are closed; `_end_of_service` answers then.
+        if not self._is_cancelled():
+            self._cell.die(self._why())
+        try:
+            await self.code.stop()
+        except Exception as error:
+            _log.warning("stopping the actor %r failed: %s", self._cell.name, type(error).__qualname__)
+
+    async def _take_messages(self) -> None:
+        """Handle messages until the end, in a nursery if handlers may run side by side."""
+        handlers = self._cell.kind._handlers.values()
+        # Only these handlers run outside the actor's own task and need a nursery.
+        if not any(one.group is not None or one.reentrant for one in handlers):
+            return await self._take_turns()
+        async with self.loop.nursery() as self._nursery:
+            self.begin_urgent()  # messages that came before the nursery was open
+            try:
+                await self._take_turns()
+            finally:
+                self._is_ending = True  # a message that no running handler awaits might find the nursery closed
+        return None
+
+    async def _take_turns(self) -> None:
+        """Take messages from the mailbox in order until the actor ends; raise the error of a crash."""
+        cell, turns = self._cell, 0
+        while self._crash is None and not self._is_over():
+            with cell.lock:
+                message = cell.next(only_awaited_here=self._is_ending or (self._may_retire and self._retires()))
+                wakeup = self._wakeup
+                if message is None:
+                    wakeup = self._wakeup = self.loop.wakeup()
+            # No message was taken in this case: nothing runs here that could await one.
+            if self._is_retired:
+                self._is_ending = True
+            elif message is None:
+                turns = 0
+                # The callback may make this keyed actor leave, to free its place for a waiting key.
+                cell.rest()
+                await self._wait(wakeup)
+            else:
+                self._calls += 1
+                await self._begin(message)
+            turns += 1
+            if turns == _TURNS:
+                turns = 0
+                # A busy actor never becomes idle: without this, waiting keys would never get its place.
+                cell.rest()
+                await checkpoint()
+        if self._crash is not None:
+            raise self._crash
+
+    async def _begin(self, message: Message) -> None:
+        """Handle a message here, or start it in the nursery if its handler has a group."""
+        if message.handler.group is None:
+            await self._handle(message)
+        else:
+            assert self._nursery is not None
+            self._nursery.start(partial(self._run_beside, message), message.grace)
+
+    async def _wait(self, wakeup: Wakeup) -> None:
+        """Wait for a message, a request to end, or `max_age`."""
+        # After `max_age` a scope with this deadline would end at once, and the task would never wait.
+        if self._retires_at == math.inf or self._is_due:
+            await wakeup.wait()
+        else:
+            with self.loop.scope(self._retires_at, self._lifespan.stop):
+                await wakeup.wait()
+
+    def _retires(self) -> bool:
+        """Return whether `max_age` or `max_calls` is reached. Call it under the cell's lock."""
+        limit = self._lifespan.max_calls
+        self._is_due = (limit is not None and self._calls >= limit) or self.loop.now() >= self._retires_at
+        self._is_retired = self._is_due and not self._cell.mailbox.running and not self._cell.owed
+        return self._is_due
+
+    async def _run_beside(self, message: Message, scope: Scope) -> None:
+        """Handle a message in a task of the nursery."""
+        with scope:
+            if self._is_broken():
+                return  # its state is still "taken only", so `Cell.die` puts it back for the next incarnation
+            await self._handle(message)
+            if self._crash is not None and self._work is not None:
+                self._work.cancel()  # cancelling the nursery does not cancel the handler in its owner's task
+        self.wake()
+
+    async def _handle(self, message: Message) -> None:
+        """Run the handler of a message in its caller's context, and settle the message."""
+        # Read before the handler runs: the message drops its arguments when its reply is sent.
+        call = message.named
+        scope = self.loop.scope(math.inf, message.grace)
+        # Sets `message.scope` under the lock. From then on a cancelled caller cancels the handler.
+        if not self._cell.may_begin(message, scope):
+            return
+        try:
+            value = await InContext(self.loop, message.context, partial(self._body, message, scope))
+        except BaseException as exc:
+            if self.loop.cancelled_itself(exc):
+                # The handler raised a cancellation that nobody asked for. This ends its call, not the actor.
+                error = CallCancelledError(message.title, message.call_id)
+                self._cell.handled(message, None, await self._kept(message, error))
+            elif isinstance(exc, self.loop.cancelled_class):
+                # The actor's task or nursery is cancelled; only its own scope may swallow that.
+                self._end_with_actor(message)
+                raise
+            # The worker was gone before the handler began: the next incarnation may run the message safely.
+            elif self.code.never_began(exc) and self._cell.put_back(message):
+                self._break(exc)
+            elif self._is_broken_by(exc, message) or message.ends_actor(scope):
+                self._break_by(message, call, exc)
+            else:
+                self._cell.handled(message, None, await self._kept(message, exc))
+        else:
+            if message.ends_actor(scope):
+                self._break_by(message, call, CallCancelledError(message.title, message.call_id))
+            else:
+                # The caller is answered only after its state was saved, so a killed process loses no answered call.
+                failed = None if self._keep is None else await self._kept(message)
+                self._cell.handled(message, value, failed)
+
+    async def _kept(self, message: Message, error: BaseException | None = None) -> BaseException | None:
+        """Save the state after a call, failed or not; return the error for its caller, if any."""
+        if self._keep is None or message.handler.group == CONTROL or (error is not None and self._crash is not None):
+            return error
+        if (failed := await self._keep(self.code.snapshot, message.call_id)) is not None:
+            self._break(failed)  # the next incarnation starts from the last state that was saved
+        return error or failed
+
+    def _dies_at(self, message: Message, point: str) -> bool:
+        """Kill the actor if the test hook says so; return whether it did."""
+        fault = self._cell.fault
+        if fault is None or not fault(message, point):
+            return False
+        self.kill("it was killed by a test")
+        return True
+
+    def _is_broken_by(self, error: BaseException, message: Message) -> bool:
+        """Return whether a handler's error crashes the actor, instead of going to the caller only."""
+        if message.passes is not None and message.passes(error):
+            return False
+        if self.code.is_lost(error):
+            return True
+        return isinstance(bare(error), self.actor.fatal) or not isinstance(error, Exception)
+
+    def _end_with_actor(self, message: Message) -> None:
+        """Answer a call whose handler was cancelled because the actor ends, as soon as the result is known.
+
+        If the actor itself awaits the call, answer at once: it could not end before it had the answer.
+        """
+        if self._is_broken() or message.cancel_asked or is_awaited_here(message):
+            self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
+
+    async def _body(self, message: Message, scope: Scope) -> object:
+        """Run a handler in its scope. Runs in the caller's context, see `InContext`."""
+        current_message.set(message)
+        living.set(self.actor)
+        if message.on_begin is not None:
+            message.on_begin()
+        with scope:
+            # The caller may have given up in another thread after `may_begin`, before this scope was entered.
+            if message.cancel_asked:
+                scope.cancel()
+            if self._dies_at(message, "begun"):
+                await sleep_forever()
+            # Deadlock detection needs it: the handler may not await the calls of tasks that it has started.
+            message.task = None if message.handler.is_sync else self.loop.task()
+            value = await self.code.handle(message)
+            if self._dies_at(message, "done"):
+                await sleep_forever()
+            return value
+        if message.fate is not None:
+            raise message.fate
+        return None  # cancelled by its caller, which does not use a result
+
+    def _break_by(self, message: Message, call: Call, error: BaseException) -> None:
+        """Crash the actor with a handler's error. The call counts as poison unless its caller had cancelled it."""
+        if not message.cancel_asked:
+            self._culprit = self._cell.poison.has_ended(*call)
+        died = ActorDiedError(message.title, message.call_id, death_of(self._cell.name, error))
+        died.__cause__ = error
+        # The caller gets this error with its cause; `die()` would give it the general reason of the crash.
+        self._cell.handled(message, None, died)
+        self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        """Crash the actor: cancel its parallel handlers, and end the mailbox loop."""
+        self._crash = self._crash or error
+        if self._nursery is not None:
+            self._nursery.cancel()
+        self.wake()
+
+    def _why(self) -> str:
+        """Return the reason of the end, for callers."""
+        name = self._cell.name
+        if self._killed is not None:
+            return f"{name} was ended: {self._killed}"
+        return f"{name} was stopped" if self._crash is None else death_of(name, self._crash)
+
+    def _failed_start(self, error: BaseException | None) -> End:
+        """Report a failed start, and return the end."""
+        name = self._cell.name
+        # KeyboardInterrupt and SystemExit reach the owner unchanged.
+        if error is not None and not isinstance(error, (Exception, self.loop.cancelled_class)):
+            self._tell_start(error)
+            return End("not_started", error)
+        if isinstance(error, ActorStartError):
+            failed = error
+        elif error is not None:
+            failed = start_failed(name, error)
+        else:
+            # No error, and not started: the outer scope has swallowed its own cancellation.
+            late = f"`start` took longer than {self._lifespan.start:g} s, and was cancelled"
+            failed = ActorStartError(name, self._killed or late)
+        self._tell_start(failed)
+        return End("never_starts" if failed.never else "not_started", failed)
+
+    def _end_of_service(self, error: BaseException | None) -> End:
+        """Answer the remaining calls, and return the end of an actor that had started."""
+        name = self._cell.name
+        # `stop` was cut off, perhaps before `_stop` answered the running calls; `die()` may be called twice.
+        if error is None and self._outer.cancel_called:
+            _log.warning("the actor %r %s", name, self._lifespan.cut_short(self._killed))
+            self._cell.die(self._why())
+        elif error is not None:
+            if not self._is_cancelled():
+                _log.warning("closing what the actor %r has entered failed: %s", name, type(error).__qualname__)
+            # A task group that `start` has entered cancels this task first, and raises the reason when it is left.
+            self._crash = error if self._is_cancelled() else self._crash or error
+        if self._is_cancelled():
+            self._crash = RuntimeError(f"the task of {name} was cancelled, perhaps by a scope that `start` has entered")
+        self._cell.die(self._why())
+        if self._killed is not None:
+            return End("crashed", ActorDiedError(name, None, self._why()))
+        if self._crash is not None:
+            return End("crashed", self._crash, *self._culprit)
+        return End("replaced" if self._is_retired else "stopped", snapshot=self._snapshot)
+
+    def _is_cancelled(self) -> bool:
+        """Return whether foreign code has cancelled the actor's task, such as a scope that `start` has entered."""
+        return isinstance(self._crash, self.loop.cancelled_class)
+
+    def _tell_start(self, failed: BaseException | None) -> None:
+        """Report the result of the start, once."""
+        # Cleared: otherwise the closure of the starter would live as long as the incarnation.
+        on_start, self._on_start = self._on_start, None
+        if on_start is not None:
+            on_start(failed)
+
+
+def _of_handler(variables: Mapping[str, Any]) -> Holder:
+    # The watchdog reads this local variable from frames of `Incarnation._body`: the two names must agree.
+    message = variables["message"]
+    return Holder(message.handler.title, f"the handler {message.handler.title}")
+
+
+marks[Incarnation._body.__code__] = _of_handler

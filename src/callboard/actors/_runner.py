@@ -1,0 +1,325 @@
+"""Local runner: runs an actor's async code in its task, and its sync code in one thread of its own."""
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol, TypeVar, cast
+
+from callboard._calls._attempt import fenced_by
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import DEFAULT_GRACE, cap_grace
+from callboard._loops._own_thread import OwnThread
+from callboard._loops._threads import run_in_thread
+from callboard._records._fleets import KeyMovedError, Ownership
+from callboard.actors._actor import Actor, Reply, Resources
+from callboard.actors._message import Message
+from callboard.exceptions import ActorStartError, EngineError
+
+# Ends of incarnations: kinds, time limits, and the final snapshot.
+
+
+How = Literal["stopped", "replaced", "crashed", "not_started", "never_starts"]
+"""`stopped`: on request. `replaced`: after `max_age` or `max_calls`. `never_starts`: trying again would not help."""
+
+_NEVER = (FileNotFoundError, NotADirectoryError, PermissionError, ImportError)
+"""Errors of `start` that another attempt would raise again: a missing program, module or permission."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End of one incarnation."""
+
+    how: How
+    error: BaseException | None = None
+    culprit: str | None = None
+    """Identity of the call that crashed it, if known."""
+    is_refused: bool = False
+    """Flag: this call is refused from now on, so it cannot crash the actor again."""
+    snapshot: object = None
+    """Final state, if it ended in order and keeps snapshots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifespan:
+    """Time limits of an incarnation, in seconds, and the number of calls after which it is replaced."""
+
+    start: float = 30.0
+    stop: float = 10.0
+    max_age: float | None = None
+    """Age in seconds at which an idle actor is replaced."""
+    max_calls: int | None = None
+
+    def cut_short(self, killed: str | None) -> str:
+        """Return why an actor was cancelled before it had stopped: because it was killed, or took too long."""
+        if killed is None:
+            return f"did not stop within {self.stop:g} s, and was cancelled"
+        return f"was cancelled before it had stopped: {killed}"
+
+
+OnStart = Callable[[BaseException | None], None]
+"""Callback with the result of a start: `None`, an `ActorStartError`, or a `KeyboardInterrupt` and the like."""
+
+
+Taken = Callable[[], Awaitable[object]]
+"""Function that takes the snapshot of an actor."""
+
+Keep = Callable[[Taken, str | None], Awaitable[Exception | None]]
+"""Function that saves the state after a call with an optional id.
+
+Returns an error if the call must fail because its state was not saved.
+"""
+
+_log = logging.getLogger("callboard")
+
+
+def traced() -> bool:
+    """Return whether tracebacks, which show the texts of errors, are logged: at the level DEBUG only."""
+    return _log.isEnabledFor(logging.DEBUG)
+
+
+async def snapshot_or_none(name: str, taken: Taken) -> object:
+    """Return the snapshot of an actor, or `None` if it fails. A failure is logged, and calls keep their results."""
+    try:
+        return await taken()
+    except Exception as error:
+        kind = type(error).__qualname__
+        _log.error("the state of the actor %r could not be had for its snapshot: %s", name, kind, exc_info=traced())
+        return None
+
+
+async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
+    """Restore an actor from its snapshot.
+
+    Raises:
+        ActorStartError: if `restore` fails.
+    """
+    try:
+        await restore()
+    except Exception as error:
+        what = f"`restore` failed with the snapshot that is kept: {error!r}; have it take what earlier versions saved"
+        raise ActorStartError(name, what) from error
+
+
+def start_failed(name: str, error: BaseException) -> ActorStartError:
+    """Return the error for an actor that failed to start."""
+    failed = ActorStartError(name, repr(error), never=isinstance(error, _NEVER))
+    failed.__cause__ = error
+    return failed
+
+
+def death_of(name: str, error: BaseException) -> str:
+    """Return the reason of a crash, for errors."""
+    if not isinstance(error, EngineError):
+        return f"{name} died of {error!r}"
+    # A worker reports the crash with the actor's name already.
+    return error.reason if error.reason.startswith(f"{name} died") else f"{name} died: {error.reason}"
+
+
+def bare(error: BaseException) -> BaseException:
+    """Return an error without the exception groups of one member around it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+_DOES_NOTHING = (Actor.start, Actor.stop)
+
+
+OnLost = Callable[[Exception], None]
+"""Callback with the reason why an actor can no longer be used."""
+
+
+class ActorRunner(Protocol):
+    """Runner of one incarnation's code."""
+
+    async def start(self, resources: Resources, snapshot: object) -> None:
+        """Start the actor, from a snapshot unless that is `None`. Opened resources are added to `resources`.
+
+        Raises:
+            ActorStartError: if the snapshot is not accepted, or the code cannot run.
+        """
+        ...
+
+    def handle(self, message: Message) -> Awaitable[object]:
+        """Return an awaitable that runs the handler of a message."""
+        ...
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Return whether a handler's error means that the actor is lost."""
+        ...
+
+    def never_began(self, error: BaseException) -> bool:
+        """Return whether the error also means that the handler did not begin."""
+        ...
+
+    async def snapshot(self) -> object:
+        """Return the actor's snapshot."""
+        ...
+
+    async def stop(self) -> None:
+        """Run the actor's `stop`, after its last handler."""
+        ...
+
+    def close(self) -> None:
+        """Release the place where the code ran."""
+        ...
+
+
+class LocalRunner:
+    """Runner of one incarnation's code in this process.
+
+    Args:
+        actor: the actor.
+        name: name of the thread, which is started at first use.
+        on_lost: called if the thread does not end a job after its cancellation and grace.
+    """
+
+    __slots__ = ("_actor", "_is_lost", "_name", "_on_lost", "_thread")
+
+    def __init__(self, actor: Actor, name: str, on_lost: OnLost) -> None:
+        self._actor = actor
+        self._name = name
+        self._on_lost = on_lost
+        self._thread: OwnThread | None = None
+        # Lost: the thread is busy with a cancelled job, and may be for ever; no job is sent to it but a last `stop`.
+        self._is_lost = False
+
+    async def start(self, resources: Resources, snapshot: object) -> None:
+        actor = self._actor
+        # `object.__setattr__`, because a subclass may restrict the setting of attributes.
+        object.__setattr__(actor, "_resources", resources)
+        object.__setattr__(actor, "_own_code", self)
+        await self._run(actor.start)
+        if snapshot is not None:
+            await restored(self._name, partial(self._run, partial(actor.restore, snapshot)))
+        # Closes `Actor.enter`: later context managers could not be left in the right order.
+        object.__setattr__(actor, "_resources", None)
+
+    def handle(self, message: Message) -> Awaitable[object]:
+        handler, args, kwargs = message.handler, message.args, message.kwargs
+        if handler.is_sync:
+            fn = partial(handler.fn, self._actor, *args, **kwargs)
+            return self.in_thread(fn, handler.title, message.grace)
+        if handler.deferred:
+            args = (Reply(message), *args)
+        return cast("Awaitable[object]", handler.fn(self._actor, *args, **kwargs))
+
+    def is_lost(self, error: BaseException) -> bool:
+        return False
+
+    def never_began(self, error: BaseException) -> bool:
+        return False
+
+    async def snapshot(self) -> object:
+        return await self._run(self._actor.snapshot)
+
+    async def _run(self, fn: Callable[[], object]) -> object:
+        """Run a method of the actor, async in this task, or sync in the thread."""
+        # The default `start` and `stop` do nothing and must not start a thread.
+        inner = fn.func if isinstance(fn, partial) else fn
+        if inspect.iscoroutinefunction(inner) or getattr(inner, "__func__", None) in _DOES_NOTHING:
+            found = fn()
+        else:
+            found = await self.in_thread(fn, inner.__qualname__)
+        return await found if inspect.isawaitable(found) else found
+
+    async def in_thread(self, fn: Callable[[], object], name: str, grace: float = DEFAULT_GRACE) -> object:
+        """Run sync code in the actor's thread; after a cancellation, wait up to `grace` seconds for it to end.
+
+        Raises:
+            RuntimeError: if the thread was lost; the actor's objects may be used in no other thread.
+        """
+        if self._is_lost:
+            raise RuntimeError(f"{name} was not called, because the actor's thread is lost")
+        if self._thread is None:
+            self._thread = OwnThread(f"callboard actor {self._name}")
+        # Cancelled here, the code still runs and may change the state: hence the wait for the grace.
+        return await run_in_thread(current_loop(), fn, name, self, self._thread, patience=grace)
+
+    async def stop(self) -> None:
+        """Run `stop`. If the thread is lost, queue a sync `stop` there, because it closes objects of that thread."""
+        fn = self._actor.stop
+        if self._is_lost and self._thread is not None and not inspect.iscoroutinefunction(fn):
+            self._thread.close(fn)
+            self._thread = None
+        else:
+            await self._run(fn)
+
+    def close(self) -> None:
+        """End the thread after its queued jobs; do not wait for it."""
+        if self._thread is not None:
+            self._thread.close()
+        self._thread = None
+
+    def thread_abandoned(self) -> None:
+        """Report the actor as lost, because nothing can run in its thread until the job there ends."""
+        self._is_lost = True
+        self._on_lost(RuntimeError("its thread went on after the call that it was for had been cancelled"))
+
+    def thread_ended(self) -> None:
+        """Do nothing: the thread's actor has ended already."""
+
+
+# Leased runner: runs an actor's code while this process owns its key. Each handler checks the ownership first.
+
+
+T = TypeVar("T")
+
+Begin = Callable[[], Awaitable[bool]]
+
+beginning: ContextVar[Begin | None] = ContextVar("callboard_beginning", default=None)
+"""Callback that a remote call's handler must await before it begins; calls made by the handler must not see it."""
+
+
+class LeasedRunner:
+    """Runner that checks the ownership of the key, and sets the fencing token, around another runner.
+
+    Args:
+        inner: the runner of the code.
+        ownership: ownership of the key.
+        clean_up: seconds in which the code must end after the key is lost.
+    """
+
+    __slots__ = ("_clean_up", "_inner", "_ownership")
+
+    def __init__(self, inner: ActorRunner, ownership: Ownership, clean_up: float) -> None:
+        self._inner = inner
+        self._ownership = ownership
+        self._clean_up = clean_up
+
+    async def start(self, resources: Resources, snapshot: object) -> None:
+        fenced_by(self._ownership.token)  # in the incarnation's task, so `snapshot` and `stop` have it, too
+        cap_grace(current_loop(), self._clean_up)
+        await self._inner.start(resources, snapshot)
+
+    async def handle(self, message: Message) -> object:
+        begin = beginning.get()
+        # Calls that the handler makes inherit the context, and must not ask again for this call.
+        beginning.set(None)
+        if begin is not None and not await begin():
+            raise KeyMovedError(f"{message.title} was taken back before it began")
+        # After the await above, not before it: the lease may have expired meanwhile.
+        if not self._ownership.is_current:
+            raise KeyMovedError(f"{message.title} would begin in a process that owns its key no more")
+        fenced_by(self._ownership.token)
+        # Again: the handler runs in the caller's context, with the caller's grace.
+        cap_grace(current_loop(), self._clean_up)
+        return await self._inner.handle(message)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return self._inner.is_lost(error)
+
+    def never_began(self, error: BaseException) -> bool:
+        return self._inner.never_began(error)
+
+    async def snapshot(self) -> object:
+        return await self._inner.snapshot()
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    def close(self) -> None:
+        self._inner.close()

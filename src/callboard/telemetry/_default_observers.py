@@ -1,0 +1,80 @@
+"""Default observers: spans and metrics if the application has an OpenTelemetry SDK, logs if it set a log level."""
+
+import logging
+from functools import cache
+from typing import Any
+
+from opentelemetry import metrics, trace
+
+from callboard._calls._observers import LOGGER, Observers, joined
+from callboard.telemetry._identity import ByIdentity
+
+_NOBODY = Observers()
+_over: set[ByIdentity] = set()
+"""Providers that `end()` has shut down. OpenTelemetry's API cannot replace them, so they are still the global ones."""
+_calls, _all = logging.getLogger(LOGGER), logging.getLogger("callboard")
+
+
+def default_observers(kinds: frozenset[str]) -> Observers:
+    """Return the default observers of a batch or run that starts now.
+
+    Args:
+        kinds: kinds of observers that are active already ("spans", "metrics", "logs"); they are left out.
+    """
+    # Runs once per batch, and usually finds nothing: only cheap checks here, and imports only on a hit.
+    found = _NOBODY
+    if is_set_up(tracers := trace.get_tracer_provider()) and "spans" not in kinds:
+        found = _tracing(ByIdentity(tracers))
+    if is_set_up(meters := metrics.get_meter_provider()) and "metrics" not in kinds:
+        found = joined(found, _metrics(ByIdentity(meters)))
+    if (_calls.level or _all.level) and "logs" not in kinds:
+        found = joined(found, _logs())
+    return found
+
+
+def is_set_up(provider: Any) -> bool:
+    """Return whether a provider is a real SDK provider that was not shut down."""
+    return not is_noop(provider) and (not _over or ByIdentity(provider) not in _over)
+
+
+def is_noop(provider: Any) -> bool:
+    """Return whether a provider is the no-op default of the OpenTelemetry API."""
+    return _is_of_api(type(provider).__module__)
+
+
+@cache
+def _is_of_api(module: str) -> bool:
+    return module.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
+
+
+def end(provider: Any) -> None:
+    """Shut down a provider. It remains the global one, because OpenTelemetry's API accepts only one per process."""
+    _over.add(ByIdentity(provider))
+    provider.shutdown()
+
+
+# Unbounded, yet small: a process has one provider. Only tests replace it.
+@cache
+def _tracing(provider: ByIdentity) -> Observers:
+    from callboard.telemetry._tracing import Tracing
+
+    try:
+        return Tracing(provider.one).observers
+    except ImportError as error:
+        # An environment variable asked for capture. The caller of a tool did not, so the call must not fail.
+        _all.warning("arguments and results are not captured: %s", error)
+        return Tracing(provider.one, capture=False).observers
+
+
+@cache
+def _metrics(provider: ByIdentity) -> Observers:
+    from callboard.telemetry._metrics import Metrics
+
+    return Metrics(provider.one).observers
+
+
+@cache
+def _logs() -> Observers:
+    from callboard.telemetry._logs import Logs  # imports structlog, which takes 0.1 s
+
+    return Logs().observers
