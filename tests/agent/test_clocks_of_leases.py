@@ -187,7 +187,7 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monk
     saver = InMemorySaver()
     clocks = [(100.0, 5_000.0)]
     monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
-    leave = SavedThread._leave
+    leave = SavedThread._store_final_state
     found: list[Any] = []
 
     async def stands_still_before(self: SavedThread) -> None:
@@ -197,7 +197,7 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monk
         found.extend(saver.list(CONFIG))
         await leave(self)
 
-    monkeypatch.setattr(SavedThread, "_leave", stands_still_before)
+    monkeypatch.setattr(SavedThread, "_store_final_state", stands_still_before)
     with anyio.fail_after(WAIT), pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await _agent(saver).ainvoke(GO, CONFIG)
 

@@ -340,9 +340,9 @@ def test_a_posting_of_one_thread_is_not_confirmed_for_the_call_of_another(
     cell = FleetCell("counter", Counter, size=9, when_full="wait", poison=0)
     cell.gone = None
     postings = [_Counted(), _Counted()]
-    cell.tenancy = SimpleNamespace(  # type: ignore[assignment]
+    cell.fleet_host = SimpleNamespace(  # type: ignore[assignment]
         membership=SimpleNamespace(post=lambda ask: postings[ask.args[0]]),
-        landlord=SimpleNamespace(rests=lambda key: None),
+        keyed_actors=SimpleNamespace(rests=lambda key: None),
         clean_up=1.0,
     )
     # Both threads have passed their posting on before either puts its message into the mailbox.
