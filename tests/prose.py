@@ -1,9 +1,9 @@
 """Count of two symptoms of unclear prose: `python -m tests.prose` prints it, and fails above the limits.
 
 Riddles are docstring summaries that begin with a bare relative, demonstrative or preposition ("What ...", "Whether
-...", "Those ..."), as a share of all docstrings. Pointers are "who", "whose", "those", "what" and the like, per 100 words.
-trio, anyio, httpx and starlette have 0 % and 0.0 to 0.1. A tool counts symptoms only: a page is clear when a reader who
-has not written it gets through it without stopping.
+...", "Those ..."), as a share of all docstrings. Pointers are "who", "whose", "those", "what" and the like, per 100
+words. trio, anyio, httpx and starlette have 0 % and 0.0 to 0.1. The count finds symptoms only: a page is clear when a
+reader other than its author gets through it without stopping.
 """
 
 import argparse
