@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard import Actor, ActorDiedError, CallPolicy, ToolNode, child, cleanup, fencing_token, handler, keyed
+from callboard.actors._runner import LeasedRunner, LocalRunner
+from callboard.extend import KeyMovedError
 from callboard_actors._server.fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTEST, Lease
 
 from ._memory import MemoryFleet, MemoryServer
@@ -32,6 +34,55 @@ def _beaten(clock: Clock, seconds: float) -> Lease:
     lease = Lease(seconds, clock)
     assert lease.renew(clock.time, was_member=False)
     return lease
+
+
+class _RenewedWhileItIsRead(Lease):
+    """Lease that another thread renews, too late, while the first field is read that a renewal changes."""
+
+    is_armed = False
+
+    @property
+    def _renewed_at(self) -> float:  # type: ignore[override]
+        if self.is_armed:
+            self.is_armed = False
+            assert not self.renew(self._clock(), was_member=True)
+        return self._at
+
+    @_renewed_at.setter
+    def _renewed_at(self, at: float) -> None:
+        self._at = at
+
+
+def test_an_era_is_not_safe_while_a_late_answer_begins_the_next_one() -> None:
+    """`is_safe` reads three fields without a lock, from threads other than that of the heartbeats."""
+    clock = Clock()
+    lease = _RenewedWhileItIsRead(10.0, clock)
+    assert lease.renew(clock.time, was_member=False)
+    clock.time += 10.0
+    lease.is_armed = True
+
+    assert not lease.is_safe(0)
+    assert lease.is_safe(1)
+
+
+class _LostOwnership:
+    token = 7
+    is_current = False
+
+
+class _NeverStarted(LocalRunner):
+    def __init__(self) -> None:
+        pass
+
+    async def start(self, resources: Any, snapshot: object) -> None:
+        raise AssertionError("the code of an actor started after its key was lost")
+
+
+async def test_an_actor_does_not_start_after_its_key_was_lost() -> None:
+    """The lease may expire while the state is loaded, and `start` may write to a resource of the next owner."""
+    runner = LeasedRunner(_NeverStarted(), _LostOwnership(), clean_up=1.0)
+    with anyio.fail_after(30), pytest.raises(KeyMovedError, match="owns its key no more"):
+        await runner.start(None, None)  # type: ignore[arg-type]
 
 
 _beats = st.lists(st.tuples(*[st.floats(0.0, 1.5)] * 3, st.booleans()), max_size=20)

@@ -291,6 +291,9 @@ class LeasedRunner:
         self._clean_up = clean_up
 
     async def start(self, resources: Resources, snapshot: object) -> None:
+        # The lease may have expired while the state was loaded. `start` may write its token to a resource.
+        if not self._ownership.is_current:
+            raise KeyMovedError("an actor would start in a process that owns its key no more")
         fenced_by(self._ownership.token)  # in the incarnation's task, so `snapshot` and `stop` have it, too
         cap_grace(current_loop(), self._clean_up)
         await self._inner.start(resources, snapshot)

@@ -135,7 +135,7 @@ class Attributes(Drawn):
 
 _UNHEARD = {
     "step_timeout": "give the agent a budget=, or its ToolNode a timeout=",
-    "retry_policy": "give its ToolNode policies={...: CallPolicy(retry=...)} or middleware=[Retry()]",
+    "retry_policy": "give its ToolNode middleware=[Retry()]",
     "cache_policy": "give its ToolNode middleware=[Cache()]",
     "cache": "give its ToolNode middleware=[Cache()]",
 }

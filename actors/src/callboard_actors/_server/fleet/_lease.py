@@ -71,8 +71,9 @@ class Lease:
 
     def is_safe(self, era: int) -> bool:
         """Return whether keys acquired in an era cannot have another owner yet; may be called from any thread."""
-        # Three reads without a lock: each of them can only make the answer False.
-        return self._is_member and era == self.era and self.safe_for() > 0
+        # Three reads without a lock. The era is read last: a late answer to a heartbeat loses all keys and then renews
+        # the lease for a new era, and an old era that was compared before that would be taken for safe.
+        return self._is_member and self.safe_for() > 0 and era == self.era
 
     def safe_for(self) -> float:
         """Return the seconds until all keys must be given up, if nothing renews the lease."""
