@@ -1,1 +1,9 @@
-"""Helpers of several rooms that belong to none of them."""
+"""Helpers of several rooms that belong to none of them.
+
+Each file stands alone, and none imports another one; read a file when another room uses it.
+
+- Packages and commands: `_on_demand.py`, `_extras.py`, `_command_app.py`.
+- Checks of options: `_numbers.py`, `_environment.py`.
+- Text that a model reads: `_excerpts.py`.
+- Secrets, clocks and tasks: `_secret.py`, `_boot_clock.py`, `_own_task.py`.
+"""
