@@ -9,8 +9,7 @@ import typer
 from callboard._cli._command_options import DemoOptions, RunOptions, ShowOptions, ThreadsOptions, TraceOptions, takes
 from callboard._cli._shown_text import CommandError
 
-# Commands of other distributions, found by entry points of the group `callboard.commands`.
-
+# Commands of other distributions, found by their entry points.
 
 GROUP = "callboard.commands"
 
@@ -25,6 +24,8 @@ def run_foreign(name: str, distribution: str, arguments: list[str]) -> int:
     command(arguments)
     return 0
 
+
+# Commands of this distribution.
 
 app = typer.Typer(
     name="callboard",

@@ -1,4 +1,4 @@
-"""Counts of calls by tool and state, made from observed events."""
+"""Counts of calls by tool and state, and of actors and their asks, made from observed events."""
 
 import threading
 from collections import Counter, deque
@@ -13,8 +13,7 @@ from callboard._cli._groups import note_in_short
 from callboard._cli._labels import Arguments, shown_arguments
 from callboard.telemetry import CallPlace, CallTracker, Outcome, TrackedCall, outcome_of
 
-# Statistics of many calls in constant memory: quantiles of durations, and the recent rate of ended calls.
-
+# Durations and rates of any number of calls, in constant memory.
 
 _GROWTH = log(1.04)
 """Width of a bucket on a log scale: 4 %, so the middle of a bucket is less than 2 % off."""
@@ -86,7 +85,7 @@ class Lately:
         return number / max(_STEP, min(_WINDOW, now - since))
 
 
-# Counts of actors and their asks, made from observed events.
+# Actors and their asks.
 
 
 @dataclass(slots=True)

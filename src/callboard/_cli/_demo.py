@@ -1,4 +1,7 @@
-"""Command `callboard demo`: introduction, run and result of the demo."""
+"""Command `callboard demo`: introduction, run and result of the demo.
+
+First come the calls to make, then the tools, then the run of the agent.
+"""
 
 import random
 import signal
@@ -37,8 +40,7 @@ from callboard._cli._shown_text import CommandError
 from callboard._cli._view import QuietlyClosedConsole, View, open_view, result_table
 from callboard.testing import ScriptedModel, calls
 
-# Work of the demo's agent, and the models that request it: a scripted or a real one.
-
+# Calls to make, and the models that request them: a scripted or a real one.
 
 _ONE_HANGS_IN = 25
 _ARCHIVE_PAGES = 12
@@ -121,8 +123,7 @@ def request(work: Work, base_url: str) -> str:
     )
 
 
-# Tools of the demo, and the policies of their calls.
-
+# Tools, and the policies of their calls.
 
 TOOLS = ("fetch", "query", "archive")
 """Names of the tools, in the order of display."""
@@ -186,8 +187,7 @@ def _text_for_model(error: Exception) -> str:
     return f"Error: {error}"
 
 
-# Async part of the demo: the service, the agent, the view, and cancellation by signals.
-
+# Run: the service, the agent, the view, and cancellation by signals.
 
 _PATIENCE = 1.0
 """Seconds to wait for the service to notice the closed connections."""

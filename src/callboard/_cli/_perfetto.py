@@ -13,8 +13,7 @@ from callboard._cli._groups import RunOfCalls, about_run, end_of, facts_in_short
 from callboard._cli._shown_text import as_json, named, printable
 from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
 
-# Assignment of overlapping intervals to as few lanes as possible.
-
+# Assignment of overlapping calls to as few lanes as possible.
 
 T = TypeVar("T")
 

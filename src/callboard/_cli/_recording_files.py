@@ -1,4 +1,4 @@
-"""Directories and file names of recordings."""
+"""Files of recordings: their names and directories, and the recorder of a run."""
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -67,7 +67,7 @@ def _quoted(text: str) -> str:
     return f"'{printable(text)}'"
 
 
-# Recording options of a run, and the recorder around it.
+# Recorder of a run, and its options.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,7 @@ from callboard._cli._view import QuietlyClosedConsole
 from callboard.questions import Action, Answer, Word, approval_in, free_answer
 from callboard.threads import masked, unanswered
 
-# Questions of a run, asked at the terminal.
-
+# Questions of a run.
 
 ReadLine = Callable[[str, str], str]
 """Function from a prompt and an editable initial text to the line read; raises EOFError at the end of input."""
@@ -177,8 +176,7 @@ def show(console: Console, action: Action) -> None:
     console.print(as_text(dict(action.args)))
 
 
-# Runs of an agent in one thread, and the state of this thread between them. Used inside the event loop.
-
+# Runs of an agent in one thread of conversation. Used inside the event loop.
 
 _MODES = ["messages", "updates"]
 
