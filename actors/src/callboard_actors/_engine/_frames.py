@@ -1,4 +1,7 @@
-"""Protocol between pool and worker: frames with a header and a body, for calls, replies and events."""
+"""Protocol between pool and worker: frames with a header and a body, for calls, replies and events.
+
+Both ends encode and decode frames here. `FrameReader` receives them from a worker, whose bytes are not trusted.
+"""
 
 import json
 import marshal
@@ -154,8 +157,7 @@ def receive_exactly(sock: socket, length: int) -> bytearray | None:
     return data
 
 
-# Reader of frames from a worker's socket; the bytes are not trusted.
-
+# Receiving from a worker.
 
 _CHUNK: Final = 64 * 1024
 _FRAMES_IN_A_ROW: Final = 32

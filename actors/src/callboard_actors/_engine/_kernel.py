@@ -1,7 +1,7 @@
 """Requests to the operating system: limits, signals at a parent's death, descendants, memory and file descriptors.
 
 Linux offers more than POSIX. On other systems each function does as much as possible, and its docstring says how much.
-Options without any replacement are rejected by `Terms`.
+Options without any replacement are rejected by `PoolOptions`.
 """
 
 import fcntl

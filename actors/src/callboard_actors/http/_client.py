@@ -28,7 +28,7 @@ from callboard_actors.http._rules import rules_of
 from callboard_actors.http._time import Allowance
 from callboard_actors.http._wire import Wire
 
-# Idempotency keys of requests, by which a server recognises a repetition.
+# Idempotency keys: a server recognises a repeated request by its key.
 
 
 def with_key(request: Request) -> Request:
@@ -46,6 +46,8 @@ def with_key(request: Request) -> Request:
     digest = sha256(b"\0".join([*(part.encode() for part in parts), request.content or b""])).hexdigest()
     return replace(request, headers={**request.headers, KEY_HEADER: digest})
 
+
+# The client.
 
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 PER_HOST = Limit(concurrency=8)

@@ -1,4 +1,7 @@
-"""Response to a request, as far as it was read."""
+"""Response to a request, as far as it was read, and its text for a model.
+
+HTML becomes Markdown, which models read best. Scripts and invisible parts are left out, and links are made absolute.
+"""
 
 import json
 import re
@@ -13,8 +16,7 @@ import anyio.to_thread
 
 from callboard_actors.http._text import charset_of, decoded, is_html, is_json, is_text, media_type_of
 
-# HTML as Markdown, which models read best: without scripts and invisible parts, and with absolute links.
-
+# HTML as Markdown.
 
 _UNSEEN = ["script", "style", "noscript", "template", "svg", "iframe", "object", "head", "datalist"]
 _MOST_ELEMENTS = 50_000
@@ -27,7 +29,10 @@ _TOO_MANY = "[... the page has too many elements; what follows is not read ...]"
 _MOST_ANCESTORS = 2_000_000
 """Largest sum of nesting depths over all elements, because the converter visits all ancestors of each element."""
 _MOST_GROWTH = 8
-"""Largest ratio of Markdown to source; each line of nested quotes repeats the signs of all quotes around it."""
+"""Largest ratio of Markdown, or of JSON with line breaks, to its source.
+
+In Markdown, each line of nested quotes repeats the signs of all quotes around it; in JSON, it is indented.
+"""
 _ALWAYS = 10_000
 """Characters of Markdown that are allowed in any case."""
 _DECLARATION = re.compile(r"\A\s*<\?xml[^>]{0,200}>")
@@ -81,7 +86,7 @@ def _whole(base: str, link: str) -> str:
         return link
 
 
-"""Largest ratio of JSON with line breaks to JSON without."""
+# The response.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

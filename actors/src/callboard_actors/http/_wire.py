@@ -1,4 +1,8 @@
-"""Single requests over an open `httpx2` client: each ends with one response or one error."""
+"""Single requests over an open `httpx2` client: each ends with one response or one error.
+
+The client uses a connection pool of `httpcore2` that is made here. The transport of `httpx2` has no option for the way
+in which connections are made, so `Transport` takes its place.
+"""
 
 import logging
 import os
@@ -19,9 +23,7 @@ from callboard_actors.http._page import Page
 from callboard_actors.http._request import Request, redirect_of
 from callboard_actors.http._rules import Rules
 
-# Transport of `httpx2` over a connection pool of `httpcore2` that is made here.
-#
-# The transport of `httpx2` has no option for the way in which connections are made.
+# Transport over a pool of `httpcore2`.
 
 
 class Transport(httpx2.AsyncBaseTransport):
@@ -70,6 +72,8 @@ class _Body(httpx2.AsyncByteStream):
         if close is not None:
             await close()
 
+
+# Requests.
 
 _log = logging.getLogger("callboard")
 

@@ -1,4 +1,8 @@
-"""`Connection`: actor that owns the session with an MCP server."""
+"""`Connection`: actor that owns the session with an MCP server.
+
+`ToolRequests` sends the requests of one call: the first one, and further ones with the values that the server asked
+for.
+"""
 
 import logging
 import warnings
@@ -38,7 +42,7 @@ from callboard_actors.mcp._output_schemas import OutputSchemas
 from callboard_actors.mcp._plan import Plan
 from callboard_actors.mcp._questions import Questions
 
-# Requests of one tool call: the first one, and further ones with the values that the server asked for.
+# Requests of one call.
 
 
 class ToolRequests:
@@ -100,6 +104,8 @@ class ToolRequests:
 
 for _late in ("jsonschema", "referencing.exceptions"):
     import_module(_late)  # otherwise the SDK imports them within the first call, which blocks the event loop
+
+# The connection.
 
 _T = TypeVar("_T")
 

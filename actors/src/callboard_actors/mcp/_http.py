@@ -2,6 +2,8 @@
 
 The SDK treats a failed request as the end of the connection, and of all calls on it. This transport turns a failure
 into an error response to that request. The response tells whether the server may have seen the request.
+
+A response that does not answer its request becomes an error, too: the SDK would wait for an answer for ever.
 """
 
 import json
@@ -15,8 +17,7 @@ from mcp.shared.dispatcher import coerce_request_id
 
 from callboard_actors.mcp._auth import auth_of_requests
 
-# Check that an HTTP response answers its request. If it does not, the SDK would wait for an answer for ever.
-
+# Responses that do not answer their request.
 
 _LOOKED_AT = 64 * 2**10
 """Maximum bytes of a checked response: it is parsed here and again in the SDK."""
@@ -55,6 +56,8 @@ def _same(number: object, sent: object) -> bool:
     is_id = isinstance(number, (int, str)) and not isinstance(number, bool)
     return is_id and coerce_request_id(cast("Any", number)) == coerce_request_id(cast("Any", sent))
 
+
+# The transport.
 
 NOT_SENT = -32950
 """Code for a request that the server cannot have seen. It is none of the protocol's codes, and is never sent."""

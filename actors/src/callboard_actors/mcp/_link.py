@@ -1,4 +1,8 @@
-"""State of a connection: whether it works, and the reason if it is lost."""
+"""State of a connection: whether it works, the reason if it is lost, and the server's invalid tools.
+
+The SDK rejects a list as a whole if one tool is invalid. `InvalidTools` removes such tools before the SDK sees the
+list, so that the valid ones can be used. `watched` wraps a transport of the SDK, and reports its end to the `Link`.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -22,10 +26,7 @@ from pydantic import ValidationError
 
 from callboard import EngineError
 
-# Removal of invalid tools from a server's lists, so that the valid ones can be used.
-#
-# The SDK rejects a list as a whole if one tool is invalid. So invalid tools are removed before the SDK sees the list.
-
+# Removal of invalid tools.
 
 _NAMELESS = "(without a name)"
 MOST_PARTS: Final = 1000
@@ -136,6 +137,8 @@ def _name(tool: object) -> str:
     name = cast("Mapping[str, object]", tool).get("name") if isinstance(tool, dict) else None
     return name if isinstance(name, str) else ""
 
+
+# State and end of the connection.
 
 _WORDS = ("Connection closed", "SSE stream ")
 """Beginnings of the SDK's messages about a closed connection."""

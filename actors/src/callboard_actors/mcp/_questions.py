@@ -1,4 +1,8 @@
-"""Answers to a server's requests: by a person through an interrupt, a function, a model, or a refusal."""
+"""Answers to a server's requests: by a person through an interrupt, a function, a model, or a refusal.
+
+Servers of 2026 ask in rounds: a server answers a call with requests, and the call is repeated with the answers. Servers
+of 2025 ask during a call, which stays open until a person answers (`HeldCall`). `Questions` serves both.
+"""
 
 import logging
 import math
@@ -47,11 +51,7 @@ from callboard_actors.mcp._elicitation import (
 )
 from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError, no_model
 
-# Calls to servers of 2026, in rounds: a server may answer with requests, and the call is repeated with the answers.
-#
-# The server's memory of earlier rounds is in its `requestState`. The question to a person contains it. So the call can
-# continue in any process in which the answer arrives.
-
+# Rounds, with servers of 2026.
 
 MAX_ROUNDS = 10
 """Maximum consecutive rounds without a person; more are taken for an endless loop of the server."""
@@ -91,6 +91,9 @@ class Round:
 
     requests: Mapping[str, InputRequest]
     state: str | None
+    """`requestState`: the server's memory of earlier rounds. The question to a person contains it, so the call can
+    continue in any process in which the answer arrives.
+    """
     responses: dict[str, InputResponse] = field(default_factory=dict[str, InputResponse])
 
     @classmethod
@@ -146,8 +149,7 @@ async def to_the_end(send: Send, respond: Respond, begun: Round | None) -> CallT
     raise EndlessRoundsError
 
 
-# Open calls to servers of 2025, which ask questions during a call; the call stays open until a person answers.
-
+# Open calls, with servers of 2025.
 
 _log = logging.getLogger("callboard")
 
@@ -287,6 +289,8 @@ class HeldCall:
         with anyio.CancelScope(shield=True):
             await self._ended.wait()
 
+
+# Both kinds of servers.
 
 OnElicit = Callable[[ElicitRequestParams], Awaitable[ElicitResult]]
 """Function that answers instead of a person."""

@@ -1,4 +1,4 @@
-"""`McpServer`: tools of an MCP server, shared by any number of agents."""
+"""`McpServer`: tools, resources and prompts of an MCP server, shared by any number of agents."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from callboard_actors.mcp._questions import OnElicit
 
 
-# Resources and prompts of a server.
-
+# Resources and prompts.
 
 T = TypeVar("T")
 
@@ -97,8 +96,7 @@ class Library(ABC):
         return [prompt_message(one) for one in messages]
 
 
-# Last session that each conversation used, so that a lost session is reported once.
-
+# Lost sessions, which are reported to each conversation once.
 
 _KEPT = 4096
 """Maximum number of remembered conversations; the least recently used is forgotten."""
@@ -134,7 +132,7 @@ class SeenSessions:
             self._seen.popitem(last=False)
 
 
-# Checks of `McpServer` options.
+# Checks of options.
 
 
 def check_options(name: object, prefix: object, key: object, of_keys: Mapping[str, object]) -> None:
@@ -154,6 +152,8 @@ def check_options(name: object, prefix: object, key: object, of_keys: Mapping[st
 
 
 _log = logging.getLogger("callboard")
+
+# The server.
 
 KeyOf = Callable[[RunnableConfig], Hashable]
 """Function of a run's config that returns the key of the connection for its calls."""

@@ -1,4 +1,4 @@
-"""Serving an agent: one tool that takes a message and returns the answer."""
+"""Offer of an agent: one tool that takes a message and returns the answer."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping

@@ -1,4 +1,4 @@
-"""Serving objects that must be opened first: MCP servers, and functions that yield the object to serve."""
+"""Offers of objects that must be opened first: MCP servers, and functions that yield the object to serve."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Sequence

@@ -1,4 +1,7 @@
-"""Handling of `tools/call`: run the call, ask the client's user if needed, and answer, in all protocol versions."""
+"""Handling of `tools/call`: run the call, ask the client's user if needed, and answer, in all protocol versions.
+
+Since protocol version 2026-07-28, a call that asks waits in `OpenQuestions` until the client's next request.
+"""
 
 import math
 import secrets
@@ -18,8 +21,7 @@ from callboard_actors.mcp_service._callers import Caller, Context, caller_of
 from callboard_actors.mcp_service._dialogue import Dialogue, Filled, Outcome, forms
 from callboard_actors.mcp_service._served import NeedsAnswers, ServedObject, Tell
 
-# Calls that wait for a person between two requests of a client, for protocol versions since 2026-07-28.
-
+# Calls that wait between two requests of a client.
 
 MOST: Final = 1000
 """Limit of waiting calls of all clients."""
@@ -116,8 +118,7 @@ def _group(host: str, name: str) -> tuple[str, str]:
     return (host, name) if host == "principal" else (host, "")
 
 
-# Progress notifications of a call for its client.
-
+# Progress notifications.
 
 _STEP: Final = 1e-6
 """Smallest step of a progress number, as a fraction of the total."""
@@ -191,6 +192,8 @@ async def progress_sender(session: TellsProgress) -> AsyncGenerator[Callable[[ob
         is_over = True
         due.set()
 
+
+# Calls.
 
 Answer = types.CallToolResult | types.InputRequiredResult
 _CANNOT_ASK: Final = (

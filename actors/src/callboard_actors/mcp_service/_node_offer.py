@@ -1,4 +1,4 @@
-"""Serving a `ToolNode`: each tool of the node is a tool of the server, each call a supervised call of the node."""
+"""Offer of a `ToolNode`: each tool of the node is a tool of the server, each call a supervised call of the node."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -23,7 +23,7 @@ from callboard_actors.mcp_service._questions import FormQuestion, asked
 from callboard_actors.mcp_service._served import NeedsAnswers, Refusal, ServedCall, Tell
 from callboard_actors.mcp_service._typed_results import result_type
 
-# Detection of tools with a state per conversation: handlers of actors with a key that depends on the thread.
+# Tools with a state per conversation: handlers of actors with a key that depends on the thread.
 
 
 class _Key(Protocol):
@@ -56,8 +56,7 @@ def _of(key: _Key, call: object, context: CallContext) -> object:
         return _NO_KEY
 
 
-# Listing of tools for MCP clients: the schema for models, without injected arguments.
-
+# Listing of tools: the schema for models, without injected arguments.
 
 _HINTS: Final = {
     "readOnlyHint": "read_only_hint",
@@ -124,6 +123,9 @@ def _fields(schema: object) -> Mapping[str, FieldInfo]:
 
 def _is_call_id(field: FieldInfo) -> bool:
     return any(one is InjectedToolCallId or isinstance(one, InjectedToolCallId) for one in field.metadata)
+
+
+# The offer, and its calls.
 
 
 class NodeOffer:

@@ -53,7 +53,7 @@ class FormQuestion:
 
         Raises:
             DeclinedError: if the user declined, and the question does not allow it.
-            UnfitAnswerError: if an answer is invalid.
+            InvalidAnswerError: if an answer is invalid.
         """
         if self.passed_on is not None:
             return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))

@@ -7,7 +7,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS callboard_documents (
 CREATE INDEX IF NOT EXISTS callboard_documents_counted ON callboard_documents (shelf, expires) WHERE counted;
 CREATE INDEX IF NOT EXISTS callboard_documents_expires ON callboard_documents (expires);
 
--- Reads documents, each given as [shelf, name, [marks]]. Missing marks are created.
+-- Read documents, each given as [shelf, name, [marks]]. Missing marks are created.
 CREATE OR REPLACE FUNCTION callboard_documents_read_1(p_wanted jsonb, p_largest integer) RETURNS jsonb
 LANGUAGE plpgsql AS $read$
 DECLARE
@@ -37,9 +37,9 @@ BEGIN
     RETURN v_all;
 END $read$;
 
--- Writes documents that still have the version that was read; each is {shelf, name, version, body, lives, most, tell,
+-- Write documents that still have the version that was read; each is {shelf, name, version, body, lives, most, tell,
 -- said}. Callers sort them by name, so that two processes lock rows in the same order and never deadlock.
--- Returns for each document whether it was written.
+-- Return for each document whether it was written.
 CREATE OR REPLACE FUNCTION callboard_documents_write_1(p_swaps jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $write$
 DECLARE
@@ -93,7 +93,7 @@ BEGIN
     RETURN v_all;
 END $write$;
 
--- Sets a mark, and notifies all processes. The version grows with each call and never expires.
+-- Set a mark, and notify all processes. The version grows with each call and never expires.
 CREATE OR REPLACE FUNCTION callboard_documents_mark_1(p_shelf text, p_name text, p_channel text, p_said text)
 RETURNS void LANGUAGE plpgsql AS $mark$
 DECLARE

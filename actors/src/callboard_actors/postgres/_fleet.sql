@@ -30,7 +30,7 @@ LANGUAGE sql VOLATILE AS $alive$
         WHERE fleet = p_fleet AND member = p_member AND expires >= callboard_fleet_now_1())
 $alive$;
 
--- Returns whether a member owns a key. Locks the key's row, so that no other member can acquire the key before this
+-- Return whether a member owns a key. Lock the key's row, so that no other member can acquire the key before this
 -- transaction has ended.
 CREATE OR REPLACE FUNCTION callboard_fleet_owns_1(p_fleet text, p_gate text, p_member text, p_token bigint)
 RETURNS boolean LANGUAGE plpgsql AS $owns$
@@ -47,7 +47,7 @@ BEGIN
     PERFORM pg_notify('callboard_fleet_' || p_member, '');
 END $put$;
 
--- Handles a heartbeat. `was`: the process was a member before; `other`: settings of other live members that differ.
+-- Handle a heartbeat. `was`: the process was a member before; `other`: settings of other live members that differ.
 CREATE OR REPLACE FUNCTION callboard_fleet_beat_1(p_fleet text, p_member text, p_lease bigint, p_common text)
 RETURNS TABLE (was boolean, other text) LANGUAGE plpgsql AS $beat$
 DECLARE

@@ -1,4 +1,4 @@
-"""`PostgresLimits`: limits shared by many processes, kept in PostgreSQL."""
+"""Stores in PostgreSQL that many processes share: `PostgresLimits`, `PostgresDocuments` and `PostgresFleet`."""
 
 from functools import partial
 
@@ -59,9 +59,6 @@ class PostgresLimits(LimitStore):
         )
 
 
-# `PostgresDocuments`: circuits and results shared by many processes, kept in PostgreSQL.
-
-
 class PostgresDocuments(DocumentStore):
     """Store of circuits and results in PostgreSQL, as `RedisDocuments` is in Redis.
 
@@ -98,9 +95,6 @@ class PostgresDocuments(DocumentStore):
 
         line = partial(PostgresDocumentsTransport, url, where, prefix, largest)
         super().__init__("PostgresDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
-
-
-# `PostgresFleet`: one owner for each key among many processes, kept in PostgreSQL.
 
 
 class PostgresFleet(FleetStore):

@@ -37,7 +37,7 @@ class PostgresLimitsTransport(PostgresConnection):
             await self._saying.execute(_FORGET)
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
-        """Send steps to the server, and return its answer to each; see `Line`."""
+        """Send steps to the server, and return its answer to each; see `LimitsTransport`."""
         with self._errors():
             # One transaction each: a step holds its gate's lock, and two processes must not wait for each other.
             return [await self._take(step) for step in steps]

@@ -1,4 +1,4 @@
-"""PostgreSQL server as one process sees it: connections, tables and functions, and the meaning of errors."""
+"""PostgreSQL server as one process sees it: URLs, connections, tables and functions, and the meaning of errors."""
 
 from collections.abc import AsyncIterator, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -106,7 +106,7 @@ async def _is_made(connection: Any, function: str) -> bool:
     return bool((await found.fetchone())[0])
 
 
-# Checks of a PostgreSQL URL.
+# Checks of a URL.
 
 
 def checked(whose: str, url: str, prefix: object) -> str:
@@ -134,11 +134,11 @@ def where_of(whose: str, url: object) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-# Two connections to PostgreSQL: one calls functions, the other receives notifications.
+# Base of the transports.
 
 
 class PostgresConnection:
-    """Two connections of one process to a server.
+    """Two connections of one process to a server: one calls functions, the other receives notifications.
 
     Args:
         url: of the database.

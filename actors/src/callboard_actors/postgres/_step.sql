@@ -1,6 +1,6 @@
 -- Tables and functions for shared limits; created once, by the first process with the right to.
--- Unlogged, because nothing has to survive a crash: processes report their permits again. An empty table `eras`
--- shows that there was a crash.
+-- Unlogged, because nothing has to survive a crash: processes report their permits again. An empty table
+-- `callboard_limits_eras` shows that there was a crash.
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_eras (one boolean PRIMARY KEY CHECK (one), began bigint NOT NULL);
 CREATE UNLOGGED TABLE IF NOT EXISTS callboard_limits_gates (
     gate text PRIMARY KEY, epoch text NOT NULL, terms text NOT NULL, seq bigint NOT NULL, last bigint NOT NULL,
@@ -29,7 +29,7 @@ CREATE INDEX IF NOT EXISTS callboard_limits_stamps ON callboard_limits_starts (g
 INSERT INTO callboard_limits_eras SELECT true, 0
     WHERE to_regproc('callboard_limits_step_1') IS NULL ON CONFLICT DO NOTHING;
 
--- Removes all permits and requests of a process. `p_now` is the time if the process has died, and NULL if it is
+-- Remove all permits and requests of a process. `p_now` is the time if the process has died, and NULL if it is
 -- about to report everything again.
 CREATE OR REPLACE FUNCTION callboard_limits_drop_1(p_gate text, p_client text, p_now bigint) RETURNS void
 LANGUAGE plpgsql AS $drop$
@@ -45,7 +45,8 @@ BEGIN
     DELETE FROM callboard_limits_clients WHERE gate = p_gate AND client = p_client;
 END $drop$;
 
--- Microseconds until the passing of time alone gives a permit; 0 for now, -1 if another event has to come first.
+-- Return the microseconds until the passing of time alone gives a permit: 0 for now, -1 if another event has to come
+-- first.
 CREATE OR REPLACE FUNCTION callboard_limits_wait_1(
     p_gate text, p_now bigint, p_opens bigint, p_concurrency bigint, p_calls bigint, p_per bigint
 ) RETURNS bigint LANGUAGE plpgsql AS $wait$

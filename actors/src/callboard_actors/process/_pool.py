@@ -24,11 +24,9 @@ from callboard_actors.process._seat_proxy import SeatProxy
 from callboard_actors.process._settings import PoolOptions
 from callboard_actors.process._worker_proxy import BrokenError, WorkerProxy
 
-# Crews of a pool in all event loops that have it open, and the modules that they preload.
-
 
 class PoolLifecycle(_lifecycle.EngineLifecycle[Crew]):
-    """Crews of a pool, one per event loop."""
+    """Crews of a pool, one per event loop that has it open, and the modules that their zygotes preload."""
 
     def __init__(self, terms: PoolOptions) -> None:
         # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.

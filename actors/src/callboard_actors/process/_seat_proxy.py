@@ -94,7 +94,7 @@ class SeatProxy:
         return self._reason
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run an async function in the worker, concurrently with other calls; see `callboard.Seat`."""
+        """Run an async function in the worker, concurrently with other calls; see `callboard.extend.Seat`."""
         if self._reason is not None or self._worker.asked_to_end:
             raise self._death(body, begun=False)
         data = frame(

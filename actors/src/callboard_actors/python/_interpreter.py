@@ -1,4 +1,7 @@
-"""Interpreter of cells: takes code and returns a record. It owns its process, and runs only its cells' event loop."""
+"""Interpreter of cells: takes code and returns a record. It owns its process, and runs only its cells' event loop.
+
+`TimeLimit`, `told` and `Capture` bound the time of a cell, its error and its output. `Interpreter` runs the cells.
+"""
 
 import asyncio
 import builtins
@@ -26,7 +29,7 @@ from callboard_actors.python import _pictures
 from callboard_actors.python._cells import Cell, again, compiled, is_cell
 from callboard_actors.python._pictures import Budget
 
-# Time limit of a cell: it is interrupted first, which keeps its names; if it ignores that, its process is killed.
+# Time limit of a cell.
 
 
 class CellTimeoutError(BaseException):
@@ -36,7 +39,7 @@ class CellTimeoutError(BaseException):
 
 
 class TimeLimit:
-    """Block that is interrupted after a time; its process is killed after a grace.
+    """Block that is interrupted after a time, which keeps its names. After a grace, its process is killed.
 
     The kernel kills it by SIGALRM, which works even if no Python code can run any more.
     """
@@ -106,8 +109,7 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
-# Errors of a cell for a model: the lines of its own code that led to them.
-
+# Errors of a cell, for a model.
 
 _MOST = 4000
 """Characters of a traceback."""
@@ -115,7 +117,7 @@ _MOST_GROUP = 20
 
 
 def told(error: BaseException) -> str:
-    """Return a short traceback, without frames of libraries and of this package."""
+    """Return a short traceback: the lines of the cell's own code, without frames of libraries and of this package."""
     try:
         found = traceback.TracebackException.from_exception(error, compact=True, max_group_width=_MOST_GROUP)
         _leave_own_frames(found)
@@ -159,8 +161,7 @@ def cut(text: str, most: int) -> str:
     return Excerpt(data[0], len(text) - len(head) - len(tail), data[1]).text()
 
 
-# Output of a cell in its order: from `print`, from C code, and from its child processes.
-
+# Output of a cell: from `print`, from C code and from child processes, in its order.
 
 _CHUNK = 64 * 1024
 _MOST_AT_END = 64
@@ -324,6 +325,8 @@ def _keep_for_ever(stream: Any) -> None:
     if all(stream is not kept for kept in _for_ever):
         _for_ever.append(stream)
 
+
+# The interpreter.
 
 _EMPTY = "None"
 _PROBE = 0

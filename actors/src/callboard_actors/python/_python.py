@@ -1,4 +1,4 @@
-"""`Python`: an actor that runs code of a model."""
+"""`Python`: actor that runs code of a model, and its answers as text and pictures."""
 
 import signal
 import sys
@@ -14,7 +14,7 @@ from callboard_actors._util._numbers import check_counts, check_durations
 from callboard_actors.python._interpreter import Interpreter, Record, own_process
 from callboard_actors.python._pictures import Budget
 
-# Answer to a model about a cell: text and pictures.
+# Answer to a model about a cell.
 
 
 def answer(record: Record, packages: Sequence[str]) -> str | list[dict[str, Any]]:
@@ -38,6 +38,8 @@ def _text(record: Record, packages: Sequence[str]) -> str:
         parts.append(f"[{len(record['pictures'])} figures]" if len(record["pictures"]) > 1 else "[1 figure]")
     return "\n".join(part for part in parts if part) or "Done; no output."
 
+
+# The actor.
 
 _BROKEN = 70
 """Exit code of a process with an interpreter that a cell has broken; EX_SOFTWARE of sysexits.h."""

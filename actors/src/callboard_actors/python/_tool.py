@@ -1,4 +1,7 @@
-"""`python_tool`: an interpreter for each conversation, in a process of its own."""
+"""`python_tool`: an interpreter for each conversation, in a process of its own.
+
+Its worker pool limits the time of cells from outside: a cell can disable every limit inside its process.
+"""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,15 +14,14 @@ from callboard.extend import Body, EngineError, Seat
 from callboard_actors.process import Confine, Processes
 from callboard_actors.python._python import Python
 
-# Worker pool that limits the time of cells from outside, because a cell can disable every limit inside its process.
-
+# The worker pool.
 
 _TO_ANSWER = 10.0
 """Seconds beyond a cell's timeout and grace after which its process is ended from outside."""
 
 
 class BoundedPool(Processes):
-    """Worker pool for interpreters.
+    """Worker pool for interpreters, which limits the time of each cell.
 
     Args:
         most: seconds for a cell, with its grace.
@@ -58,6 +60,8 @@ class _BoundedSeat:
         reason = f"its interpreter did not answer within {self._most:g} s, and was ended"
         raise EngineError(body.title, body.call_id, reason, ended="unknown", recurs=True)
 
+
+# The tool.
 
 _INTENSITY = 20
 """Restarts within a minute. A model that repeatedly kills its interpreter is told so each time."""

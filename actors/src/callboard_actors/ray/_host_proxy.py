@@ -1,4 +1,7 @@
-"""Ray actor, on the engine's side: its start, its bodies and their events, and its end."""
+"""Ray actor, on the engine's side: its start, its bodies and their events, and its end.
+
+Ray's object references support asyncio only. `Bell` and `value_of` wait for them on trio, too.
+"""
 
 import itertools
 import math
@@ -23,7 +26,7 @@ from callboard_actors.ray._host import Hello, Host, Word, here
 from callboard_actors.ray._options import RayOptions
 from callboard_actors.ray._room import what_lacks
 
-# Object references of Ray, awaited on asyncio and trio; Ray itself supports asyncio only.
+# Waiting for object references.
 
 
 class Bell:
@@ -77,6 +80,8 @@ _AT_ONCE = 10_000
 
 _LOOKS = 10
 """Number of checks for room in the cluster within the patience."""
+# The Ray actor.
+
 _TO_LEAVE = 0.5
 """Seconds for a Ray actor to end by itself. One whose body blocks the event loop is killed then."""
 
@@ -187,7 +192,7 @@ class HostProxy:
             bell.ring()
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run a body in the Ray actor; see `callboard.Seat`."""
+        """Run a body in the Ray actor; see `callboard.extend.Seat`."""
         data = packed(body)
         if self._reason is not None:
             raise EngineError(body.title, body.call_id, self._reason, ended="unavailable")

@@ -1,6 +1,6 @@
 -- One operation on one document; ARGV[1] is 'read', 'write' or 'mark'. Redis runs each call atomically.
--- KEYS to read: the document, then its marks. KEYS to write: the document, then the shelf's index of documents that
--- count towards a maximum, ordered by time of expiry. KEYS to mark: the mark.
+-- KEYS to read: the document, then its marks. KEYS to write: the document, then the index of its shelf: documents
+-- that count towards a maximum, ordered by time of expiry. KEYS to mark: the mark.
 -- Anything that is not a hash with a version was written by other software: it counts as absent, and is overwritten.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

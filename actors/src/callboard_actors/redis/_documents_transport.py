@@ -53,7 +53,7 @@ class RedisDocumentsTransport(RedisConnection):
     async def heard(self) -> AsyncIterator[Document]:
         """Yield the documents and marks of which the server notifies this process."""
         while True:
-            # Names of shelves are made of a word and a digest, without spaces.
+            # The names of shelves, such as `results-` and a digest, have no spaces.
             shelf, _, name = str(await self._told()).partition(" ")
             yield Document(shelf, name)
 

@@ -1,4 +1,4 @@
-"""`RedisLimits`: limits shared by many processes, kept in Redis."""
+"""Stores in Redis that many processes share: `RedisLimits`, `RedisDocuments` and `RedisFleet`."""
 
 from functools import partial
 
@@ -61,9 +61,6 @@ class RedisLimits(LimitStore):
         )
 
 
-# `RedisDocuments`: circuits and results shared by many processes, kept in Redis.
-
-
 class RedisDocuments(DocumentStore):
     """Store of circuits and results in Redis, for all processes that use the same server.
 
@@ -101,9 +98,6 @@ class RedisDocuments(DocumentStore):
 
         line = partial(RedisDocumentsTransport, url, where, prefix, largest)
         super().__init__("RedisDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
-
-
-# `RedisFleet`: one owner for each key among many processes, kept in Redis.
 
 
 class RedisFleet(FleetStore):

@@ -27,7 +27,7 @@ class RedisLimitsTransport(RedisConnection):
             await self._open(client, self._channel + client)
 
     async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
-        """Send steps to the server, and return its answer to each; see `Line`."""
+        """Send steps to the server, and return its answer to each; see `LimitsTransport`."""
         return [_read(found) for found in await self._run([self._arguments(step) for step in steps])]
 
     def _arguments(self, step: Step) -> list[object]:

@@ -1,4 +1,4 @@
-"""Redis server as one process sees it: its version, its start, and the meaning of its errors."""
+"""Redis server as one process sees it: URLs, connections, its version and its start, and the meaning of errors."""
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -121,7 +121,7 @@ class RedisServer:
             raise StorageError(self._where, f"cannot keep {self._noun}: {error}") from error
 
 
-# Checks of a Redis URL.
+# Checks of a URL.
 
 
 def checked(whose: str, url: str, prefix: object) -> str:
@@ -154,11 +154,11 @@ def where_of(whose: str, url: object) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-# Connection to Redis with a notification channel for this process.
+# Base of the transports.
 
 
 class RedisConnection:
-    """Connection of one process to a server.
+    """Connection of one process to a server, with a notification channel for this process.
 
     Args:
         url: of the server.

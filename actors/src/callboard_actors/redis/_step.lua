@@ -18,7 +18,7 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local function is_of(who, id) return string.sub(id, 1, #who + 1) == who .. '.' end
 local function stay_of(member) return string.match(member, '^%d+:([^:]+):') end
 
--- Removes all permits and requests of a process: it has died, or is about to report everything again.
+-- Remove all permits and requests of a process: it has died, or is about to report everything again.
 local function drop(who, has_died)
   for _, member in ipairs(redis.call('ZRANGE', QUEUE, 0, -1)) do
     if is_of(who, stay_of(member)) then redis.call('ZREM', QUEUE, member) end
@@ -63,7 +63,7 @@ local opens_in = -1
 
 local function next_seq() seq = math.max(seq + 1, now); return seq end
 
--- Also sets `opens_in`: microseconds until the passing of time alone gives a permit, -1 if it never does.
+-- Also set `opens_in`: microseconds until the passing of time alone gives a permit, -1 if it never does.
 local function is_open()
   opens_in = -1
   if now < opens then opens_in = opens - now; return false end
@@ -139,7 +139,7 @@ local function leave(id, spot)
   end
 end
 
--- Puts a call back at the place that it had before the server forgot it.
+-- Put a call back at the place that it had before the server forgot it.
 local function wait_on(spot)
   local rank, member = string.match(spot, '^(%d+)/(.*)$')
   redis.call('ZADD', QUEUE, rank, member)

@@ -70,7 +70,7 @@ class RemoteSeat:
         return self.reason
 
     async def run_body(self, body: Body, /) -> Any:
-        """Run an async function in the worker, concurrently with others; see `callboard.Seat`."""
+        """Run an async function in the worker, concurrently with others; see `callboard.extend.Seat`."""
         if self._useless.is_set():
             raise EngineError(body.title, body.call_id, self.reason, ended="unavailable")
         return await self._link.run_body(body, packed(body, self._variables.values()), self.number)

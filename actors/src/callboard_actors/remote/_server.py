@@ -31,8 +31,7 @@ from callboard_actors.remote._addresses import Address
 from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, admit
 from callboard_actors.remote._in_worker import run_in_worker
 
-# Session of one agent at a worker: its calls and dedicated workers, which end with its connection.
-
+# Session of one agent.
 
 _MOST_WORDS: Final = 1_000
 """Queued frames above which events are dropped. Replies are never dropped."""
@@ -81,7 +80,7 @@ class _Seat:
 
 
 class ClientSession:
-    """Session of one agent: runs its calls until its connection ends.
+    """Session of one agent: its calls and its dedicated workers, which end with its connection.
 
     Args:
         context: shared state of the worker.
@@ -308,6 +307,8 @@ async def _first(*waits: Callable[[], Any]) -> Any:
             group.start_soon(wait, one)
     return found[0]
 
+
+# The server.
 
 _logger = logging.getLogger("callboard_actors.remote")
 _STRANGERS: Final = 64

@@ -1,4 +1,7 @@
-"""Process of `callboard worker`: checks its options, serves until a signal arrives, then drains."""
+"""Process of `callboard worker`: checks its options, serves until a signal arrives, then drains.
+
+`served` finds the functions and actors to serve. They run in worker processes, or in this process (`InProcess`).
+"""
 
 import inspect
 import logging
@@ -29,8 +32,7 @@ from callboard_actors.remote._handshake import Offer
 from callboard_actors.remote._in_worker import name_of
 from callboard_actors.remote._server import Admission, Server
 
-# Functions and actors that `callboard worker module:tools` serves, by name.
-
+# Functions and actors to serve, by name.
 
 _OF_A_TOOL = ("func", "coroutine")
 """Attributes in which LangChain's tools keep the functions that they were made of."""
@@ -105,14 +107,14 @@ def _is_of(one: Any, module: ModuleType) -> bool:
     return False
 
 
-# Engine without processes: runs bodies in tasks and threads of this process, where threads cannot be killed.
+# Engine without worker processes.
 
 
 class InProcess:
-    """Engine that runs a limited number of bodies in this process.
+    """Engine that runs a limited number of bodies in tasks and threads of this process.
 
-    A cancelled async body is cancelled. A cancelled thread continues without a caller, and occupies a thread until it
-    ends.
+    A cancelled async body is cancelled. A thread cannot be killed: after its cancellation it continues without a
+    caller, and occupies a thread until it ends.
 
     Args:
         workers: number of concurrent bodies, and of threads.
@@ -198,6 +200,8 @@ def _teller() -> Callable[[dict[str, Any]], None]:
 
     return tell
 
+
+# The process.
 
 FAILED, WRONG = 1, 2
 """Exit codes: the worker could not start; the command line is wrong. `Drained` defines the others."""

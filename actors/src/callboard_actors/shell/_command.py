@@ -1,4 +1,7 @@
-"""Run of one command in its worker, until it ends, times out, or must end. No process of it is left then."""
+"""Run of one command in its worker, until it ends, times out, or must end. No process of it is left then.
+
+The worker adopts orphans, so all processes that the command has started are its descendants in /proc.
+"""
 
 import contextlib
 import os
@@ -16,8 +19,7 @@ from typing import Self, TypedDict
 from callboard_actors.process._sent_file import sent_file
 from callboard_actors.shell._spool import SpoolWriter
 
-# Processes that a command has started, with their descendants; read from /proc, in a worker that adopts orphans.
-
+# Processes of the command.
 
 _PROC = Path("/proc")
 
@@ -65,6 +67,8 @@ def signal_all(group: int | None, number: int) -> int:
             os.kill(pid, number)
     return len(found)
 
+
+# The run.
 
 _CHUNK = 64 * 1024
 _ROUND = 0.02

@@ -1,4 +1,8 @@
-"""`Shell`: commands in a working directory, and jobs in the background."""
+"""`Shell`: commands in a working directory, and jobs in the background.
+
+The actor stands at the end. Before it stand the environment of commands, their state and texts for a model, their
+confinement, and the parsing of command lines, which no shell interprets.
+"""
 
 import math
 import os
@@ -22,10 +26,10 @@ from callboard_actors.process import Processes, WorkerDiedError
 from callboard_actors.shell._command import Ending, Order, run_command
 from callboard_actors.shell._spool import SpoolReader
 
-# Environment of commands: without secrets of this process, and without programs that wait for a person.
-
+# Environment of commands.
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR")
+# With these values, programs that would wait for a person fail at once, or continue without one.
 _NOBODY_IS_THERE = {
     "PAGER": "cat",
     "GIT_PAGER": "cat",
@@ -55,8 +59,7 @@ def environment_of_commands(own: Mapping[str, str]) -> dict[str, str]:
     return {"PATH": os.defpath, **kept, **_NOBODY_IS_THERE, **own}
 
 
-# Command as its shell knows it: its state, and the text about it for a model.
-
+# State of a command, and the text about it for a model.
 
 _TITLE = 60
 
@@ -134,15 +137,11 @@ def with_output(sentence: str, output: str) -> str:
     return f"{sentence}\n{output}" if output.strip() else f"{sentence} No output."
 
 
-# Confinement of commands: the user's permissions, and the programs of the system.
-#
-# The output of a command goes to a file without a name that only its worker has open, so no command can find the output
-# of another.
-#
-# Commands may read /proc: the worker finds its descendants there, and many programs need it. The kernel hides the
-# memory and the variables of processes outside of the confinement, but not their existence.
+# Confinement of commands: the user's permissions, and the programs of the system. Output needs no permission: it goes
+# to a file without a name that only the command's worker has open, so no command can find the output of another.
 
-
+# /proc: the worker finds its descendants there, and many programs need it. The kernel hides the memory and the
+# variables of processes outside of the confinement, but not their existence.
 _SYSTEM = (
     "/usr",
     "/bin",
@@ -172,7 +171,7 @@ def confined(confine: Any) -> Any:
     return replace(confine, read=[*confine.read, *system])
 
 
-# Command lines without a shell: the program of a command, and the shell syntax that is refused.
+# Command lines without a shell.
 
 
 class RefusedError(Exception):
@@ -241,6 +240,8 @@ def _is_braces(command: str, at: int) -> bool:
     """Return whether a shell would expand braces here; `{}` is a placeholder of `find`."""
     return command[at] == "{" and command[at : at + 2] != "{}"
 
+
+# The actor.
 
 _MOST_TIME = 0.8
 """Share of the call's remaining time; the rest is for its answer."""

@@ -1,4 +1,4 @@
-"""`SqlDatabase`: a database that is read and never changed."""
+"""`SqlDatabase`: actor with tools that read a database and never change it, and the choice of its backend."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from callboard_actors.sql._backend import Backend
 
 
-# Choice of the backend for a database URL.
-
+# Choice of the backend.
 
 LEAST_MEMORY = 16 * 1024**2
 """Bytes that SQLite needs for a few connections with values of the largest size."""
@@ -63,6 +62,8 @@ def backend_of(url: "sqlalchemy.URL", connections: int, memory: int | None, *, w
 
     return PostgresBackend(url, connections)
 
+
+# The actor.
 
 T = TypeVar("T")
 

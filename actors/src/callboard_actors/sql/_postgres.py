@@ -38,8 +38,7 @@ from callboard_actors.sql._postgres_query import DECLARE, Query, query_of
 from callboard_actors.sql._rows import Caps, Rows, gather
 from callboard_actors.sql._work import Job
 
-# Errors of PostgreSQL, in words that a model can act on.
-
+# Errors, as texts that a model can act on.
 
 _MISSING = re.compile(r'(?:relation|column) "?(.+?)"? does not exist')
 _NAMES = """
@@ -102,8 +101,7 @@ def _place(error: psycopg.Error, query: Query | None) -> str:
     return pointed(query.read, max(1, int(position) - start))
 
 
-# PostgreSQL values that Python cannot represent: they become the text that the server writes.
-
+# Values that Python cannot represent; they become the text that the server writes.
 
 _TIMES: dict[str, type[Loader]] = {
     "date": DateLoader,
@@ -155,8 +153,7 @@ def plain(value: object) -> object:
     return value if isinstance(value, _PLAIN) else str(value)
 
 
-# Check of a role for rights that no transaction can undo, with the remedy.
-
+# Check of the role, for rights with effects that no transaction can undo.
 
 _MAY = """
 SELECT rolname FROM pg_roles
@@ -241,6 +238,8 @@ def _of_functions(user: str, found: Sequence[tuple[str, str]]) -> str:
         "and so for the others."
     )
 
+
+# The backend.
 
 _FETCHED = 10
 """Rows in one fetch; at most this many values of the largest size are in memory."""

@@ -1,4 +1,7 @@
-"""SQLite backend: files opened for reading only, with bounded statements."""
+"""SQLite backend: a database file, whose statements are bounded, and checked by an authorizer.
+
+The file is opened for reading only, except for calls that may write.
+"""
 
 import re
 import sqlite3
@@ -18,8 +21,7 @@ from callboard_actors.sql._errors import SqlError, did_you_mean
 from callboard_actors.sql._rows import Caps, Rows, gather
 from callboard_actors.sql._work import Job
 
-# Permissions of statements on an SQLite connection; SQLite asks when it prepares a statement.
-
+# Permissions and limits of statements; SQLite asks for a permission when it prepares a statement.
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _OF_VIRTUAL_TABLES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
@@ -138,8 +140,7 @@ class Guard:
 _DENY: int = sqlite3.SQLITE_DENY
 
 
-# Errors of SQLite, in words that a model can act on.
-
+# Errors, as texts that a model can act on.
 
 _NO_SUCH = re.compile(r"no such (?:table|column): (.+)")
 
@@ -169,6 +170,8 @@ def explained(error: BaseException | None, job: Job, names: Sequence[str]) -> Sq
     remedy = next((remedy for part, remedy in _REMEDIES if part in said), "")
     return SqlError(f"{said.rstrip('.')}. {remedy}".rstrip())
 
+
+# The backend.
 
 _PATIENCE = 2.0
 """Seconds to wait for a locked file."""

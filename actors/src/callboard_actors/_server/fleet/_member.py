@@ -1,4 +1,7 @@
-"""Fleet membership of one kind of actors in one process."""
+"""Membership of one process in a fleet, for the actors of one kind.
+
+`Answers` runs asks of other members in the actors of this process. `KeptStates` saves states of actors at the server.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable
@@ -21,8 +24,7 @@ from callboard_actors._server.fleet._router import Router
 from callboard_actors._server.fleet._thread_bridge import ThreadResult
 from callboard_actors._server.fleet._transport import FleetTransport
 
-# Asks from other members of a fleet, answered by the actors of this process.
-
+# Asks of other members.
 
 _WHAT: dict[Kind, What] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST: "lost"}
 
@@ -157,6 +159,8 @@ class Answers:
 async def _begin(gate: str, token: int, ask: str, line: Any) -> bool:
     return bool(await line.begin(gate, token, ask))
 
+
+# The member.
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class HeldKey:
-    """Ownership of a key by this process, as `callboard.Fleet` asks for it.
+    """Ownership of a key by this process, an implementation of `callboard.extend.Ownership`.
 
     Args:
         token: fencing token.

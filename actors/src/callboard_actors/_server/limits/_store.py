@@ -1,4 +1,4 @@
-"""Base of `RedisLimits` and `PostgresLimits`: checked options, and the protocol of a store of shared limits."""
+"""Base of `RedisLimits` and `PostgresLimits`: checked options, and the client of one process at the server."""
 
 import hashlib
 import logging
@@ -17,10 +17,7 @@ from callboard_actors._server.limits._permit import LocalPermit
 from callboard_actors._server.limits._share import Away, Share
 from callboard_actors._server.limits._transport import LimitsTransport, Numbers
 
-# Client of one process at a server of limits: requests permits for all calls of the process.
-#
-# A cancelled call leaves at once, without a round trip. All that accumulates within one round trip is sent together.
-
+# The client.
 
 _logger = logging.getLogger("callboard_actors.limits")
 _GOING_ON = {"wait": "calls wait", "refuse": "calls are refused", "local": "a local share is used"}
@@ -41,6 +38,9 @@ class LimitOptions(ClientOptions):
 
 class LimitsClient(BackgroundClient[LimitsTransport]):
     """Limits client: requests permits from the server for all calls of this process.
+
+    A cancelled call leaves at once, without a round trip. All changes that accumulate during one round trip are sent
+    together in the next one.
 
     Args:
         line: makes a connection that is not open yet.
@@ -132,6 +132,8 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         for gate in self._gates.values():
             gate.forget_line()
 
+
+# The store.
 
 _SHORTEST: Final = 0.001
 _MOST: Final = 1_000_000

@@ -1,4 +1,4 @@
-"""Bubblewrap: runs a zygote in its own namespaces, with a file system that holds only the paths it needs.
+"""Sandbox of bubblewrap: a zygote in its own namespaces, with a file system that holds only the paths it needs.
 
 The first process in the new process namespace belongs to bubblewrap. It ends with the program that it runs, and then
 the kernel kills every other process of that namespace.
@@ -19,8 +19,7 @@ from callboard_actors._engine._kernel import children_of
 from callboard_actors.process._confinement._confine import TEMPORARY, CannotConfineError, Confine
 from callboard_actors.process._confinement._readable import ways_to_readable
 
-# Arguments of bubblewrap for the file system of a sandbox: mounted paths, and the links that lead to them.
-
+# File system of the sandbox: mounted paths, and the links that lead to them.
 
 _OWN = ("/proc", "/dev")
 """Folders that the sandbox has of its own; requests for them or for paths below are granted by these."""
@@ -102,6 +101,8 @@ def _of_the_root(made: dict[str, str]) -> dict[str, str]:
     real = ((path, os.path.realpath(path)) for path in links)
     return {str(path): str(path.readlink()) for path, to in real if to in made or _above(to, made) is not None}
 
+
+# Sandbox, and the processes inside.
 
 # Bytes. A tmpfs is memory of the kernel, which the limit of address space does not count.
 _TEMPORARY_SIZE = 256 * 1024**2
