@@ -1,7 +1,7 @@
 """Shared parts of the engines: how calls reach workers, and how their events and results come back.
 
 Start with `_frames.py`, the protocol between a pool and its worker processes. `_wire.py` is the protocol between an
-agent and a remote worker; `_session.py` is a connection that speaks it. A call takes this way:
+agent and a remote worker; `_session.py` is a connection that speaks it. A call of a pool takes this way:
 
 1. `_queue.py` pairs it with an idle worker.
 2. `_codec.py` pickles it. `_names.py`, `_main_module.py` and `_variables.py` find what the worker needs by name.

@@ -39,7 +39,7 @@ class CellTimeoutError(BaseException):
 
 
 class TimeLimit:
-    """Block that is interrupted after a time, which keeps its names. After a grace, its process is killed.
+    """Block that is interrupted after a time, so that the cell's names are kept. After a grace, its process is killed.
 
     The kernel kills it by SIGALRM, which works even if no Python code can run any more.
     """
