@@ -189,8 +189,6 @@ def worker(context: typer.Context) -> None:
 
     Needs the distribution callboard-actors. `callboard worker --help` lists its options.
     """
-    from callboard._cli._app import run_foreign
-
     _finish(lambda: run_foreign("worker", "callboard-actors", context.args))
 
 
@@ -200,6 +198,4 @@ def mcp(context: typer.Context) -> None:
 
     Needs the distribution callboard-actors. `callboard mcp --help` lists its options.
     """
-    from callboard._cli._app import run_foreign
-
     _finish(lambda: run_foreign("mcp", "callboard-actors", context.args))

@@ -12,8 +12,8 @@ fleet = PostgresFleet("postgresql://localhost/app", secret=...)
 node = ToolNode([child(Browser, key=by_user, fleet=fleet)])
 """
 
-from callboard_actors.postgres._limits import PostgresDocuments as PostgresDocuments
-from callboard_actors.postgres._limits import PostgresFleet as PostgresFleet
-from callboard_actors.postgres._limits import PostgresLimits as PostgresLimits
+from callboard_actors.postgres._stores import PostgresDocuments as PostgresDocuments
+from callboard_actors.postgres._stores import PostgresFleet as PostgresFleet
+from callboard_actors.postgres._stores import PostgresLimits as PostgresLimits
 
 __all__ = ["PostgresDocuments", "PostgresFleet", "PostgresLimits"]

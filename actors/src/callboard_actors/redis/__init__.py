@@ -12,8 +12,8 @@ fleet = RedisFleet("redis://localhost", secret=...)
 node = ToolNode([child(Browser, key=by_user, fleet=fleet)])
 """
 
-from callboard_actors.redis._limits import RedisDocuments as RedisDocuments
-from callboard_actors.redis._limits import RedisFleet as RedisFleet
-from callboard_actors.redis._limits import RedisLimits as RedisLimits
+from callboard_actors.redis._stores import RedisDocuments as RedisDocuments
+from callboard_actors.redis._stores import RedisFleet as RedisFleet
+from callboard_actors.redis._stores import RedisLimits as RedisLimits
 
 __all__ = ["RedisDocuments", "RedisFleet", "RedisLimits"]

@@ -2,12 +2,13 @@
 
 from functools import partial
 
+from callboard_actors._server._store import check_prefix, split_url
 from callboard_actors._server.documents._client import WhileAway
 from callboard_actors._server.documents._store import DocumentStore
 from callboard_actors._server.fleet._store import FleetStore
 from callboard_actors._server.limits._share import Away
 from callboard_actors._server.limits._store import LimitStore
-from callboard_actors.postgres._server import checked
+from callboard_actors._util._extras import needs
 
 
 class PostgresLimits(LimitStore):
@@ -130,3 +131,28 @@ class PostgresFleet(FleetStore):
 
         line = partial(PostgresFleetTransport, url, where, prefix)
         super().__init__("PostgresFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)
+
+
+def checked(whose: str, url: str, prefix: object) -> str:
+    """Check the URL and prefix of a store on PostgreSQL; return the URL without its password.
+
+    Raises ImportError without the extra `postgres`, ValueError for a bad URL or prefix, and TypeError for a URL that is
+    no string.
+    """
+    where = where_of(whose, url)
+    check_prefix(whose, prefix)
+    needs(f"{whose}(...)", "psycopg", extra="postgres")
+    from callboard_actors.postgres._server import check_url
+
+    check_url(whose, url)
+    return where
+
+
+def where_of(whose: str, url: object) -> str:
+    """Return a PostgreSQL URL without its password; raise ValueError or TypeError if it is not one."""
+    remedy = "give it one such as 'postgresql://user:password@localhost:5432/app'"
+    parts = split_url(whose, url, remedy)
+    if parts.scheme not in ("postgresql", "postgres"):
+        shown = f"{parts.scheme}://..." if parts.scheme else parts.path
+        raise ValueError(f"{whose}({shown!r}) is no URL of PostgreSQL; {remedy}")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
