@@ -1,7 +1,7 @@
 """A person approves, edits and declines the calls of one turn, in any order, in a LangGraph graph.
 
-No tool asks: `RequireApproval` does, for payments above a limit and for nothing else. What a person has not
-agreed to does not run, not even when the amount is changed behind their back between question and answer.
+`RequireApproval` asks, only for payments above a limit; the tools ask nothing. A call runs only with the approved
+arguments: if the amount changes between question and answer, the person is asked again.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def in_words(request: ToolCallRequest) -> str:
 
 
 async def model(state: MessagesState) -> dict:
-    """Where a model would be; what it says is in the input."""
+    """Stand in for a model; its reply is in the input."""
     return {}
 
 
@@ -80,7 +80,7 @@ async def main() -> None:
     assert paid == ["Ada 90", "Cy 70", "Bob 250"]
     assert answers[3] == "User rejected the tool call for `pay` with reason: Di was paid last week"
 
-    # The state is changed after the question: the same call, ten times the amount.
+    # The state changes after the question: the same call with ten times the amount.
     thread = {"configurable": {"thread_id": "changed"}}
     (agreed,) = questions(await graph.ainvoke(bills(("Eve", 200)), thread)).values()
     await graph.aupdate_state(thread, bills(("Eve", 2000)), as_node="model")

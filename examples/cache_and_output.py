@@ -1,7 +1,7 @@
-"""A log that is too long for a model: read once, shown in part, and searched page by page.
+"""A log that is too long for a model: it is read once, shown in part, and searched page by page.
 
-Two people ask for the same log at the same moment, on trio, and again a little later; the tool runs once. The
-model sees the beginning and the end, and reads the page in between where the trouble began.
+Two users request the same log at the same moment, on trio, and again a little later; the tool runs once. The model
+gets the beginning and the end of the log, and reads the page in the middle with the first error.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def last_result(messages: list[Any]) -> ToolMessage:
 
 
 def read_on(messages: list[Any]) -> Any:
-    """What a model does when it sees that something was left out: the call that the text advises."""
+    """Return the call that the text of a shortened result recommends."""
     shown = last_result(messages)
     assert "characters left out. Read them with read_output(" in shown.content
     output_id = shown.additional_kwargs["callboard"]["output_id"]

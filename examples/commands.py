@@ -1,7 +1,7 @@
-"""An agent that repairs a program: it runs the tests, reads what is wrong, mends it, and runs them again.
+"""An agent that repairs a program: it runs the tests, reads the failure, fixes the program, and runs the tests again.
 
-A server runs beside it as a job all the while. One command never ends, and is ended with all that it has started;
-the others do not notice. Nothing is left when the agent has gone.
+Meanwhile a server runs as a background job. One command never ends, and is killed with all processes that it started;
+the other commands are not affected. When the agent has ended, no process is left.
 """
 
 import os
@@ -39,7 +39,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "program.py").write_text(PROGRAM)
-        shell = Shell(folder, unrestricted=True, grace=0.5)  # this program's own commands, and no model's
+        shell = Shell(folder, unrestricted=True, grace=0.5)  # all commands are from this program, none from a model
         async with create_react_agent(script(), [child(shell)]) as agent:
             run = await agent.ainvoke({"messages": [("user", "Please mend program.py.")]})
         told = [message.text for message in run["messages"] if message.type == "tool"]

@@ -1,7 +1,7 @@
-"""An agent that asks a shop's database, and changes it as its owner has agreed.
+"""An agent that queries a shop's database, and changes it with the approval of the owner.
 
-One statement is wrong, and the agent reads what may have been meant. Another never ends, and SQLite ends it. The change
-waits for the owner, and is made once.
+One statement is wrong, and its error suggests the right name. Another statement never ends, and SQLite ends it. The
+change waits for the owner's approval, and is made once.
 """
 
 import sqlite3

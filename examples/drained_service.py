@@ -1,9 +1,9 @@
-"""A web service that ends in order: SIGTERM comes in the middle of a booking, and the client has its answer.
+"""A web service with graceful shutdown: SIGTERM arrives in the middle of a booking, and the client gets its answer.
 
-python drained_service.py                             plays the story: it starts the service, and ends it twice
-python drained_service.py serve DIRECTORY PORT [SECONDS]   is the service; SECONDS are for bookings to finish
+python drained_service.py                             runs the example: starts the service, and ends it twice
+python drained_service.py serve DIRECTORY PORT [SECONDS]   runs the service; bookings have SECONDS to finish
 
-The second service is killed. The third one knows of the booking that was begun: it asks, and does not book again.
+The second service is killed. The third one knows that a booking had begun: it asks a person, and does not book again.
 """
 
 import json
@@ -31,7 +31,7 @@ from callboard.testing import ScriptedModel, calls
 
 
 def agent_in(directory: Path) -> Agent:
-    """An agent that books; its model plays a script."""
+    """Return an agent that books; its model follows a script."""
     bookings = directory / "bookings"
 
     async def book(hotel: str, seconds: float) -> str:
@@ -44,7 +44,7 @@ def agent_in(directory: Path) -> Agent:
         return "booked"
 
     def say(messages: list) -> object:
-        """Book what the user names, as in "Minerva 2.5", and say what came of it."""
+        """Book the room that the user names, as in "Minerva 2.5", and tell the result."""
         if messages[-1].type != "human":
             return f"It is {messages[-1].content}."
         hotel, seconds = messages[-1].content.split()
@@ -55,7 +55,7 @@ def agent_in(directory: Path) -> Agent:
 
 
 def service(directory: Path, seconds: float) -> Starlette:
-    """The application."""
+    """Return the application."""
     agent = agent_in(directory)
 
     @asynccontextmanager
@@ -64,12 +64,12 @@ def service(directory: Path, seconds: float) -> Starlette:
             yield
 
     async def ready(_: Request) -> JSONResponse:
-        """For who chooses among several services: not this one, when it is about to end."""
+        """Readiness check for a load balancer: fails while the service is draining."""
         has_begun = app.state.shutdown.has_begun
         return JSONResponse({"ready": not has_begun}, 503 if has_begun else 200)
 
     async def chat(request: Request) -> JSONResponse:
-        """Say something in a thread; an empty text goes on where it stands."""
+        """Send a message to a thread; an empty text continues the thread."""
         text = (await request.body()).decode()
         given = {"messages": [("user", text)]} if text else None
         try:
@@ -84,18 +84,18 @@ def service(directory: Path, seconds: float) -> Starlette:
 
 
 def serve(directory: Path, port: int, seconds: float) -> None:
-    """Serve until SIGTERM; the exit code tells what became of what ran."""
+    """Serve until SIGTERM; the exit code tells whether all runs finished."""
     app = service(directory, seconds)
 
     def end(number: int, _: object) -> None:
         shutdown = getattr(app.state, "shutdown", None)
         sys.exit(128 + number if shutdown is None else shutdown.exit_code)
 
-    signal.signal(signal.SIGTERM, end)  # uvicorn has its own meanwhile, and raises the signal again when it has ended
+    signal.signal(signal.SIGTERM, end)  # uvicorn has a handler of its own, and raises the signal again at its end
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 
-# The story: a client, and whoever ends services.
+# The rest of the example: a client, and the end of each service.
 
 
 def start(directory: Path, port: int, seconds: float = 20.0) -> "subprocess.Popen[bytes]":

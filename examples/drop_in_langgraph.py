@@ -1,8 +1,8 @@
 """callboard's ToolNode in a LangGraph graph: one turn with a command, two questions and finished work.
 
 The graph, the checkpointer, `interrupt` and `Command` are LangGraph's own. The only change is the import
-of `ToolNode`. Both questions of the turn surface together, are answered in any order, and no finished call
-runs again.
+of `ToolNode`. Both questions of the turn are shown together and answered in any order. No finished call runs
+again.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""An agent whose conversations outlive its process: one process is killed in the middle of a batch, another goes on.
+"""An agent with durable conversations: one process is killed in the middle of a batch, and another one continues.
 
-The first has booked the flight and is about to book the hotel when it dies. The second finds the booking and
-books what is left: the call of the hotel had begun, and runs again because it is declared safe to repeat. Of another
-call the model would be told that its outcome is unknown. Both know of each other nothing but the path of a SQLite file.
+The first process has booked the flight, and is about to book the hotel when it dies. The second process finds the
+flight. The call for the hotel had begun, and runs again because it is declared idempotent. For any other call, the
+model would be told that its outcome is unknown. The processes share only the path of a SQLite file.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ THREAD = {"configurable": {"thread_id": "holiday"}}
 
 
 def book_for(directory: Path, *, dies: bool) -> list:
-    """The tools; bookings are lines of a file, as nobody can take one back."""
+    """Return the tools; bookings are lines of a file, and cannot be cancelled."""
     bookings = directory / "bookings"
 
     async def book_flight(to: str) -> str:
@@ -36,7 +36,7 @@ def book_for(directory: Path, *, dies: bool) -> list:
         if dies:
             os._exit(9)
         booking = f"hotel in {city}"
-        if booking not in bookings.read_text().splitlines():  # so that it is safe to repeat, and may say so
+        if booking not in bookings.read_text().splitlines():  # idempotent, as its policy says
             with bookings.open("a") as file:
                 file.write(f"{booking}\n")
         return f"{booking} booked"
@@ -45,7 +45,7 @@ def book_for(directory: Path, *, dies: bool) -> list:
 
 
 def agent_in(directory: Path, *, dies: bool) -> object:
-    """The same agent in both processes; its model plays a script, and has said the first line in the first one."""
+    """Return the agent of one process; the second process continues the script of the first."""
     batch = calls(("book_flight", {"to": "Rome"}), ("book_hotel", {"city": "Rome"}))
     script = [batch] if dies else ["All is booked."]
     url = f"sqlite:///{directory / 'agent.db'}"

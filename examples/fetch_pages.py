@@ -1,7 +1,7 @@
-"""An agent that reads a site: page by page, while one page would lead it into the network behind it.
+"""An agent that reads a site page by page; one page tries to lead it into the internal network.
 
-The site runs on this machine, so its address is allowed by name; another service runs beside it, at an address that is
-not. A page that was written to bring the agent there is refused before anything is connected to.
+The site runs on this machine, so its address is allowed by name. Another service runs at an address that is not
+allowed. A page redirects to it, and the request is refused before a connection is opened.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A tool with a state and a life: what is kept, what an error costs, and what a death costs.
+"""A tool with state: the effects of concurrent calls, of an error, and of a crash.
 
 One task owns the account. Ten tasks pay into it at once, without a lock; one call fails, one is cancelled, one kills
-the actor. A model whose tool it is reads of that, and goes on with the new one.
+the actor. A model that uses the actor as a tool reads that its state was lost, and continues with the new incarnation.
 """
 
 import logging
@@ -13,7 +13,7 @@ from callboard.testing import ScriptedModel, calls
 
 
 class Account(Actor):
-    """An account at a bank whose line may break."""
+    """Account at a bank with a connection that may break."""
 
     fatal = (ConnectionError,)
 
@@ -27,7 +27,7 @@ class Account(Actor):
     async def pay(self, amount: int) -> int:
         """Pay an amount into the account, and tell the balance."""
         before = self.balance
-        await anyio.sleep(0.001)  # nobody else comes in between
+        await anyio.sleep(0.001)  # no other handler runs meanwhile
         self.balance = before + amount
         return self.balance
 
@@ -82,7 +82,7 @@ async def with_a_model() -> list[str]:
 
 
 def main() -> None:
-    logging.getLogger("callboard").setLevel(logging.ERROR)  # a death is a warning there
+    logging.getLogger("callboard").setLevel(logging.ERROR)  # hides the warning about the death
     for backend in ("asyncio", "trio"):
         told = anyio.run(with_a_reference, backend=backend)
         assert told == [

@@ -1,6 +1,6 @@
-"""Real HTTP requests by a plain blocking tool: a limit per host, and a hanging page that costs one message.
+"""Real HTTP requests by a blocking tool: a limit for each host, and a hanging page that fails one call only.
 
-Each call runs in a worker thread. The tool reads what is left of its time and hands it to the socket, so its
+Each call runs in a worker thread. The tool passes its remaining time to the socket as a timeout, so its
 thread never outlives the call. Standard library only; the servers are threads of this process on loopback.
 """
 
@@ -25,7 +25,7 @@ LATENCY = 0.02
 
 
 class Site(ThreadingHTTPServer):
-    """A small site that counts how many requests it has in hand; `/hang` is never answered in time."""
+    """Small site that counts its open requests; `/hang` never answers in time."""
 
     daemon_threads = True
     request_queue_size = 64

@@ -1,7 +1,7 @@
-"""A session for each customer: opened once, used by one thread, put away when nobody asks, and found again.
+"""A session for each customer: opened once, used by one thread, evicted when idle, and restored later.
 
-Each has a connection of sqlite3 that knows a temporary table, so both belong to one thread and to one life. There are
-four customers and room for two, so sessions come and go; what is in the basket goes along as a snapshot.
+Each session has a sqlite3 connection with a temporary table, so both belong to one thread and to one incarnation. There
+are four customers and at most two sessions at once, so sessions are evicted; a snapshot keeps the basket.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ threads: set[str] = set()
 
 
 class Session(Actor):
-    """A customer's session with the shop."""
+    """Session of a customer with the shop."""
 
     def start(self) -> None:
         opened.append(str(self.key))
@@ -61,7 +61,7 @@ async def main() -> None:
 
     print(*answers, f"sessions opened: {' '.join(opened)}", sep="\n")
     assert answers == [f"{one} has tea" for one in customers] + [f"{one} has tea, jam" for one in customers]
-    assert opened == customers * 2  # with room for two, each had gone when its turn came again
+    assert opened == customers * 2  # at most two at once: each was evicted before its next turn
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Three agents at a help desk: one hands over to another, which has a third one do a part of the work.
+"""Three agents at a help desk: one hands over to another, and this one gives a part of the work to a third.
 
-The front desk and the billing agent are nodes of a LangGraph graph, and the conversation goes from one to the other
-by a command. The clerk is a tool of the billing agent. It has to ask a person before money goes out, two agents
-deep: the question surfaces at the top, and the answer finds its way down. What had finished does not run again.
+The front desk and the billing agent are nodes of a LangGraph graph, and a command moves the conversation from one to
+the other. The clerk is a tool of the billing agent. It must ask a person before it pays money: the question of the
+innermost agent is shown by the graph, and the answer reaches that agent. Finished calls do not run again.
 """
 
 import asyncio

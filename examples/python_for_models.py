@@ -1,7 +1,7 @@
 """Two conversations with Python: each has names of its own, and one of them kills its interpreter.
 
-What is late is interrupted and keeps its names; what is deaf to that is killed, and its model is told that they are
-gone. The other conversation does not notice.
+Code that takes too long is interrupted, and its names stay. Code that ignores the interrupt is killed, and its model is
+told that the names are lost. The other conversation is not affected.
 """
 
 import logging
@@ -34,9 +34,9 @@ async def converse(thread: str, cells: list[str], node: ToolNode, told: dict[str
 
 
 async def main() -> None:
-    logging.getLogger("callboard").setLevel(logging.ERROR)  # that an interpreter was restarted is no surprise here
+    logging.getLogger("callboard").setLevel(logging.ERROR)  # hides the warning about the restart
     told: dict[str, list[str]] = {}
-    # This program's own code, and no model's; a model's would have a confined pool: runs_in=pool.
+    # This code is the program's own. For code of a model, use a confined pool: runs_in=pool.
     node = ToolNode([python_tool(timeout=0.5, grace=0.5)])
     async with node, anyio.create_task_group() as group:
         group.start_soon(converse, "careful", CAREFUL, node, told)

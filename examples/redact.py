@@ -76,7 +76,7 @@ async def main() -> None:
     assert EMAIL not in searched[0]
     assert answers[2].content.startswith("Error: ConnectionError")
 
-    # For the person at the desk, who may know.
+    # For the employee, who may read the values.
     restored = await redact.restore(answers[0].content, thread_id="ticket 17")
     print(f"at the desk    {restored}")
     assert IBAN in restored

@@ -1,4 +1,4 @@
-"""A model that writes carelessly: what can only mean one thing is repaired, what may mean two is asked for again."""
+"""A model that writes careless arguments: unambiguous ones are repaired, ambiguous ones are refused with an error."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from callboard.testing import tool_call
 
 
 class Room(BaseModel):
-    """A room to book."""
+    """Room to book."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -32,7 +32,7 @@ CARELESS = [
     tool_call("book", "1", hotel="Ritz", rooms="{'beds': 2, 'view': 'GARDEN'}", guests="Ann"),
     # All arguments inside of another, and a name in camel case.
     tool_call("book", "2", input={"Hotel": "Ritz", "rooms": [{"beds": 1}], "guests": ["Ann"]}),
-    # One guest, or two? Nobody but the model knows.
+    # One guest, or two? Only the model knows.
     tool_call("book", "3", hotel="Ritz", rooms=[{"beds": 2}], guests="Ann, Bob"),
 ]
 

@@ -1,10 +1,10 @@
 """An application: an agent that answers from a web site, a database and files, all at once.
 
-python research_desk.py     plays the story: the agent is watched live, killed in the middle, and goes on
+python research_desk.py     runs the example: the agent is watched live, killed in the middle, and resumed
 
-The parts are what they would be elsewhere: the site is HTTP, the stock a database that is only read, the files an MCP
-server in a process of its own, which `callboard mcp` makes of two functions below. The model plays a script; put
-another one into `desk`, and `callboard run research_desk:desk "..."` talks to it.
+All parts but the model are real: the site is HTTP, the stock a read-only database, and the files come from an MCP
+server in its own process, which `callboard mcp` makes of two functions below. The model follows a script; put another
+model into `desk`, and talk to it with `callboard run research_desk:desk "..."`.
 """
 
 import os
@@ -55,13 +55,13 @@ FILES = [list_notes, read_note]
 
 @asynccontextmanager
 async def desk() -> AsyncGenerator[Agent]:
-    """The agent, with the MCP server that it needs."""
+    """Yield the agent, with its MCP server running."""
     command = [CALLBOARD, "mcp", "research_desk:FILES", "--app-dir", str(HERE)]
     async with McpServer(command, env={"DESK": str(FOLDER)}, name="files", prefix="files_") as files:
         node = ToolNode(
             [HttpTools(allow=["127.0.0.1"]), SqlDatabase(f"sqlite:///{FOLDER / 'stock.db'}"), files],
             policies={
-                name: CallPolicy(timeout=20, idempotent=True)  # they read: after a crash they are asked again
+                name: CallPolicy(timeout=20, idempotent=True)  # read-only: they run again after a crash
                 for name in ("fetch", "query", "files_read_note")
             },
         )
@@ -69,7 +69,7 @@ async def desk() -> AsyncGenerator[Agent]:
 
 
 def script() -> ScriptedModel:
-    """Ask all three at once, and answer from what they say."""
+    """Return a scripted model: it calls tools of all three sources at once, and answers from their results."""
     question = "select name, grams from stock where grams < :least order by name"
 
     def answer(messages: list) -> str:
@@ -91,11 +91,11 @@ def script() -> ScriptedModel:
     return ScriptedModel([ask], loop=True)
 
 
-# The story: a site, a stock, notes, and somebody with kill -9
+# The rest of the example: a web site, a stock database, notes, and `kill -9`.
 
 
 class Site(ThreadingHTTPServer):
-    """Two pages; the second one keeps its readers waiting until it is let go."""
+    """Site with two pages; the second page is answered only after its release."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Page)
@@ -119,7 +119,7 @@ class Page(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(page)
         except OSError:
-            pass  # who asked is dead
+            pass  # the client was killed
 
     def log_message(self, *_: object) -> None:
         pass
@@ -175,7 +175,7 @@ def story(folder: Path) -> None:
     print("resumed, on trio:", watched, sep="\n")
     assert agent.returncode == 0
     assert "Yes: Assam is short" in watched
-    assert sorted(site.asked) == ["/guests", "/guests", "/today"]  # what was answered is not asked again
+    assert sorted(site.asked) == ["/guests", "/guests", "/today"]  # finished calls did not run again
     site.shutdown()
     site.server_close()
 

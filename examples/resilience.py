@@ -1,4 +1,4 @@
-"""A search service that stumbles, then is down, then comes back; the agent has an answer all the time."""
+"""A search service that fails once, then is down, then recovers; the agent always gets an answer."""
 
 import anyio
 from langchain_core.tools import tool

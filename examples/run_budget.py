@@ -1,7 +1,7 @@
-"""A run has a second. When that is spent, calls are cancelled, and the conversation goes on with what there is.
+"""A run with a budget of one second: then its calls are cancelled, and the conversation continues without them.
 
-One of two searches has finished by then and keeps its result; the other gets a message that says why it has
-none. What is stored is enough for the next message to be answered.
+One of two searches has finished by then and keeps its result; the other gets an error message with the reason.
+The stored conversation is complete, so the next message can be answered.
 """
 
 import anyio
@@ -20,7 +20,7 @@ async def search(where: str, seconds: float) -> str:
 
 
 def think(messages: list[BaseMessage]) -> BaseMessage | str:
-    """What a model would say: it searches, and then makes do with what there is."""
+    """Return the reply of a model: two searches first, then an answer from the available results."""
     if len(messages) == 1:
         return calls(("search", {"where": "index", "seconds": 0}), ("search", {"where": "archive", "seconds": 3600}))
     return "The index has it; the archive was too slow."

@@ -1,7 +1,7 @@
 """One page of Chromium for ten agents at once; some are cancelled, some have a call that times out.
 
-Playwright's sync API needs one thread for all that it does: an actor of plain functions has it, on asyncio and on
-trio. The browser starts once. Without Playwright or a Chromium, a page that is none plays its part, and this says so.
+Playwright's sync API must be used from one thread: an actor with plain functions has one, on asyncio and on trio.
+The browser starts once. Without Playwright or Chromium, the example uses a fake page, and says so.
 """
 
 import math
@@ -23,7 +23,7 @@ started: list[str] = []
 
 
 class Title:
-    """A page that knows titles, for machines without a browser."""
+    """Fake page with titles, for machines without a browser."""
 
     current = ""
 
@@ -38,7 +38,7 @@ class Title:
 
 
 class Browser(Actor):
-    """A page of a browser."""
+    """Page of a browser."""
 
     def start(self) -> None:
         self.close, self.page = open_page()
@@ -63,7 +63,7 @@ class Browser(Actor):
 
 
 def open_page() -> tuple[Any, Any]:
-    """How to close a page, and the page."""
+    """Return a function that closes a page, and the page."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     try:
         from playwright.sync_api import Error, sync_playwright

@@ -1,8 +1,8 @@
-"""LangChain's own agent with our supervision: one line changes, and a turn of eight calls behaves.
+"""LangChain's own agent with callboard's supervision: one changed line supervises a turn of eight calls.
 
-The agent is `langchain.agents.create_agent`, the tools are plain ones, a sync one among them. With `Supervise`
-in its middleware no more than two searches run at once, a report that hangs times out, a flaky server is
-asked again, and the mail that a person rejects is not sent.
+The agent is `langchain.agents.create_agent`, with ordinary sync and async tools. With `Supervise` in its
+middleware, at most two searches run at once, a hanging report times out, a call to a flaky server is retried,
+and a mail that a person rejects is not sent.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""A conversation is looked back at, and taken up again from the middle: another call, and another end.
+"""A conversation is inspected, and continued from the middle with another call and another ending.
 
-The thread is in a SQLite file. The model had asked for a train; a person goes back to that place, makes it a
-flight, and the agent goes on from there. The first ending is kept. Nothing before the place is done again.
+The thread is in a SQLite file. The model had called a tool for a train. A person goes back to this position and changes
+the call to a flight, and the agent continues from there. The first ending is kept. Earlier calls do not run again.
 """
 
 import tempfile
@@ -25,7 +25,7 @@ async def look_up(what: str) -> str:
 
 
 def think(messages: list[BaseMessage]) -> BaseMessage | str:
-    """What a model would say: first the weather, then the train, then what it came to."""
+    """Return the reply of a model: first the weather, then the train, then the result."""
     if messages[-1].type == "human":
         return calls(("look_up", {"what": "weather"}))
     if messages[-1].text.startswith("sun"):

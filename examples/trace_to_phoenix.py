@@ -1,4 +1,4 @@
-"""An agent's run in a viewer of traces: what ran at the same time, what was tried again, what ran out of time.
+"""An agent's run in a trace viewer: concurrent calls, a retry, and a timeout.
 
 python examples/trace_to_phoenix.py                                     a line for each span
 python examples/trace_to_phoenix.py --endpoint http://localhost:6006    to Phoenix, or any other receiver of OTLP
@@ -57,7 +57,7 @@ async def ask(thread_id: str) -> str:
 
 
 def tracing(endpoint: str | None) -> AbstractContextManager[object]:
-    """To an OTLP receiver, or to the terminal; with arguments and results, which are left out by default."""
+    """Set up tracing to an OTLP receiver or the terminal, with arguments and results, which are off by default."""
     if endpoint is not None:
         return setup(endpoint=endpoint, metrics=False, capture=True)
     provider = TracerProvider()

@@ -11,7 +11,7 @@ peak = running = 0
 
 
 class Connection:
-    """Something that has to be closed politely, and that takes a moment."""
+    """Connection that needs some time to close."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -33,7 +33,7 @@ async def download(name: str, seconds: float) -> str:
         return f"{name} downloaded"
     finally:
         running -= 1
-        # On trio a cancelled task is cancelled at every checkpoint; `cleanup` holds that off for the grace.
+        # On trio a cancelled task is cancelled at every checkpoint; `cleanup` prevents this during the grace.
         with cleanup():
             await connection.aclose()
 

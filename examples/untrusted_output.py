@@ -1,6 +1,6 @@
-"""A page that tries to take an agent over: what it makes the model ask for is refused, what it says is fenced.
+"""A page that tries to control an agent: the calls that it causes are refused, and its text is fenced.
 
-The model is scripted, and as gullible as can be: it does whatever the page tells it to.
+The model is scripted, and follows every instruction of the page.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
-"""A middleware of one's own: models that make the same call over and over are told so, and the tool is left alone.
+"""Your own middleware: a model that repeats the same call gets a message, and the tool does not run again.
 
-First the middleware, then an agent that needs it, then its test: on asyncio and on trio, on a virtual clock.
+The file has the middleware, an agent that needs it, and its test on asyncio and trio with a virtual clock.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,12 +17,12 @@ from callboard.testing import Recorder, ScriptedModel, backend, backend_names, c
 
 
 class NoLoops:
-    """Answers in place of a tool that was asked the same thing too often since the user spoke last.
+    """Limit on repetitions of a call since the last message of the user.
 
-    It keeps nothing: what was asked stands in the conversation. So it is right after a restart, too.
+    It has no state: it counts the calls in the conversation, so it also works after a restart.
 
     Args:
-        most: how many times the same call runs, at least 1.
+        most: maximum number of runs of the same call, at least 1.
 
     Raises:
         ValueError: for a number out of range.
@@ -36,7 +36,7 @@ class NoLoops:
     async def awrap_tool_call(
         self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
-        """Run the call, or say that it was made before."""
+        """Run the call, or return a message about the repetition."""
         call = request.tool_call
         before = times_made(call, request.state["messages"])
         if before < self._most:
@@ -47,7 +47,7 @@ class NoLoops:
 
 
 def times_made(call: ToolCall, messages: Sequence[AnyMessage]) -> int:
-    """How often a model has made the same call before this one, since the user spoke last."""
+    """Return the number of equal calls before this one, since the last message of the user."""
     made: list[ToolCall] = []
     for message in messages:
         if isinstance(message, HumanMessage):
@@ -81,7 +81,7 @@ def give_in(messages: list[Any]) -> str:
 
 
 async def run_agent() -> None:
-    """The model asks, and asks again, and is told to stop."""
+    """Run an agent with a model that repeats its call until it is told to stop."""
     same = calls(("status", {"job": "backup"}))
     model = ScriptedModel([same, same, same, give_in])
     agent = create_react_agent(model, ToolNode([status], middleware=[NoLoops(2)]))
@@ -96,7 +96,7 @@ async def run_agent() -> None:
 
 
 async def test_the_call_runs_as_often_as_allowed_and_no_more() -> None:
-    """Other arguments, and what was asked before the user spoke, do not count."""
+    """Calls with other arguments, and calls before the last user message, do not count."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("search", seconds=3600)], middleware=[NoLoops(1)])
     before = [calls(tool_call("search", "0", query="tea")), ToolMessage("tea", tool_call_id="0"), HumanMessage("Again")]
