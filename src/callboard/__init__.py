@@ -1,15 +1,17 @@
 """callboard: tool calls of LLM agents as supervised tasks, on asyncio and trio.
 
-    layer 9   _cli                  the `callboard` command
-    layer 8   telemetry  testing    spans, metrics, logs, recordings; fakes and virtual clocks
-    layer 7   agent                 the ReAct loop, and the conversation that it keeps
-    layer 6   middleware            retry, cache, approval, sanitise, redact and others, around a tool call
-    layer 5   tools                 LangChain tools as supervised calls, and the chain around them
-    layer 4   _langgraph            every private name of LangGraph
-    layer 3   actors  engines       supervised state behind a mailbox; workers that run bodies in other processes
-    layer 2   _calls                one supervised call and a batch of them, limits, observers
-    layer 1   _loops                asyncio and trio, threads, deadlines, bridges
-    layer 0   _types  exceptions    records, protocols and errors
+    layer 9   _cli                             the `callboard` command
+    layer 8   telemetry  testing  threads      spans, metrics, logs, recordings; test helpers; stored conversations
+    layer 7   agent                            the ReAct loop
+    layer 6   middleware  guards               retry, cache, approval and others; redact, sanitize, repair arguments
+              conversations                    the journal of a thread, checkpoints, databases
+    layer 5   tools                            LangChain tools as supervised calls, and the chain around them
+    layer 4   _langgraph                       every private name of LangGraph
+    layer 3   actors  extend                   supervised state behind a mailbox; extension points, such as engines
+    layer 2   _calls                           one supervised call and a batch of them, limits, observers
+    layer 1   _loops                           asyncio and trio, threads, deadlines, bridges
+    layer 0   exceptions  questions  commands  errors; helpers for programs that ask a person, and that add commands
+              _records  _util  _web            records and protocols; helpers that know nothing of calls
 
 A module imports only from its own layer and from the layers below it. Names are loaded at first access:
 `import callboard` is cheap, and `from callboard import ToolNode` imports LangGraph.

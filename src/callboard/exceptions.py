@@ -366,7 +366,7 @@ class EngineError(CallError):
         tool: name of the tool or body.
         call_id: id of the tool call; `None` if there is none.
         reason: a clause; see the attribute.
-        ended: see above.
+        ended: "unavailable", "unknown" or "finished".
         recurs: `True` if the body itself caused the loss.
     """
 

@@ -1,4 +1,7 @@
-"""Attempt: one execution of a call's body, with its permits, its worker thread and its timeouts."""
+"""Attempt: one execution of a call's body, with its permits, its worker thread and its timeouts.
+
+The timeouts are suspended while the body waits for its turn in an engine.
+"""
 
 import math
 import threading
@@ -22,10 +25,10 @@ from callboard._loops._threads import PerDepth, run_in_thread
 from callboard._records._policies import CallPolicy, Limit, ToolCallLike
 from callboard.exceptions import CallTimeoutError
 
-# Timeouts of one attempt, suspended while the body waits for its turn in an engine.
-
-
 T = TypeVar("T")
+
+
+# Timeouts
 
 
 class OutOfTime(NamedTuple):
@@ -122,6 +125,9 @@ class Turn:
         """Restart the timeouts if the body never began."""
         if not self._is_over:
             self._clock.go_on()
+
+
+# Permits and execution
 
 
 class Owner(Protocol):

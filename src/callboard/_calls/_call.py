@@ -1,5 +1,6 @@
 """Supervised call: runs the attempts of one tool call with limits and timeouts, and records the outcome.
 
+A call has a time budget as a whole. The middleware around its attempts has a timeout of its own.
 Independent of LangChain: a call is a mapping, its body an async function, its result any object.
 """
 
@@ -24,9 +25,6 @@ from callboard._loops._watchdog import Holder, marks
 from callboard._records._events import ActorObserver, CallEvent, CallPhase
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
-
-# Time limits of a call: a budget for the whole call, and a timeout for the middleware around its attempts.
-
 
 R = TypeVar("R")
 

@@ -1,6 +1,7 @@
 """Context of a call that goes to an engine with its body, and events that come back before the result.
 
 Both are plain JSON data: a worker may be confined and untrusted, so its events are validated and never unpickled.
+Errors that the body itself raised are marked, to distinguish them from errors of the engine.
 """
 
 import logging
@@ -338,9 +339,6 @@ def _nearest_logger(name: str) -> logging.Logger:
     while name and not isinstance(known.get(name), logging.Logger):
         name = name.rpartition(".")[0]
     return logging.getLogger(name)
-
-
-# Marking of errors that a body raised, to distinguish them from errors of the engine that ran the body.
 
 
 class BodyRaisedError(Exception):

@@ -1,4 +1,7 @@
-"""Draining: an object refuses new work, waits for its running operations, and cancels those that take too long."""
+"""Draining: an object refuses new work, waits for its running operations, and cancels those that take too long.
+
+`InFlight` has the operations of any object, such as a node. `EngineOperations` has the bodies that an engine runs.
+"""
 
 import logging
 import math
@@ -250,9 +253,6 @@ _around: ContextVar[tuple[Operation, ...]] = ContextVar("callboard_under_way", d
 def operations() -> tuple[Operation, ...]:
     """Return the operations that the running code belongs to, the outermost first."""
     return _around.get()
-
-
-# Running bodies of an engine, and their draining.
 
 
 class EngineOperations:

@@ -1,4 +1,7 @@
-"""`progress`: progress reports from the body of a tool."""
+"""Progress of a tool's body: `progress` reports it, and a throttle limits the rate of delivered reports.
+
+If reports are frequent, only the newest one is delivered at each interval.
+"""
 
 import math
 import threading
@@ -79,9 +82,6 @@ def _check_amount(name: str, value: object) -> None:
         raise TypeError(f"progress({name}=...) is a number, such as 3 or 0.5, got {value!r}; float() makes one")
     if not 0 <= value < math.inf:
         raise ValueError(f"progress({name}=...) is 0 or more, and finite, got {value!r}; leave out what nobody knows")
-
-
-# Rate limit for reports: the newest of many frequent items is delivered at intervals.
 
 
 T = TypeVar("T")

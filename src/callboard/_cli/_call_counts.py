@@ -297,7 +297,7 @@ class CallCounts(CallTracker[OpenCall, CallEvent]):
         self._count(call, call.place)
 
     def gave_up(self, call: OpenCall, event: CallEvent, since: float) -> None:
-        """Count a call that left its queue without a place."""
+        """Count a call that left its queue without a permit."""
         self._waited(call, event)
         self._count(call, call.place)
 

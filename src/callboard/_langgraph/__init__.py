@@ -1,10 +1,8 @@
 """Adapter to LangGraph; only this package uses LangGraph's private names.
 
 `_outer_task`: the graph task that runs callboard. `_call_scope`: the config of code inside a call. `_outer_handlers`:
-streams and callbacks of the outer graph. `_node_scope`: the config of a node of callboard's agent. `_tools_node`:
-LangGraph's own `ToolNode`. `_savers`: awaiting a checkpointer. `_serializers`, `_packed`, `_remembered`,
-`_conversations`: values in LangGraph's storage format. `_reads`: checkpointers that return dicts instead of objects.
-`_postgres`: operations that LangGraph's PostgreSQL savers lack.
+streams and callbacks of the outer graph. `_node_scope`: the config of a node of callboard's agent. `_savers`: access to
+checkpointers. `_serializers`, `_message_cache`, `_conversation_cache`: values in LangGraph's storage format.
 
 Names and meanings are those of langgraph 1.2; `tests/test_langgraph_keys.py` fails when they change.
 """

@@ -1,4 +1,7 @@
-"""Cache of parsed messages by their bytes; parsing takes most of the time of loading a long thread."""
+"""Cache of parsed messages by their bytes, and the packing of messages in LangGraph's format.
+
+Parsing takes most of the time of loading a long thread. Packing has a fast path for messages with plain data only.
+"""
 
 import sys
 import threading
@@ -14,7 +17,7 @@ from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.jsonplus import EXT_PYDANTIC_V2, _msgpack_default, _option
 from pydantic import BaseModel
 
-# Packing of values in LangGraph's format, with a fast path for messages that contain only plain data.
+# Packing
 
 
 KINDS: dict[tuple[str, str], type[BaseMessage]] = {
@@ -127,6 +130,9 @@ _DEEPEST = 64
 _CONSTANT = frozenset((str, int, float, bool, bytes, type(None)))  # exact types: a subclass may be mutable
 
 _new = object.__new__
+
+# Cache
+
 
 # The slots of pydantic's BaseModel, set directly: a copy needs no validation, which takes most of the time.
 _set_fields, _set_extra, _set_names, _set_private = (

@@ -169,7 +169,7 @@ def is_graph_node(config: RunnableConfig, name: str) -> bool:
     return (config.get("metadata") or {}).get("langgraph_node") == name
 
 
-# Arguments and tool data of LangGraph's own `ToolNode`.
+# LangGraph's own `ToolNode`
 
 
 def arguments_of(node: ToolNode, default_errors: object) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Access to a LangGraph checkpointer from asyncio and trio; all of callboard uses checkpointers only through it."""
+"""Access to a LangGraph checkpointer from asyncio and trio; all of callboard uses checkpointers only through it.
+
+For LangGraph's PostgreSQL savers, it adds the deletion of single values and the server's clock.
+"""
 
 import asyncio
 import copy
@@ -112,12 +115,11 @@ async def _coroutine(awork: Callable[[Any], Awaitable[T]], saver: Any) -> T:
     return await awork(saver)
 
 
-# Deletion of single channel values, which LangGraph's PostgreSQL savers lack.
-#
+# PostgreSQL savers
+
+
 # These savers keep each version of a value as long as its thread. If a checkpoint is stored again without its messages,
 # the old messages remain. The size of a thread would grow with the square of its turns.
-
-
 _FORGET = """
 DELETE FROM checkpoint_blobs WHERE thread_id = %s AND checkpoint_ns = %s AND channel = %s AND version = %s
 """
@@ -169,9 +171,6 @@ async def aclock(saver: Any) -> float:
     async with saver._cursor() as cursor:
         await cursor.execute(_CLOCK)
         return float((await cursor.fetchone())["now"])
-
-
-# Checkpointers that parse stored values into objects.
 
 
 _MESSAGE = AIMessage("")

@@ -1,7 +1,7 @@
 """Cancel scope for asyncio with a deadline and a grace: one cancellation first, repeated ones after the grace.
 
 anyio's scopes would repeat the cancellation at every turn of the loop. `asyncio.timeout` sends it once and then waits
-without limit.
+without limit. A cancellation that a library swallowed is sent again after the grace.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
-# Enforcement of asyncio cancellations that a library swallowed.
-
-
 AGAIN = 0.05
 """Seconds between two cancellations of a task whose grace is over."""
 
 
 class SwallowedCancellation:
-    """Context manager of `EventLoop.heeding`; asyncio reports no cancellations, so a timer checks once per grace."""
+    """Context manager of `EventLoop.enforce_cancellation`.
+
+    asyncio reports no cancellations, so a timer checks once per grace.
+    """
 
     __slots__ = ("_before", "_grace", "_loop", "_seen", "_sent", "_task", "_timer")
 
@@ -74,7 +74,7 @@ class AsyncioScope:
     - Ours: `cancel` was called on this scope, or on an outer one in the same task. The scope that sent it swallows it.
     - The caller's: the owner of the task called `task.cancel()`. It is counted in `task.cancelling()` in addition to
       our own. It must propagate outward, or the owner waits for a task that never ends.
-    - A stranger's: the body raised it, or awaited a future or task that other code had cancelled. The end of this
+    - Foreign: the body raised it, or awaited a future or task that other code had cancelled. The end of this
       block was not requested, so it is an ordinary error of the body.
 
     Invariant: `_sent` is the number of cancellations of this scope which the task still counts in

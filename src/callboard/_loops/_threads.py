@@ -1,4 +1,7 @@
-"""Sync functions in worker threads, and the accounting of threads that run on after their call was cancelled."""
+"""Sync functions in worker threads: run with the caller's context, counted after a cancellation, limited by depth.
+
+A thread cannot be cancelled: it may run on after its call, and its owner is told.
+"""
 
 import atexit
 import logging
@@ -184,15 +187,11 @@ async def _wait_for(loop: EventLoop, job: _Job[T], seconds: float) -> None:
             await wakeup.wait()
 
 
-# Separate resources for each depth of nesting, against deadlocks of nested calls.
-#
-# A sync function in a worker thread may run an agent and wait for it. If the agent's functions shared its thread limit,
-# all permits could be held by functions that wait for a permit. So each depth of nesting has a limit of its own.
-
-
 _held: ContextVar[tuple[object, ...]] = ContextVar("callboard_levels_held", default=())
 
 
+# A sync function in a worker thread may run an agent and wait for it. If the agent's functions shared its thread limit,
+# all permits could be held by functions that wait for a permit. So each depth of nesting has a limit of its own.
 class PerDepth(Generic[T]):
     """List of equal resources, one for each depth of nesting; `make` creates the next one on demand."""
 

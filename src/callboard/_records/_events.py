@@ -1,4 +1,4 @@
-"""Events of tool calls and of agent runs for observers."""
+"""Events of tool calls, agent runs and actors for observers."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -8,6 +8,9 @@ from typing import Literal, NamedTuple
 from callboard._records._policies import ToolCallLike
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
+
+# Calls and runs
+
 
 CallPhase = Literal["begun", "queued", "gave_up", "started", "attempt_ended", "noted", "ended"]
 """Phase of a call. `begun`: the call's task runs. `queued`: the call waits for a permit. `gave_up`: it stopped waiting
@@ -120,7 +123,7 @@ RunObserver = Callable[[RunEvent], None]
 """Callback for events of runs."""
 
 
-# Events of actors for observers: each ask of an actor, and the life cycle of each actor.
+# Asks and life cycles of actors
 
 
 AskPhase = Literal["begun", "taken", "ended"]

@@ -1,4 +1,4 @@
-"""Result of a drain, and the process exit code for it."""
+"""Reports about calls and actors: result of a drain with its exit code, and numbers of running and waiting calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -59,9 +59,6 @@ class Drained:
     def __str__(self) -> str:
         unknown = f"; unknown: {', '.join(map(str, self.unknown))}" if self.unknown else ""
         return f"{self.finished} finished, {self.ended} ended{unknown}"
-
-
-# Snapshots of the numbers of running and waiting calls, for nodes and actors.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

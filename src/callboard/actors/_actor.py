@@ -1,4 +1,8 @@
-"""Definition of actors: `Actor` and `@handler`, checked when the class is created."""
+"""Definition of actors: `Actor`, `@handler` and `Reply`, checked when the class is created.
+
+An actor enters context managers in `start`; they are left when its incarnation ends. A deferred handler sends its
+`Reply` later, from any task or thread.
+"""
 
 import inspect
 import sys
@@ -26,9 +30,6 @@ from typing import (
 
 from callboard._records._policies import check_count
 from callboard._util._suggestions import did_you_mean, suggests_keywords
-
-# Context managers that an actor has entered in `start`.
-
 
 T = TypeVar("T")
 
@@ -59,9 +60,6 @@ class Resources:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         return False if self._stack is None else bool(await self._stack.__aexit__(kind, error, traceback))
-
-
-# Reply of a deferred handler.
 
 
 T_contra = TypeVar("T_contra", contravariant=True)

@@ -1,4 +1,7 @@
-"""Actors and engines of an owner, such as a node. They run while the owner is open, or else for one block."""
+"""Actors and engines of an owner, such as a node. They run while the owner is open, or else for one block.
+
+Engines are opened at first use and closed together.
+"""
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -15,8 +18,6 @@ from callboard.actors._child import ChildSpec
 from callboard.actors._keyed import KeyedActors
 from callboard.actors._snapshots import Journal, JournalSnapshots
 from callboard.exceptions import EngineError
-
-# Engines that are opened at first use and closed together.
 
 
 class HeldEngines:

@@ -1,4 +1,7 @@
-"""Stable identity of an actor across its incarnations: name, mailbox and current incarnation."""
+"""Stable identity of an actor across its incarnations: name, mailbox, current incarnation and references.
+
+A reference gives access to the handlers of an actor, and to nothing of its state.
+"""
 
 import logging
 import threading
@@ -29,11 +32,9 @@ from callboard.actors._mailbox import (
 from callboard.actors._message import Message, Poison
 from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
 
-# Current incarnation of an actor, as its cell uses it.
-
 
 class CurrentIncarnation(Protocol):
-    """Current incarnation in a cell. A protocol, because `Life` imports `Cell`."""
+    """Current incarnation in a cell. A protocol, because `Incarnation` imports `Cell`."""
 
     loop: EventLoop
 
@@ -105,7 +106,7 @@ class Cell:
         self.owed: dict[Message, None] = {}
         """Begun messages that the mailbox does not count: they bypassed the queue, or their reply is deferred."""
         self.life: CurrentIncarnation | None = (
-            None  # set by `Life` under the lock; None during a restart, while messages wait
+            None  # set by `Incarnation` under the lock; None during a restart, while messages wait
         )
         self.gone: str | None = "it has not been started"
         """Reason why the actor will not run again, for errors; `None` while it runs or may be started."""
@@ -445,7 +446,7 @@ def _cancel(message: Message) -> None:
         message.scope.cancel()
 
 
-# References to actors: the handlers of an actor, and nothing of its state.
+# References
 
 
 class Reference:

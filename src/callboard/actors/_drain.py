@@ -96,7 +96,7 @@ class Draining:
                 return
             self._ended += Drained(ended=1)
             self._ended += Drained(unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
-            # The caller was not cancelled and needs an error; `Life._body` raises this one.
+            # The caller was not cancelled and needs an error; `Incarnation._body` raises this one.
             message.fate = ActorDiedError(message.title, message.call_id, reason)
             message.cancel_asked = True
             if message.state == "deferred" or cell.life is None:

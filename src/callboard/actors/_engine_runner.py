@@ -1,4 +1,7 @@
-"""Engine runner: runs an actor's code in a worker of an engine. Mailbox and supervisor stay in this process."""
+"""Engine runner: runs an actor's code in a worker of an engine. Mailbox and supervisor stay in this process.
+
+The first part of this file runs in the worker, where engines call its functions.
+"""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
@@ -21,7 +24,7 @@ from callboard.actors._message import Message
 from callboard.actors._runner import Lifespan, OnLost
 from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, EngineError
 
-# Engine host: actors in a worker, supervised by another process. Engines run these functions there.
+# In the worker
 
 
 _ANY_NUMBER = 1_000_000
@@ -221,6 +224,9 @@ _FOR_THE_KILL = 0.1
 def grace_there(grace: float) -> float:
     """Return the grace of a body on an engine in seconds, for the grace of its call in this process."""
     return max(0.0, grace - _FOR_THE_KILL)
+
+
+# In the supervisor's process
 
 
 class _SeatLostError(EngineError):

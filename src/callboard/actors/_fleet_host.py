@@ -163,7 +163,7 @@ class FleetCell(Cell):
 
 
 class _HandedOn(threading.local):
-    """Posting that `ask` or `answer` hands on to the `_put` that follows without an await.
+    """Delivery that `ask` or `answer` hands on to the `_put` that follows without an await.
 
     No other task of the thread comes in between. Other threads, which may ask the same cell, have their own.
     """

@@ -213,7 +213,7 @@ class Incarnation:
 
     async def _stop(self) -> None:
         """Answer the calls that did not finish, and run the actor's `stop`."""
-        # All handlers have ended, so callers are answered now and need not wait for `stop`. If a stranger has cancelled
+        # All handlers have ended, so callers are answered now and need not wait for `stop`. If other code has cancelled
         # the task, the reason is known only after the resources are closed; `_end_of_service` answers then.
         if not self._is_cancelled():
             self._cell.die(self._why())

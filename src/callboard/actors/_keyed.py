@@ -1,4 +1,7 @@
-"""Public entry point for keyed actors outside a node: `keyed`."""
+"""Keyed actors: one actor for each key, started by its first call, with a maximum number at once.
+
+`keyed` is the public entry point outside of a node.
+"""
 
 import logging
 import threading
@@ -30,9 +33,6 @@ from callboard.actors._snapshots import InMemorySnapshots
 from callboard.actors._supervised import ActorUnit, Manager, Unit, cell_for
 from callboard.actors._supervisor import Tree
 from callboard.exceptions import ActorStartError
-
-# Keyed actors: one actor for each key, started by its first call, with a maximum number at once.
-
 
 _log = logging.getLogger("callboard")
 

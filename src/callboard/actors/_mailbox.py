@@ -1,4 +1,8 @@
-"""Mailbox of an actor: decides which message begins next. Never waits; the cell holds its lock around each call."""
+"""Mailbox of an actor: decides which message begins next, and refuses calls that would end in a deadlock.
+
+A mailbox never waits; its cell holds its lock around each call. A call would end in a deadlock if it waited for itself
+through other calls. It is refused only after a delay, in which the circle may dissolve.
+"""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -13,7 +17,7 @@ from callboard.actors._actor import CONTROL
 from callboard.actors._message import Message
 from callboard.exceptions import DeadlockError
 
-# Deadlock detection: finds calls that would wait for themselves through other calls.
+# Detection of circles
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,9 @@ def _way(asked: Message, ancestors: frozenset[Message], found: Mapping[Message, 
                 seen.add(one)
                 ways.append([*way, one])
     return [asked]
+
+
+# Mailbox
 
 
 WhenFull = Literal["wait", "reject", "drop_oldest"]
@@ -217,7 +224,7 @@ def check_mailbox(owner: str, size: object, when_full: object) -> None:
         raise ValueError(f"{owner}: when_full is one of {_WHEN_FULL}, got {when_full!r}")
 
 
-# Deadlock prevention: refuses a call that would wait for itself, after a delay where the circle may dissolve.
+# Refusal of circles
 
 
 _REMEDY = (

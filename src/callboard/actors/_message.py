@@ -1,4 +1,7 @@
-"""Message of an actor: one call, from its caller to the handler and back."""
+"""Message of an actor: one call, from its caller to the handler and back.
+
+The crashes that a call causes are counted, so that an actor can refuse a call that crashes it again and again.
+"""
 
 from collections.abc import Callable, Mapping
 from contextvars import Context, ContextVar, copy_context
@@ -186,9 +189,6 @@ class Message:
 
 current_message: ContextVar[Message | None] = ContextVar("callboard_message", default=None)
 """Message whose handler runs in the current context; tasks that the handler starts inherit it."""
-
-
-# Poison detection: counts the calls that have crashed their actor.
 
 
 _KEPT = 100

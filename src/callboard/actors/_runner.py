@@ -1,4 +1,8 @@
-"""Local runner: runs an actor's async code in its task, and its sync code in one thread of its own."""
+"""Runners of an actor's code in this process, and the ends of its incarnations.
+
+A local runner runs async code in the actor's task, and sync code in one thread of its own. A leased runner runs code
+only while this process owns the actor's key, and checks the ownership before each handler.
+"""
 
 import inspect
 import logging
@@ -18,7 +22,7 @@ from callboard.actors._actor import Actor, Reply, Resources
 from callboard.actors._message import Message
 from callboard.exceptions import ActorStartError, EngineError
 
-# Ends of incarnations: kinds, time limits, and the final snapshot.
+# Starts and ends of incarnations
 
 
 How = Literal["stopped", "replaced", "crashed", "not_started", "never_starts"]
@@ -130,6 +134,9 @@ _DOES_NOTHING = (Actor.start, Actor.stop)
 
 OnLost = Callable[[Exception], None]
 """Callback with the reason why an actor can no longer be used."""
+
+
+# Runners
 
 
 class ActorRunner(Protocol):
@@ -261,9 +268,6 @@ class LocalRunner:
 
     def thread_ended(self) -> None:
         """Do nothing: the thread's actor has ended already."""
-
-
-# Leased runner: runs an actor's code while this process owns its key. Each handler checks the ownership first.
 
 
 T = TypeVar("T")

@@ -1,4 +1,8 @@
-"""Snapshots stored in a thread of conversation: each place in its history keeps the state of that place."""
+"""Snapshots of actors: their stores, and the time of saving.
+
+Snapshots in a thread of conversation belong to a place in its history: a run from an earlier place restores the state
+of that place.
+"""
 
 from collections.abc import Awaitable, Callable, Collection, Hashable
 from copy import deepcopy
@@ -145,9 +149,6 @@ class JournalSnapshots:
 
 def _is_in(key: Hashable, journal: Journal) -> TypeGuard[InThread]:
     return isinstance(key, InThread) and key.identity == journal.identity
-
-
-# Snapshot stores of actors, and the time of saving.
 
 
 Save = Literal["at_end", "each_call"]

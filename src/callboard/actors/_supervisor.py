@@ -1,4 +1,7 @@
-"""Public entry points for running actors: `Supervisor` and `running`."""
+"""Supervision of actors: `Supervisor` and `running`, and the task that starts, restarts and stops children.
+
+Children are started in order, restarted after an end, and stopped in reverse.
+"""
 
 import logging
 import random
@@ -40,9 +43,6 @@ from callboard.actors._restarts import (
 from callboard.actors._runner import End
 from callboard.actors._supervised import ActorUnit, Manager, Unit
 from callboard.exceptions import ActorStartError, SupervisorError
-
-# Supervisor task: starts children in order, restarts them after an end, and stops them in reverse.
-
 
 _log = logging.getLogger("callboard")
 

@@ -1,4 +1,4 @@
-"""Methods that run an agent, for async and for sync code."""
+"""Methods that run an agent, for async and for sync code, with their options."""
 
 import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -26,9 +26,6 @@ from callboard.agent._stream_payloads import INTERRUPT, Keys
 from callboard.conversations._channels import Schema
 from callboard.conversations._journal import Durability
 from callboard.tools._many import ManyInputs
-
-# Options of one run: the keywords of `ainvoke`, `astream`, `invoke` and `stream`.
-
 
 StreamModes = str | Sequence[str]
 NodeNames = Sequence[str] | Literal["*"] | None

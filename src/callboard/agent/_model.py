@@ -1,4 +1,4 @@
-"""Requests to the model of an agent, with its prompt and its tools."""
+"""Model of an agent: requests with its prompt and its tools, and access from the body of a tool."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -278,9 +278,6 @@ def messages_of(state: Any) -> list[BaseMessage]:
 
 def _field(state: Any, name: str) -> Any:
     return state.get(name) if isinstance(state, dict) else getattr(state, name, None)
-
-
-# Access to the agent's model from the body of a tool.
 
 
 _lent: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", default=None)

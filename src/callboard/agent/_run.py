@@ -1,4 +1,7 @@
-"""Run of an agent, from the current position of its thread to the next stop."""
+"""Run of an agent, from the current position of its thread to the next stop.
+
+The edges of a step's nodes lead to the nodes of the next step.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +38,6 @@ from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._node import NodeAccess, ToolNode
 from callboard.tools._unanswered import last_reply
-
-# Successors of a step: the targets of its nodes' edges.
 
 
 @dataclass(frozen=True, slots=True)

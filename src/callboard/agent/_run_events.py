@@ -1,4 +1,7 @@
-"""Reports of one run and of its model requests to observers."""
+"""Reports of one run and of its model requests: to observers, and to LangChain's callback handlers.
+
+For callback handlers, the agent and its nodes are chain runs around models and tools.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -85,9 +88,6 @@ def reported(
         current_run.reset(token)
         reporter.tell("ended", error=failure, questions=reporter.questions, result=reporter.result)
         failure = None  # its traceback refers to this frame: break the cycle
-
-
-# Callback handlers of an agent: the agent and its nodes are chain runs around models and tools.
 
 
 Body = Callable[[RunnableConfig], Awaitable[Any]]

@@ -1,4 +1,7 @@
-"""Start and end of a run: its thread, its answers, its observers and its time limit."""
+"""Start and end of a run: its input, its thread, its answers, its observers and its time limit.
+
+The input is new messages, answers, a command, or `None` to resume.
+"""
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -41,8 +44,6 @@ from callboard.exceptions import RunDeadlineExceededError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import Answers, answers_by_id, is_by_id
 from callboard.tools._node import NodeAccess
-
-# Input of a run: new messages, answers, a command, or `None` to resume.
 
 
 async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:

@@ -1,4 +1,7 @@
-"""Tools node in one step of a run: calls of a reply run as one batch, and streams show each call as a task."""
+"""Tools node in one step of a run: calls of a reply run as one batch, and streams show each call as a task.
+
+Calls that are sent to the node with `Send` run beside the reply's calls; streams show them as one task.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -351,9 +354,6 @@ async def _settled(run: CallsRun, key: str, message: ToolMessage, place: NodePla
     await run.thread.finished(key, message)
     if run.by_call:
         run.tell.ended(place, [_written_by(run, key)])
-
-
-# Calls sent to the tools node with `Send`: they run beside the reply's calls, and streams show them as one task.
 
 
 async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:

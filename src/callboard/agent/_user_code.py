@@ -67,7 +67,7 @@ def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
 
 
 class _Nobody:
-    """Ignores threads that outlive their run: such a thread holds no place at a limit."""
+    """Ignores threads that outlive their run: such a thread holds no permit of a limit."""
 
     def thread_abandoned(self) -> None:
         pass

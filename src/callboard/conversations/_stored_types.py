@@ -1,4 +1,8 @@
-"""Types that a stored conversation may contain, collected from schemas."""
+"""Types that a stored conversation may contain, and state keys that are never stored.
+
+The types are collected from schemas. State keys with LangGraph's `UntrackedValue`, such as a connection, are removed
+from writes, outputs and sends.
+"""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator
@@ -92,9 +96,6 @@ def checked_types(types: Iterable[Any], checkpointer: object) -> list[type]:
             "or leave stored_types out"
         )
     return given
-
-
-# Removal of state keys that are never stored: LangGraph's `UntrackedValue`, such as a connection.
 
 
 def tracked_writes(writes: Iterable[Write], untracked: Collection[str]) -> list[Write]:

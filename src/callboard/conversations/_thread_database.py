@@ -1,4 +1,7 @@
-"""Database of conversations."""
+"""Database of conversations, opened for reading.
+
+Values of unknown types are shown as data; their types are never imported.
+"""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +21,6 @@ from callboard.conversations._connect import masked, saver_of
 from callboard.conversations._database import LazySaver
 from callboard.conversations._stored_thread import StoredThread, read_history, read_thread
 from callboard.conversations._stored_types import named_types
-
-# Stored values of unknown types: shown as data. Their types are never imported.
-
 
 _MESSAGES: Mapping[str, type[BaseMessage]] = {
     "human": HumanMessage,

@@ -1,4 +1,4 @@
-"""`Fallback`: answer with another tool, a value or a function when a tool fails."""
+"""`Fallback`: answer with an alternative when a tool fails: another tool, a fixed value, or a function."""
 
 import dataclasses
 import inspect
@@ -18,9 +18,6 @@ from callboard.tools._errors import is_control_flow
 from callboard.tools._results import CallNext, Output, is_output, with_entries
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
-
-# Alternatives of a failed tool for `Fallback`: another tool, a fixed value, or a function.
-
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from callboard.telemetry._outcome import error_type, has_failed, outcome_of
 from callboard.telemetry._run_spans import about_model, about_reply
 from callboard.telemetry._tracker import CallTracker, TrackedCall
 
-# OpenTelemetry metrics of actors: mailbox length and wait, duration of asks, restarts and evictions.
+# Actors: mailbox length and wait, duration of asks, restarts and evictions
 
 
 class ActorMetrics:
@@ -82,12 +82,12 @@ def _about(event: AskEvent) -> dict[str, str]:
     return {names.ACTOR: event.actor, names.ACTOR_HANDLER: event.handler}
 
 
-# Creation of metric instruments.
-
-
 def histogram(meter: Meter, name: str, unit: str, buckets: Iterable[float], text: str) -> metrics.Histogram:
     """Return a histogram with advisory buckets; a view in the application's SDK may override them."""
     return meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=list(buckets))
+
+
+# Calls and runs
 
 
 _UNKNOWN = "_OTHER"

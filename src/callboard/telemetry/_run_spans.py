@@ -1,4 +1,7 @@
-"""Spans of agent runs and of their model requests."""
+"""Spans of agent runs and of their model requests, with the attributes of models and replies.
+
+If other instrumentation makes a span for a request, callboard makes none. A span processor of the SDK detects it.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +23,7 @@ from callboard.telemetry._identity import ByIdentity
 from callboard.telemetry._links import RUN, link_to_run
 from callboard.telemetry._outcome import has_failed, outcome_of, outcome_of_run
 
-# Attributes of a model and of its reply, read from LangChain's objects.
+# Attributes
 
 
 def about_model(model: object) -> dict[str, Any]:
@@ -82,7 +85,7 @@ def _bare(model: object) -> object:
     return model
 
 
-# Detection of model-request spans made by other instrumentation, by a span processor of the SDK.
+# Detection of other instrumentation
 
 
 _REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
@@ -147,6 +150,9 @@ def _is_request(attributes: Any) -> bool:
     if attributes.get(names.OPERATION) in _REQUESTS:
         return True
     return any(attributes.get(key) == value for key, value in _KINDS)
+
+
+# Spans
 
 
 _TOKENS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS)

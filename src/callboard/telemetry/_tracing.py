@@ -1,4 +1,7 @@
-"""OpenTelemetry spans of agent runs, model requests, calls, attempts and asks of actors."""
+"""OpenTelemetry spans of agent runs, model requests, calls, attempts and asks of actors.
+
+A restart or another change of an actor is a span event of each open ask that it affects.
+"""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,9 +20,6 @@ from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
 from callboard.telemetry._links import mark
 from callboard.telemetry._outcome import error_type, has_failed, outcome_of
 from callboard.telemetry._run_spans import ForeignSpanProcessor, RunSpans, processor_of
-
-# Spans of asks to actors, with span events for restarts and other changes of the actor.
-
 
 Attributes = dict[str, Any]
 

@@ -122,7 +122,7 @@ class CallTracker(Generic[C, E]):
         """React to an attempt that joined a queue."""
 
     def gave_up(self, call: C, event: E, since: float) -> None:
-        """React to an attempt that left its queue without a place; it waited since `since`."""
+        """React to an attempt that left its queue without a permit; it waited since `since`."""
 
     def started(self, call: C, event: E, waited_since: float | None) -> None:
         """React to the start of an attempt; it waited since `waited_since`, `None` without a queue."""

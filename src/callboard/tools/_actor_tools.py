@@ -1,4 +1,8 @@
-"""LangChain tools made of the handlers of actors."""
+"""Tools given to a node in other forms: toolkits are unpacked, and handlers of actors become LangChain tools.
+
+A toolkit is an object that contains tools, such as an open MCP server. If a restarted actor has lost state, the next
+result tells the model, once per conversation.
+"""
 
 import inspect
 from collections import OrderedDict
@@ -28,7 +32,7 @@ from callboard.tools._on_engine import portable, sendable
 from callboard.tools._unknown_outcome import REPEATS
 from callboard.tools._vocabulary import ToolRuntime, call_context
 
-# Toolkits: objects that contain tools, such as LangChain's toolkits or an open MCP server.
+# Toolkits
 
 
 class Toolkit(Protocol):
@@ -63,7 +67,7 @@ def _tools_of(toolkit: Toolkit) -> Iterable[BaseTool]:
     raise TypeError(f"get_tools() of a toolkit returns a list of tools; that of {toolkit!r} returned {tools!r}")
 
 
-# Notices for the model about lost state of a restarted actor: once per conversation, with the next result.
+# Notices about lost state
 
 
 _KEPT = 4096
@@ -128,6 +132,9 @@ _TAKES_MANY = (
     inspect.Parameter.VAR_POSITIONAL,
     inspect.Parameter.VAR_KEYWORD,
 )
+
+
+# Handlers as tools
 
 
 def with_handlers(tools: Iterable[Any], owner: str, *, uses_engines: bool) -> tuple[list[Any], ActorSet]:

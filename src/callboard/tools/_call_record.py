@@ -1,4 +1,7 @@
-"""Stored knowledge about one call between two runs. Agents use the same record for their nodes."""
+"""Stored knowledge about one call between two runs, and the name under which it is stored.
+
+Agents use the same record for their nodes. A name is a key in a batch, and a segment in a checkpoint namespace.
+"""
 
 import hashlib
 import re
@@ -101,10 +104,7 @@ NOTHING_KNOWN: Final = CallRecord()
 """Record of a call that has not run yet."""
 
 
-# Names of calls: keys in a batch, segments in a checkpoint namespace.
-#
-# A model may write any text as an id. Different calls always get different names: otherwise an approval of one call
-# could run another. Usual ids are used unchanged; in other ids, only special characters are escaped.
+# Names
 
 
 NODES = frozenset(
@@ -121,6 +121,8 @@ _IN_SEGMENTS = re.compile(r"[^!-$&-{}]")
 use."""
 
 
+# A model may write any text as an id. Different calls always get different names: otherwise an approval of one call
+# could run another. Usual ids are used unchanged; in other ids, only special characters are escaped.
 def keys_of(calls: Sequence[ToolCall]) -> list[str]:
     """Return the keys of a batch's calls without yielding to other tasks; see `naming`."""
     return at_once(naming(calls))

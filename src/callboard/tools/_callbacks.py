@@ -1,4 +1,11 @@
-"""LangChain callbacks for one tool run, on asyncio and on trio."""
+"""LangChain callbacks for one tool run, on asyncio and on trio.
+
+langchain-core's own dispatcher needs asyncio. This one calls the same handlers with the same arguments in the same
+order: inline handlers first, one by one in the caller's context, then the others concurrently.
+
+Context variables that a handler sets, such as the current span, are visible to the nested run as in LangChain. This
+holds for inline handlers, and for all sync handlers if the run was entered from sync code.
+"""
 
 import inspect
 import logging
@@ -27,15 +34,6 @@ from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import cleanup
 from callboard._loops._entry_mode import is_sync_entry
 from callboard.tools._plan import Plan
-
-# Dispatch of events to LangChain's callback handlers, on asyncio and on trio.
-#
-# langchain-core's own dispatcher needs asyncio. This one calls the same handlers with the same arguments in the same
-# order: inline handlers first, one by one in the caller's context, then the others concurrently.
-#
-# Context variables that a handler sets, such as the current span, are visible to the nested run as in LangChain. This
-# holds for inline handlers, and for all sync handlers if the run was entered from sync code.
-
 
 _log = logging.getLogger("callboard")
 _UNSET = object()

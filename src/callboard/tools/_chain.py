@@ -1,4 +1,7 @@
-"""Middleware chain around a tool call, from the outermost to the innermost, built once for a node."""
+"""Middleware chain around a tool call, from the outermost to the innermost, built once for a node.
+
+Orders of middleware that are known to be wrong cause a warning with the reason.
+"""
 
 import inspect
 import logging
@@ -26,7 +29,7 @@ from callboard.tools._langchain_hooks import (
 )
 from callboard.tools._results import REMOVE_ALL_MESSAGES, Item, entries_in, is_output, items_in
 
-# Known wrong orders of middleware, with reasons.
+# Wrong orders
 
 
 REVEALING = "Redact(reveal=...)"
@@ -80,6 +83,9 @@ def _sentence(outer: str, inner: str, reason: str) -> str:
     if outer == inner:
         return f"There are two of the kind {outer}: {reason}. Keep one."
     return f"The middleware {outer} is outside of {inner}: {reason}. Put {inner} before {outer} in middleware=[...]."
+
+
+# Chain
 
 
 _log = logging.getLogger("callboard")

@@ -1,7 +1,8 @@
-"""Text for the model of a result that is no message content: its JSON, or else its `str`.
+"""Large values: their text for the model, and other work on them, without blocking the event loop.
 
-Writing a large result takes tens of milliseconds. In one go it would block all other tasks, and other threads too,
-because it holds the interpreter lock. So the text is written in parts; it equals the text of `json.dumps` or `str`.
+A result that is no message content becomes JSON, or else its `str`. Writing a large one takes tens of milliseconds. In
+one go it would block all other tasks, and other threads too, because it holds the interpreter lock. So the text is
+written in parts; it equals the text of `json.dumps` or `str`. Other work on large values runs in worker threads.
 """
 
 import json
@@ -18,7 +19,7 @@ from callboard._calls._thread_pool import Threads
 from callboard.tools._cooperative import Steps, each
 from callboard.tools._results import items_in
 
-# Work on large values in worker threads, so that it does not block the event loop.
+# Work in worker threads
 
 
 T = TypeVar("T")
@@ -79,6 +80,9 @@ def left_of(most: int, value: object, *, each: int = _EACH, character: int = 1) 
                 elif part.__class__ not in _PLAIN:
                     values.append(part)
     return left
+
+
+# Text of a result
 
 
 C = TypeVar("C", dict[Any, Any], list[Any])

@@ -4,6 +4,8 @@ In a LangGraph task, the ledger is one element of the task's resume list, the li
 stores this list when a task is interrupted; callboard also stores it after each finished call. Outside of a graph, the
 caller keeps the ledger, or keeps the records itself, as an agent's thread does. The stored form has plain dicts and
 LangGraph types only, so any serializer can store it.
+
+Answers are matched to open questions by LangGraph's rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +33,7 @@ from callboard._langgraph import (
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, segment_of
 from callboard.tools._unknown_outcome import OutcomeUnknown, unknown_text
 
-# Matching of answers to open questions by LangGraph's rules, for agents and for nodes outside of a graph.
+# Answers
 
 
 Answers = Mapping[str, Any]
@@ -86,6 +88,9 @@ def answers_by_id(resume: object, questions: Sequence[Interrupt]) -> Answers:
             reason="not_pending",
         )
     return {pending[0]: resume}
+
+
+# Ledger
 
 
 FORMAT = "callboard/1"
@@ -401,9 +406,6 @@ class Ledger:
         else:
             resume.append(dump)
         return resume
-
-
-# Exception of a batch whose calls wait for a person, outside of LangGraph graphs.
 
 
 class CallsInterrupted(GraphInterrupt):

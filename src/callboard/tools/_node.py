@@ -1,4 +1,7 @@
-"""`ToolNode`: the public entry to supervised tool calls."""
+"""`ToolNode`: the public entry to supervised tool calls.
+
+`NodeAccess` is the inside of a node for an agent that runs the node's calls as its own tasks.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -401,11 +404,7 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# Access to a tool node's inside, for an agent that runs the node's calls as its own tasks.
-#
 # No code outside of this package reads a private attribute of a `ToolNode`; it uses this class.
-
-
 class NodeAccess:
     """Inside of a tool node.
 

@@ -1,4 +1,4 @@
-"""Plan of a tool: the way to run it, read once from its class and signatures.
+"""Plan of a tool: the way to run it, read once from its class and signatures, and the cache of such facts.
 
 langchain-core inspects signatures and type hints at every call; that takes more than half of the time of
 `BaseTool.arun`.
@@ -166,9 +166,6 @@ def _is_plain(schema: type[BaseModel]) -> bool:
             for field in schema.model_fields.values()
         )
     )
-
-
-# Cached facts about tools: reading signatures and schemas takes longer than a call.
 
 
 T = TypeVar("T")

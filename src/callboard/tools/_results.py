@@ -12,7 +12,7 @@ from callboard.tools._input import InputKind
 from callboard.tools._unanswered import answers_to
 from callboard.tools._vocabulary import ToolCallRequest, msg_content_output
 
-# Output of a call, and iteration over the messages in it.
+# Output of one call
 
 
 Item = ToolMessage | Command[Any]
@@ -85,6 +85,9 @@ def _changed(value: object, change: Callable[[Any], Any]) -> Any:
     after = [change(one) for one in before]
     # A subclass of list keeps its class if no entry in it has changed.
     return value if all(new is old for new, old in zip(after, before, strict=True)) else after
+
+
+# Output of a batch
 
 
 REMOVE_ALL_MESSAGES = "__remove_all__"

@@ -1,4 +1,4 @@
-"""Arguments of a node, and the construction of its setup."""
+"""Setup of a node: its checked configuration, made from its arguments and shared by all its runs."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +29,6 @@ from callboard.tools._plan import Plan, ToolFacts, plan_for
 from callboard.tools._subclassing import Injecting
 from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper, ToolRuntime
-
-# Setup of a node: its checked configuration, shared by all its runs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

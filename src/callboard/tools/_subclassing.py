@@ -1,7 +1,8 @@
 """Overrides of a `ToolNode` subclass, called in sync and in async runs.
 
 LangGraph calls one method of a pair in sync runs and the other one in async runs. Here, if only one of the pair is
-overridden, both kinds of run call it, because the override may be what forbids a call.
+overridden, both kinds of run call it, because the override may be what forbids a call. Overrides that would never be
+called are refused when the class is created.
 """
 
 import functools
@@ -21,9 +22,6 @@ from callboard._loops._entry_mode import is_sync_entry
 from callboard.tools._chain import Middleware, Named, Next
 from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
-
-# Check of a `ToolNode` subclass: overrides that would never be called are refused when the class is created.
-
 
 _ONE = "use middleware=[...], awrap_tool_call= or wrap_tool_call=, or override _arun_one or _run_one"
 _FIXED = "give it to the constructor"

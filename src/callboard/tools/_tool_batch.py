@@ -1,4 +1,7 @@
-"""Run of the calls of one AIMessage, from tool calls to messages."""
+"""Run of the calls of one AIMessage, from tool calls to messages.
+
+Progress of the calls goes to the stream of the graph around the node. The caller of a batch gets callbacks.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,9 +46,6 @@ from callboard.tools._subclassing import untouched
 from callboard.tools._supervision import OnFailure, limiters_of_run
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 
-# Progress of a node's calls in the stream of the graph around the node.
-
-
 _log = logging.getLogger("callboard")
 
 
@@ -80,9 +80,6 @@ class ProgressChunks:
 def chunks_for(runtime: Runtime[Any]) -> OnProgress | None:
     """Return the receiver of progress within a graph; `None` outside of graphs."""
     return None if runtime is NO_RUNTIME else ProgressChunks(runtime)
-
-
-# Callbacks for the caller of a batch, about its calls while they run.
 
 
 OnClaim = Callable[[str, CallRecord], Awaitable[None]]

@@ -1,6 +1,7 @@
 """Agent as a compiled LangGraph graph, for code that checks `isinstance(x, Pregel)`.
 
-The graph has the agent's nodes, edges and schemas. Runs, reads and changes of a thread are passed on to the agent.
+The graph has the agent's nodes, edges and schemas. Runs, reads and changes of a thread are passed on to the agent. The
+agent itself has the attributes of LangGraph's graphs that code reads or sets.
 """
 
 import copy
@@ -22,9 +23,6 @@ from callboard.agent._runner import Runner
 from callboard.conversations._connect import saver_of, store_of
 from callboard.conversations._drawing import Builder, Drawn
 from callboard.tools._many import ManyInputs
-
-# Attributes of an agent that can be read and set as on LangGraph's graphs.
-
 
 _SETTABLE = ("name", "checkpointer", "store", "config", "debug")
 
@@ -62,7 +60,7 @@ class Attributes(Drawn):
 
     @name.setter
     def name(self, name: str) -> None:
-        # A new runner, because runs in progress use the old one. Both share `under_way`, so `drain` covers all runs.
+        # A new runner, because runs in progress use the old one. Both share `in_flight`, so `drain` covers all runs.
         self._runner = replace(self._runner, name=name)
 
     @property

@@ -12,7 +12,7 @@ from functools import cache
 
 from callboard.guards._redact._detectors import Detector, Span
 
-# Detector of bank account numbers: IBANs (ISO 13616), by the registry in the library schwifty.
+# Bank accounts: IBANs (ISO 13616), by the registry in the library schwifty
 
 
 _HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9])")
@@ -51,7 +51,7 @@ def _is_valid(written: str) -> bool:
 IBANS = Detector("iban", _ibans)
 
 
-# Detector of telephone numbers in international form, by the numbering plans in the library phonenumbers.
+# Telephone numbers in international form, by the numbering plans in the library phonenumbers
 #
 # A number counts if its country exists and has numbers of that length ("possible" in the library's terms). Checking for
 # assigned numbers ("valid") would miss made-up examples, and the assigned ranges change every month.
@@ -115,6 +115,9 @@ def _is_possible(written: str) -> bool:
 
 
 PHONES = Detector("phone", _phones)
+
+
+# Other data
 
 
 _EMAIL = r"(?<!\w)\w[\w.+%-]{0,63}+@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?!\w)"

@@ -1,4 +1,7 @@
-"""`Sanitize`: validation of arguments before a tool runs, and cleaning of its results."""
+"""`Sanitize`: validation of arguments before a tool runs, and cleaning of its results.
+
+One walk through a call's arguments measures and cleans them, and lists the checks that the caller must run.
+"""
 
 import inspect
 import re
@@ -35,7 +38,7 @@ from callboard.tools._tool_names import (
 )
 from callboard.tools._vocabulary import ToolCallRequest
 
-# Walk through a call's arguments: it measures and cleans them, and lists the checks that the caller must run.
+# Walk
 
 
 Rule = Text | Url | PathIn | Callable[[Any], object]
@@ -240,6 +243,9 @@ def dotted(place: Place, max_chars: int = 120) -> str:
         else:
             text += f"[{shown(part)}]"
     return text if len(text) <= max_chars else f"{text[:max_chars]}..."
+
+
+# Middleware
 
 
 _TOLD = 10

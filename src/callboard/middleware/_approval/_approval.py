@@ -1,4 +1,7 @@
-"""`RequireApproval`: a person approves a call, with its arguments, before it runs."""
+"""`RequireApproval`: a person approves a call, with its arguments, before it runs.
+
+The question has a digest of the tool and its arguments. An approval counts only for a call with the same digest.
+"""
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -28,10 +31,7 @@ from callboard.tools._results import Output
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 
-# Question to a person about a call, its allowed answers, and the result of each.
-
-
-# Digest of a tool and its arguments, to which an approval is bound.
+# Question
 
 
 def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
@@ -250,6 +250,9 @@ def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
         schema.model_validate(args)
     except Exception as error:
         raise ValueError(f"The arguments do not fit {tool.name!r}: {error}") from error
+
+
+# Middleware
 
 
 Predicate = Callable[[ToolCallRequest], bool]

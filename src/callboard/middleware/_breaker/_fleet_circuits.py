@@ -22,7 +22,7 @@ from callboard.middleware._breaker._circuit import MOST, Circuit, Memory, Rules,
 from callboard.middleware._breaker._circuits import FEWEST, Admission
 from callboard.tools._vocabulary import ToolCallRequest
 
-# JSON form of a circuit in a shared store. Other clients may write to the store, so reading validates everything.
+# JSON form of a circuit. Other clients may write to the store, so reading validates everything.
 
 
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
@@ -112,6 +112,9 @@ def _checked(stored: _Stored, rules: Rules, lease: float, now: float) -> Memory:
         tuple(outcome for outcome in outcomes[-max(MOST, rules.minimum) :] if outcome[0] <= now + 0.001),
         tuple((probe, until) for probe, until in stored.probing.items() if until <= now + lease + _SLACK),
     )
+
+
+# Circuits
 
 
 _RESET = "reset"

@@ -1,4 +1,7 @@
-"""`Cache`: reuse the result of an identical call, finished or still running."""
+"""`Cache`: reuse the result of an identical call, finished or still running.
+
+The key of a call contains the identity of the code that its tool runs.
+"""
 
 import inspect
 import json
@@ -33,8 +36,6 @@ from callboard.tools._plan import Plan, ToolFacts, plan_for
 from callboard.tools._results import CallNext, Output
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest, context_of
-
-# Identity of the code that a tool runs, as a part of cache keys.
 
 
 class _Identity:

@@ -23,7 +23,7 @@ from callboard.middleware._asking import ask
 from callboard.middleware._cache._shared import Hit, Turn
 from callboard.tools._vocabulary import ToolCallRequest
 
-# JSON form of a result, or of its leader, in a shared store. Other clients may write, so reading validates.
+# JSON form of a result, or of its leader. Other clients may write to the store, so reading validates everything.
 
 
 _Marks = list[int]
@@ -111,6 +111,9 @@ def _is_plain(value: object) -> bool:
         elif one is not None and type(one) not in (str, int, float, bool):
             return False
     return not values
+
+
+# Results
 
 
 _ALL = "all"

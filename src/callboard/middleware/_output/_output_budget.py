@@ -1,4 +1,7 @@
-"""`OutputBudget`: show the part of a result that fits, and store the whole for the model to read."""
+"""`OutputBudget`: show the part of a result that fits, and store the whole for the model to read.
+
+A result is shortened in the text blocks of its content, at good places such as line breaks.
+"""
 
 import inspect
 import unicodedata
@@ -19,7 +22,7 @@ from callboard.tools._results import Output, entries_in, with_entries
 from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
-# Text blocks of a message's content, and their shortened replacement.
+# Text blocks
 
 
 def texts_of(content: object) -> list[str]:
@@ -69,7 +72,7 @@ def _with_line(text: str, line: str) -> str:
     return f"{text}{line}" if not text or text.endswith("\n") else f"{text}\n{line}"
 
 
-# Search for the part of a text that fits a budget, and for a good place to cut it.
+# Budgets and places to cut
 
 
 CountTokens = Callable[[str], int]
@@ -187,6 +190,9 @@ def _belong_together(before: str, after: str) -> bool:
 
 def _is_half_a_flag(character: str) -> bool:
     return "\U0001f1e6" <= character <= "\U0001f1ff"
+
+
+# Middleware
 
 
 Keep = Literal["head", "both"]

@@ -1,4 +1,7 @@
-"""Storage of the full texts of shortened results: in a LangGraph store, or in memory."""
+"""Storage of the full texts of shortened results: in a LangGraph store, or in memory.
+
+A LangGraph store may have async methods, sync methods or both; it is used from any event loop.
+"""
 
 import asyncio
 import json
@@ -21,8 +24,6 @@ from callboard._loops._current import current_loop
 from callboard._loops._deadline import remaining
 from callboard._loops._entry_mode import is_sync_entry
 from callboard.tools._vocabulary import ToolRuntime
-
-# Access to LangGraph stores of any kind from any event loop.
 
 
 class StoreDoor:

@@ -1,4 +1,7 @@
-"""Recorder: an observer that writes all events of calls, runs and actors to a file, in its own writer thread."""
+"""Recorder: an observer that writes all events of calls, runs and actors to a file, in its own writer thread.
+
+`docs/reference/recording.md` describes the format.
+"""
 
 import logging
 import os
@@ -26,7 +29,7 @@ from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor, result_o
 from callboard.telemetry._outcome import error_type, outcome_of, outcome_of_run
 from callboard.telemetry._run_spans import about_model, about_reply
 
-# Lines of a recording, made from events; `docs/reference/recording.md` describes the format.
+# Lines
 
 
 FORMAT = "callboard/recording/1"
@@ -150,6 +153,9 @@ def _with_error(line: Line, error: BaseException | None) -> Line:
 
 def _rounded(seconds: float) -> float:
     return round(seconds, 6)
+
+
+# Recorder
 
 
 _log = logging.getLogger("callboard")

@@ -1,4 +1,7 @@
-"""Reader of recordings; `docs/reference/recording.md` describes the format."""
+"""Reader of recordings: builds runs, calls and asks of actors from the lines of a file.
+
+Any field of a line may be missing or damaged, so each is checked. `docs/reference/recording.md` describes the format.
+"""
 
 import json
 from collections import defaultdict
@@ -24,10 +27,7 @@ from callboard.telemetry._recording._timeline import (
 )
 from callboard.telemetry._tracker import CallTracker, TrackedCall
 
-# Builder of one part of a recording from the events in its lines.
-
-
-# Checked reading of the fields of a recording's line. Any field may be missing or damaged.
+# Fields
 
 
 Event = Mapping[str, Any]
@@ -59,7 +59,7 @@ def real(event: Event, name: str, default: float | None = 0.0) -> float:
     return float(value)
 
 
-# Asks and life-cycle events of actors in one part of a recording.
+# Asks and life cycles of actors
 
 
 _LIVES = {f"actor_{phase}": phase for phase in get_args(ActorPhase)}
@@ -105,6 +105,9 @@ class RecordedActors:
         if taken is None and (waited := real(event, "waited")) and outcome == "ok":
             taken = min(now, ask.start + waited)  # the line "ask_taken" was lost: infer its time
         return replace(ask, end=now, taken=taken, outcome=outcome, error=error)
+
+
+# Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +360,9 @@ def _moment(written: str | None) -> datetime | None:
     except ValueError:
         return None
     return found.replace(tzinfo=UTC) if found and found.tzinfo is None else found
+
+
+# Files
 
 
 FORMAT = "callboard/recording/1"

@@ -19,7 +19,7 @@ class Wait:
     start: float
     end: float | None = None
     error: str | None = None
-    """Type of the error that ended the wait without a place in the limit; `None` if the attempt got its place."""
+    """Type of the error that ended the wait without a permit of the limit; `None` if the attempt got one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
