@@ -1,4 +1,4 @@
-"""Progress of a tool's body: `progress` reports it, and a throttle limits the rate of delivered reports.
+"""Progress of a tool's body: its reports by `progress`, and a limit for the rate of their delivery.
 
 If reports are frequent, only the newest one is delivered at each interval.
 """

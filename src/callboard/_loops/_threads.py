@@ -1,6 +1,6 @@
-"""Sync functions in worker threads: run with the caller's context, counted after a cancellation, limited by depth.
+"""Sync functions in worker threads, and the accounting of threads that run on after their call was cancelled.
 
-A thread cannot be cancelled: it may run on after its call, and its owner is told.
+A thread cannot be cancelled, so its owner is told when it runs on. Nested calls use separate limits for each depth.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""Reports about calls and actors: result of a drain with its exit code, and numbers of running and waiting calls."""
+"""Numbers of calls and actors: statistics of one moment, and the result of a drain with its exit code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""Runners of an actor's code in this process, and the ends of its incarnations.
+"""Runners of an actor's code: start, calls and end of an incarnation in this process.
 
-A local runner runs async code in the actor's task, and sync code in one thread of its own. A leased runner runs code
-only while this process owns the actor's key, and checks the ownership before each handler.
+A local runner runs async code in the actor's task, and sync code in one thread of its own. A leased runner
+checks before each handler that this process owns the actor's key; the code itself runs in another runner.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""Database of conversations, opened for reading.
+"""Database of conversations: reads them, and provides a checkpointer for agents.
 
 Values of unknown types are shown as data; their types are never imported.
 """

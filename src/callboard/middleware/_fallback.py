@@ -1,4 +1,4 @@
-"""`Fallback`: answer with an alternative when a tool fails: another tool, a fixed value, or a function."""
+"""`Fallback`: when a tool fails, answer with another tool, a fixed value or a function."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Tools given to a node in other forms: toolkits are unpacked, and handlers of actors become LangChain tools.
+"""LangChain tools made of the handlers of actors, or unpacked from toolkits.
 
 A toolkit is an object that contains tools, such as an open MCP server. If a restarted actor has lost state, the next
 result tells the model, once per conversation.
