@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-PUBLIC = {"callboard", "callboard.middleware", "callboard.telemetry", "callboard.testing", "callboard.threads"}
+PUBLIC = {
+    "callboard",
+    "callboard.extend",
+    "callboard.guards",
+    "callboard.middleware",
+    "callboard.telemetry",
+    "callboard.testing",
+    "callboard.threads",
+}
 PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "mcp", "process", "python", "shell", "sql")}
 
 

@@ -207,7 +207,7 @@ async def test_no_interpreter_outlives_its_parent_by_more_than_a_second(
         try:
             busy = await started(tmp_path, 3)
             zygotes = {pid for pid in descendants(parent.pid) if b"_zygote import" in _command_of(pid)}
-            below = {pid for pid in descendants(parent.pid) if b"_spare import" in _command_of(pid)} | busy | zygotes
+            below = {pid for pid in descendants(parent.pid) if b"_standby import" in _command_of(pid)} | busy | zygotes
             assert len(zygotes) == 1
             assert len(below) >= 6
             began = time.monotonic()

@@ -22,15 +22,14 @@ _ONLY_ON_LINUX = {
 }
 _ROOM = "callboard_actors.process"
 _FOR_LINUX = (
-    "_bubblewrap",
-    "_confinement",
-    "_forks",
-    "_landlock",
-    "_libc",
-    "_mounts",
-    "_readable",
-    "_seccomp",
-    "_syscalls",
+    "callboard_actors._engine._libc",
+    "callboard_actors.process._confinement._bubblewrap",
+    "callboard_actors.process._confinement._confinement",
+    "callboard_actors.process._confinement._landlock",
+    "callboard_actors.process._confinement._readable",
+    "callboard_actors.process._confinement._seccomp",
+    "callboard_actors.process._confinement._syscalls",
+    "callboard_actors.process._forks",
 )
 
 
@@ -41,10 +40,9 @@ def _end(what: str) -> None:
 
 class _Refuses(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, *_: object) -> None:
-        room, _, module = name.rpartition(".")
         if name == _ROOM:
             _leave_linux()
-        elif room == _ROOM and module in _FOR_LINUX:
+        elif name in _FOR_LINUX:
             _end(name)
 
 
