@@ -34,8 +34,8 @@ VARIANTS = 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers; have programs that tests start know Ctrl-C."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` has it so, and whoever is started inherits it
+    """Declare the markers, and restore the handling of Ctrl-C for programs that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` ignores it, and children inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger("asyncio").addFilter(_is_no_stop_of_hypothesis)
     config.addinivalue_line(
@@ -55,7 +55,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def _is_no_stop_of_hypothesis(record: logging.LogRecord) -> bool:
-    """Let `StopTest`, by which hypothesis ends an example that draws data, pass without a word.
+    """Let `StopTest`, by which hypothesis ends an example that draws data, pass without a log record.
 
     It ends anyio's runner task, and asyncio says so when that is collected. To print the traceback it compiles
     code, and if the collector ran within a compilation, CPython 3.11 raises SystemError ("AST constructor
@@ -64,7 +64,7 @@ def _is_no_stop_of_hypothesis(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], StopTest)
 
 
-# How long an example takes is no property of ours, and depends on the machine.
+# The duration of an example depends on the machine, and is no property of the project.
 settings.register_profile("quick", deadline=None, max_examples=25)
 settings.register_profile("exhaustive", deadline=None)
 settings.load_profile("quick")
@@ -109,9 +109,9 @@ def _marks(name: str, names: Sequence[str]) -> Sequence[pytest.MarkDecorator]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave all but a few variants of each test to the exhaustive run, evenly chosen, on each backend the same."""
+    """Leave all but a few variants of each test to the exhaustive run, evenly chosen and equal on each backend."""
     if any("::" in argument for argument in config.args):
-        return  # somebody has named what is to run
+        return  # the command line names the tests to run
     variants: dict[tuple[Path, str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive") is None:
@@ -127,7 +127,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
     """Refuse async fixtures that outlive a test."""
-    # While one lives, anyio runs every test on its loop: real_clock tests on a virtual clock, unnoticed.
+    # While an async fixture is alive, anyio runs every test on its loop, so real_clock tests would run on a virtual
+    # clock.
     is_async = iscoroutinefunction(fixturedef.func) or isasyncgenfunction(fixturedef.func)
     if is_async and fixturedef.scope != "function":
         pytest.fail(f"the async fixture {fixturedef.argname} must have the scope of one test", pytrace=False)
@@ -135,14 +136,14 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 
 @pytest.fixture(scope="module")
 def anyio_backend(request: pytest.FixtureRequest) -> Backend:
-    """The backend of the test. For a whole module only because hypothesis wants none of a single test."""
+    """The backend of the test. It has module scope, because hypothesis refuses fixtures with function scope."""
     name, real_clock = request.param
     return backend(name, real_clock=real_clock)
 
 
 @pytest.fixture(autouse=True)
 def _fresh_clock(request: pytest.FixtureRequest) -> None:
-    """Start each test of trio at the beginning of a clock of its own."""
+    """Start each test on trio with a new virtual clock at its beginning."""
     if "anyio_backend" not in request.fixturenames:
         return
     chosen = request.getfixturevalue("anyio_backend")
@@ -152,11 +153,11 @@ def _fresh_clock(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the garbage where it is, for the test to look at; nobody else looks at frames meanwhile."""
+    """Disable the garbage collector and the watchdog, which refers to frames, so that a test can inspect the garbage."""
     monkeypatch.setattr(_watchdog._watchdog, "look_after", lambda pulse: None)
     monkeypatch.setattr(_watchdog._watchdog, "leave_alone", lambda pulse: None)
     gc.collect()
-    gc.freeze()  # what was there before is not looked at again and again
+    gc.freeze()  # exclude older objects from all further collections
     gc.disable()
     try:
         yield

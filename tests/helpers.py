@@ -1,4 +1,4 @@
-"""What many tests need and none is about: tools of functions, input for a node, the tasks that are alive, litter."""
+"""Helpers for many tests: tools made of functions, input for a node, live tasks, garbage, memory."""
 
 import asyncio
 import gc
@@ -16,27 +16,27 @@ from callboard.testing import calls
 
 
 def make(fn: Callable[..., Any], name: str | None = None, description: str = "A tool of a test.") -> StructuredTool:
-    """A tool of an async function."""
+    """Make a tool of an async function."""
     return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description=description)
 
 
 def make_sync(fn: Callable[..., Any], name: str | None = None) -> StructuredTool:
-    """A tool of a plain function."""
+    """Make a tool of a plain function."""
     return StructuredTool.from_function(func=fn, name=name or fn.__name__, description="A tool of a test.")
 
 
 def ask(*requests: object) -> list[object]:
-    """A conversation whose last message asks for these calls."""
+    """Return a conversation whose last message asks for these calls."""
     return [calls(*requests)]
 
 
 def ended(message: ToolMessage) -> Any:
-    """How a call ended, where that was callboard's doing: "timeout", "rejected" and the like."""
+    """Return how callboard ended a call, such as "timeout" or "rejected"."""
     return message.additional_kwargs.get("callboard", {}).get("ended")
 
 
 def live_tasks() -> set[Any]:
-    """Every task of the event loop that has not ended."""
+    """Return all tasks of the event loop that have not ended."""
     if sniffio.current_async_library() == "asyncio":
         return set(asyncio.all_tasks())
     import trio
@@ -51,7 +51,7 @@ def live_tasks() -> set[Any]:
 
 
 def litter() -> list[str]:
-    """What only the garbage collector can free, by type; for tests with the fixture `no_collector`."""
+    """Return the types of objects that only the garbage collector can free; needs the fixture `no_collector`."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     gc.set_debug(0)
@@ -61,7 +61,7 @@ def litter() -> list[str]:
 
 
 def weighed(module: str, *arguments: str) -> float:
-    """The bytes that a module of the tests prints, run in a process that has nothing else in it."""
+    """Return the number of bytes that a module of the tests prints when it runs in a process of its own."""
     command = [sys.executable, "-m", module, *arguments]
     root = Path(__file__).parents[1]
     return float(subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True, timeout=100).stdout)

@@ -1,4 +1,4 @@
-"""The house in numbers: `python -m tests.house [SOURCE]` measures a tree of source files and prints a table."""
+"""Measure a tree of source files and print a table: `python -m tests.house [SOURCE]`."""
 
 import argparse
 import ast
@@ -46,12 +46,12 @@ class House:
         ]
 
     def repeated_names(self) -> dict[str, int]:
-        """Names of files that occur more than once, without `__init__`."""
+        """Names of files that occur more than once, except `__init__`."""
         count = Counter(path.name for path in self.files if path.name != "__init__.py")
         return {name: number for name, number in count.items() if number > 1}
 
     def common_places(self) -> list[str]:
-        """Pairs of places that have `COMMON` or more lines in a row in common, imports and blank lines left out."""
+        """Pairs of places that share `COMMON` or more consecutive lines, without imports and blank lines."""
         windows: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
         for path, text in self.files.items():
             kept = _substance(text)
@@ -66,7 +66,7 @@ class House:
         )
 
     def arrows(self) -> set[tuple[str, str]]:
-        """From which room to which other one something is imported."""
+        """Imports from one room to another one."""
         return {
             (_room(path), to)
             for path, text in self.files.items()
@@ -76,11 +76,11 @@ class House:
         }
 
     def upward(self) -> list[str]:
-        """Arrows that point to a higher floor."""
+        """Imports that point to a higher floor."""
         return sorted(f"{a} -> {b}" for a, b in self.arrows() if _floor(a) < _floor(b))
 
     def circles(self) -> list[str]:
-        """Rooms that need each other, each pair of them once."""
+        """Pairs of rooms that import each other, each pair once."""
         arrows = self.arrows()
         return sorted(f"{a} <-> {b}" for a, b in arrows if a < b and _reaches(arrows, b, a))
 
@@ -94,7 +94,7 @@ def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _substance(text: str) -> list[tuple[int, str]]:
-    """Lines of code with their numbers, without imports, docstrings and what is blank."""
+    """Lines of code with their numbers, without imports, docstrings and blank lines."""
     skipped: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         is_text = (
@@ -143,7 +143,7 @@ def _reaches(arrows: set[tuple[str, str]], start: str, goal: str) -> bool:
 
 
 def main() -> None:
-    """Print the numbers, and with `--places` what they count."""
+    """Print the numbers, and with `--places` the places that they count."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("root", nargs="?", type=Path, default=ROOT, help="the folder of the package")
     parser.add_argument("--places", action="store_true", help="name what is counted")

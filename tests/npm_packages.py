@@ -23,7 +23,7 @@ WAIT = 300
 
 
 def find_or_install(name: str, version: str) -> Path | None:
-    """The command of a package, which is installed if it is not there yet; `None` where that cannot be.
+    """Return the command of a package, after installing it if necessary; `None` if it cannot be installed.
 
     Args:
         name: of the package, with its scope.
@@ -40,7 +40,7 @@ def _cache() -> Path:
 
 
 def _install(package: str, folder: Path) -> None:
-    """Install beside the folder and rename: who comes meanwhile sees all of it, or nothing."""
+    """Install beside the folder, then rename: another process sees the whole installation or none."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / "made"
@@ -55,7 +55,7 @@ def _install(package: str, folder: Path) -> None:
 
 
 def _command(name: str, folder: Path) -> Path:
-    """What the package puts on the path; the first, if there are several."""
+    """Return the command that the package installs; the first one, if there are several."""
     home = folder / "node_modules" / name
     found = json.loads((home / "package.json").read_text())["bin"]
     return home / (found if isinstance(found, str) else next(iter(found.values())))

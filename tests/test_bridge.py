@@ -60,12 +60,12 @@ def content(messages: list[object]) -> object:
 
 
 def test_invoke_works_in_plain_code() -> None:
-    """Promise 11: without any event loop."""
+    """Promise 11: `invoke` works in a program without any event loop."""
     assert within(10, lambda: content(echo_node().invoke(ask("echo")))) == "nobody"
 
 
 def test_invoke_carries_the_context_variables_of_its_caller() -> None:
-    """Promise 8: into the other thread, and nothing comes back."""
+    """Promise 8: a tool's thread sees its caller's context variables, and cannot change them for the caller."""
 
     def go() -> object:
         user.set("ada")
@@ -76,7 +76,7 @@ def test_invoke_carries_the_context_variables_of_its_caller() -> None:
 
 
 def test_invoke_raises_the_error_itself() -> None:
-    """Promise 3: the same object."""
+    """Promise 3: `invoke` raises the error object that the tool raised."""
     error = ValueError("boom")
     node = ToolNode([Recorder().tool("boom", raises=error)])
     with pytest.raises(ValueError, match="boom") as caught:
@@ -86,7 +86,7 @@ def test_invoke_raises_the_error_itself() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_invoke_works_in_the_thread_of_a_running_loop(backend: str) -> None:
-    """Promise 11: the loop stands still for as long, and goes on afterwards."""
+    """Promise 11: `invoke` blocks a running loop until the call ends; the loop goes on afterwards."""
     node = echo_node()
 
     async def main() -> object:
@@ -99,7 +99,7 @@ def test_invoke_works_in_the_thread_of_a_running_loop(backend: str) -> None:
 
 
 def test_invoke_works_from_many_threads_at_once() -> None:
-    """Promise 11: they share the background loop."""
+    """Promise 11: `invoke` calls of several threads share the background loop."""
     node = echo_node()
     found: list[object] = []
 
@@ -118,7 +118,7 @@ def test_invoke_works_from_many_threads_at_once() -> None:
 
 
 def nested(depth: int, kinds: str) -> ToolNode:
-    """A node whose tool invokes a node whose tool invokes ...: `a` async, `s` sync, `w` from a worker thread below."""
+    """Return a node whose tool invokes a node, and so on: `a` async, `s` sync, `w` from a worker thread below."""
 
     def step(inner: ToolNode, kind: str) -> StructuredTool:
         def down() -> str:
@@ -159,7 +159,7 @@ def test_invoke_nests_without_deadlock(kinds: str) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_nested_invokes_work_below_a_running_loop(backend: str) -> None:
-    """Promise 11: started with `ainvoke`, going on with `invoke`."""
+    """Promise 11: a chain of nodes may begin with `ainvoke` and continue with `invoke`."""
     node = nested(4, "aws")
 
     async def main() -> object:
@@ -181,7 +181,7 @@ def test_several_nested_invokes_in_one_batch_do_not_wait_for_one_another() -> No
 
 
 def test_the_threads_of_nested_invokes_end() -> None:
-    """Promise 1: only the one shared background loop stays."""
+    """Promise 1: after nested invokes only the one shared background loop is left."""
     node = nested(3, "a")
     within(30, lambda: node.invoke(ask("down")))
     deadline = time.monotonic() + 5
@@ -226,7 +226,7 @@ def test_an_interrupted_invoke_cancels_its_calls_and_waits_for_them(monkeypatch:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_in_a_program_that_waits_for_invoke_runs_the_clean_up() -> None:
-    """Promise 1: with a real signal, in a real process."""
+    """Promise 1: with a real signal in a real process, tools run their clean-up before the program ends."""
     program = textwrap.dedent("""
         import anyio
         from callboard import ToolNode
@@ -253,7 +253,7 @@ def test_ctrl_c_in_a_program_that_waits_for_invoke_runs_the_clean_up() -> None:
 
 
 def test_an_exit_out_of_a_tool_reaches_the_one_who_invoked_it() -> None:
-    """Promise 3: and the background loop survives it."""
+    """Promise 3: `SystemExit` of a tool reaches the caller of `invoke`, and the background loop survives."""
 
     async def leave() -> None:
         raise SystemExit(3)
@@ -265,7 +265,7 @@ def test_an_exit_out_of_a_tool_reaches_the_one_who_invoked_it() -> None:
 
 
 def test_a_loop_of_the_tools_stays_the_same_from_call_to_call() -> None:
-    """A pooled client that a tool keeps belongs to one loop."""
+    """A pooled client that a tool keeps belongs to one event loop, so later calls need the same loop."""
     loops: list[object] = []
 
     async def which() -> None:
@@ -277,12 +277,12 @@ def test_a_loop_of_the_tools_stays_the_same_from_call_to_call() -> None:
     assert loops[0] is loops[1] is loops[2]
 
 
-# asyncio code, wherever we run.
+# asyncio code, on every backend
 
 
 @pytest.mark.real_clock
 async def test_code_that_needs_asyncio_gets_it_with_its_context() -> None:
-    """Promise 11: on trio it runs on the background loop."""
+    """Promise 11: asyncio code runs on the background loop, with its caller's context, when the caller is on trio."""
 
     async def main() -> tuple[object, str]:
         await asyncio.sleep(0.001)
@@ -302,7 +302,7 @@ async def test_code_that_needs_asyncio_gets_it_with_its_context() -> None:
 
 @pytest.mark.real_clock
 async def test_an_error_from_the_other_side_is_the_same_object() -> None:
-    """Promise 3: with the frames of both sides."""
+    """Promise 3: an error that crosses the bridge is the same object, with the frames of both sides."""
     error = ValueError("boom")
 
     async def main() -> None:
@@ -316,7 +316,7 @@ async def test_an_error_from_the_other_side_is_the_same_object() -> None:
 
 @pytest.mark.real_clock
 async def test_a_cancelled_caller_waits_for_the_clean_up_on_the_other_side() -> None:
-    """Promise 1: nothing is left on the background loop."""
+    """Promise 1: a cancelled call leaves nothing on the background loop, because its caller waits for the clean-up."""
     seen: list[str] = []
 
     async def main() -> None:
@@ -339,7 +339,7 @@ async def test_a_cancelled_caller_waits_for_the_clean_up_on_the_other_side() -> 
 
 @pytest.mark.real_clock
 async def test_a_caller_that_is_cancelled_already_does_not_wait_for_ever() -> None:
-    """Promise 1: whether or not the other side has begun."""
+    """Promise 1: a caller in a cancelled scope returns, even if the function on the other loop has not begun."""
 
     async def main() -> None:
         await asyncio.sleep(100)
@@ -364,7 +364,7 @@ def foreign(fn: Callable[..., object]) -> StructuredTool:
 
 @pytest.mark.real_clock
 async def test_a_tool_that_needs_asyncio_completes_its_clean_up_within_the_grace() -> None:
-    """Promise 1: on every backend, with a plain `finally`."""
+    """Promise 1: on every backend, a plain `finally` of an asyncio tool completes within the grace."""
     seen: list[str] = []
 
     async def stuck() -> None:
@@ -384,7 +384,7 @@ async def test_a_tool_that_needs_asyncio_completes_its_clean_up_within_the_grace
 
 @pytest.mark.real_clock
 async def test_the_grace_of_the_policy_crosses_the_bridge() -> None:
-    """Promise 1: a clean-up that never ends is cut off on the other side too."""
+    """Promise 1: a clean-up on the background loop that never ends is cut off after the policy's grace."""
 
     async def stuck() -> None:
         try:
@@ -401,7 +401,7 @@ async def test_the_grace_of_the_policy_crosses_the_bridge() -> None:
 
 @pytest.mark.real_clock
 async def test_remaining_crosses_the_bridge() -> None:
-    """Promise 6: a tool on the other side knows what is left."""
+    """Promise 6: a tool on the background loop can read its remaining time."""
     seen: list[float] = []
 
     async def look() -> None:
@@ -409,12 +409,12 @@ async def test_remaining_crosses_the_bridge() -> None:
 
     with anyio.fail_after(100):
         await ToolNode([foreign(look)], timeout=20).ainvoke(ask("look"))
-    assert 19 < seen[0] <= 20.1  # a loop may keep its time by milliseconds
+    assert 19 < seen[0] <= 20.1  # an event loop may round its time to milliseconds
 
 
 @pytest.mark.real_clock
 async def test_a_tool_that_needs_asyncio_and_cancels_itself_ends_alone() -> None:
-    """Promise 1: asyncio's cancellation is an error on trio."""
+    """Promise 1: a tool that cancels its own asyncio task on the bridge ends with an error; other calls go on."""
     rec = Recorder()
 
     async def confused() -> None:
@@ -429,7 +429,7 @@ async def test_a_tool_that_needs_asyncio_and_cancels_itself_ends_alone() -> None
 
 
 def test_a_coroutine_that_never_began_is_closed() -> None:
-    """No warning of a coroutine that was never awaited, whatever is cancelled when."""
+    """Whenever the call is cancelled, Python does not warn of a coroutine that was never awaited."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
 
@@ -443,7 +443,7 @@ def test_a_coroutine_that_never_began_is_closed() -> None:
 
 
 def test_run_from_sync_gives_the_result_back() -> None:
-    """The one sync door."""
+    """`run_from_sync` returns the result of the async function."""
 
     async def main() -> str:
         await asyncio.sleep(0)

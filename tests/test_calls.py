@@ -1,4 +1,4 @@
-"""Layer 1 alone: `Batch`, `SupervisedCall` and `Attempt`, without LangChain."""
+"""The runtime without LangChain: `Batch`, `SupervisedCall` and `Attempt`."""
 
 import asyncio
 import copy
@@ -38,7 +38,7 @@ PLAIN = CallPolicy()
 
 
 class Signal(Exception):
-    """An exception that is no failure."""
+    """An exception that does not count as a failure."""
 
 
 def one_call(
@@ -75,7 +75,7 @@ def sleeping(seconds: float, result: object = None, error: BaseException | None 
 
 
 async def test_an_empty_batch_ends_at_once() -> None:
-    """Nothing to do is nothing to wait for."""
+    """A batch without calls returns without waiting."""
     with anyio.fail_after(5):
         await run()
 
@@ -90,7 +90,7 @@ async def test_each_call_keeps_its_result() -> None:
 
 
 async def test_a_batch_is_closed_when_it_has_ended() -> None:
-    """Promise 1: no attempt of an old call starts any more."""
+    """Promise 1: after a batch has ended, none of its calls starts another attempt."""
     started: list[str] = []
 
     async def body() -> None:
@@ -110,7 +110,7 @@ async def test_a_batch_is_closed_when_it_has_ended() -> None:
 
 
 async def test_a_failure_cancels_the_others_and_is_raised_bare() -> None:
-    """Promises 1 and 3: what had finished keeps its result."""
+    """Promises 1 and 3: a failure cancels the other calls and arrives without a group; finished calls keep results."""
     error = ValueError("boom")
     calls = [one_call(sleeping(5)), one_call(sleeping(1, error=error)), one_call(sleeping(0, "early"))]
     with anyio.fail_after(60), pytest.raises(ValueError, match="boom") as caught:
@@ -121,7 +121,7 @@ async def test_a_failure_cancels_the_others_and_is_raised_bare() -> None:
 
 
 async def test_a_signal_is_no_failure() -> None:
-    """Promise 4: the others go on, and the call keeps it."""
+    """Promise 4: a signal such as an interrupt is stored in its call, and the other calls go on."""
     signal = Signal("question")
     calls = [one_call(sleeping(1, error=signal)), one_call(sleeping(2, "done"))]
     with anyio.fail_after(60):
@@ -130,7 +130,7 @@ async def test_a_signal_is_no_failure() -> None:
 
 
 async def test_with_finish_all_errors_come_together() -> None:
-    """Promise 3: in the order in which they were raised."""
+    """Promise 3: `on_error="finish"` raises all errors in one group, in the order in which they were raised."""
     errors = [ValueError("late"), LookupError("early")]
     calls = [one_call(sleeping(2, error=errors[0])), one_call(sleeping(1, error=errors[1]))]
     with anyio.fail_after(60), pytest.raises(ExceptionGroup) as caught:
@@ -139,7 +139,7 @@ async def test_with_finish_all_errors_come_together() -> None:
 
 
 async def test_with_finish_an_exit_does_not_wait_for_the_others() -> None:
-    """Promise 1: whoever leaves the program means it."""
+    """Promise 1: an exit such as `SystemExit` cancels the other calls, because the program is about to end."""
     calls = [one_call(sleeping(1, error=SystemExit(3))), one_call(sleeping(100))]
     start = anyio.current_time()
     with anyio.fail_after(1000), pytest.raises(SystemExit):
@@ -148,7 +148,7 @@ async def test_with_finish_an_exit_does_not_wait_for_the_others() -> None:
 
 
 async def test_a_timeout_a_deadline_and_a_rejection_are_errors_of_their_calls() -> None:
-    """Promise 6: what to make of them is decided above."""
+    """Promise 6: each of these ends is stored as an error of its call; the node decides how to handle the error."""
     limiter = Limiter(Limit(concurrency=1, queue=0), "the queue")
     calls = [
         one_call(sleeping(9), name="timeout", policy=CallPolicy(timeout=1)),
@@ -166,14 +166,14 @@ async def test_a_timeout_a_deadline_and_a_rejection_are_errors_of_their_calls() 
 
 
 async def test_a_body_that_cancels_itself_ends_with_an_error_of_its_own() -> None:
-    """Promise 1: on trio asyncio's cancellation may come over a bridge."""
+    """Promise 1: asyncio's cancellation, which may cross a bridge to trio, is an error of the call alone."""
     call = one_call(sleeping(1, error=asyncio.CancelledError()))
     with anyio.fail_after(60), pytest.raises(CallCancelledError):
         await run(call)
 
 
 async def test_attempts_of_one_call_are_counted_and_take_their_places_anew() -> None:
-    """Promise 7: a place is held by an attempt, not by a call."""
+    """Promise 7: a place at a limit belongs to an attempt, so each attempt of a call takes a new place."""
     limiter = Limiter(Limit(concurrency=1), "the queue")
     seen: list[CallEvent] = []
 
@@ -209,7 +209,7 @@ async def test_attempts_of_one_call_are_counted_and_take_their_places_anew() -> 
 
 
 async def test_an_observer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Watching a call must not change it; the fault is reported once."""
+    """An exception in an observer does not change the call, and is reported once."""
 
     def broken(event: CallEvent) -> None:
         raise RuntimeError("blind")
@@ -243,7 +243,7 @@ async def test_every_call_that_starts_is_told_to_end(how: str) -> None:
 
 @pytest.mark.real_clock
 async def test_a_thread_keeps_the_places_of_its_attempt_until_it_ends() -> None:
-    """Promise 1: the limit's and the thread's own."""
+    """Promise 1: while an abandoned thread runs, it keeps its place at the limit and its worker thread."""
     release = threading.Event()
     limiter, threads = Limiter(Limit(concurrency=1), "the queue"), ThreadPermits(1)
 
@@ -274,7 +274,7 @@ async def test_a_thread_keeps_the_places_of_its_attempt_until_it_ends() -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 async def test_a_gate_is_first_in_first_out_and_loses_no_place(data: st.DataObject) -> None:
-    """Promise 7: any mix of stays and of waiters that give up; a simple model says who enters when."""
+    """Promise 7: for any mix of stays and cancelled waiters, the gate admits waiters as a simple model predicts."""
     width = data.draw(st.integers(1, 3))
     stays = data.draw(st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=12))
     gate = Gate(Limit(concurrency=width), "the gate")
@@ -295,7 +295,7 @@ async def test_a_gate_is_first_in_first_out_and_loses_no_place(data: st.DataObje
     patience = data.draw(st.lists(st.sampled_from([None, 0.25, 0.75]), min_size=len(stays), max_size=len(stays)))
 
     async def queue_up(number: int) -> None:
-        # Whoever is inside stays; only the waiting may be given up.
+        # Only waiting tasks are cancelled; admitted tasks stay for their time.
         if patience[number] is None:
             await visit(number, stays[number])
             return
@@ -314,12 +314,12 @@ async def test_a_gate_is_first_in_first_out_and_loses_no_place(data: st.DataObje
 
 
 async def test_a_gate_by_key_is_forgotten_when_nobody_needs_it() -> None:
-    """Promise 7: keys come from a model and have no end."""
+    """Promise 7: a model may write any number of keys, so gates of unused keys are removed."""
     limiter = Limiter(Limit(concurrency=1, rate=Rate(1, per=1.0), key=lambda call: call["args"]["host"]), "the queue")
     loop = batch_context().loop
     with anyio.fail_after(10_000):
         busy = limiter.gate({"name": "f", "args": {"host": "busy"}, "id": "0"}, loop)
-        assert busy.try_enter(loop)  # and stays
+        assert busy.try_enter(loop)  # and keeps its place
         for host in range(1000):
             gate = limiter.gate({"name": "f", "args": {"host": host}, "id": "1"}, loop)
             assert gate.try_enter(loop)
@@ -330,7 +330,7 @@ async def test_a_gate_by_key_is_forgotten_when_nobody_needs_it() -> None:
 
 
 async def test_a_batch_of_thousands_does_not_recurse() -> None:
-    """Places are handed on one after the other, not one inside the other."""
+    """Places are handed on in a loop: a recursion would exceed Python's limit with thousands of calls."""
     limiter = Limiter(Limit(concurrency=1), "the queue")
 
     async def nothing() -> None:
@@ -355,7 +355,7 @@ async def test_a_batch_of_thousands_does_not_recurse() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_of_a_call_can_be_copied_and_pickled(error: CallError) -> None:
-    """It may have to cross a process, or be handed to several."""
+    """An error may cross a process boundary, or be handed to several callers."""
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert type(again) is type(error)
         assert str(again) == str(error)

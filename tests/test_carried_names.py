@@ -1,4 +1,4 @@
-"""Names of loggers that a worker sends: looked up in few steps, whatever they are."""
+"""Names of loggers that a worker process sends are resolved in few steps, whatever the names are."""
 
 import logging
 from typing import Any
@@ -9,7 +9,7 @@ from callboard.extend import dispatch_event
 
 
 class _Counting(dict[str, Any]):
-    """The table of loggers; counts how often it is asked."""
+    """Dict of loggers that counts its look-ups."""
 
     lookups = 0
 
@@ -27,14 +27,14 @@ def loggers(monkeypatch: pytest.MonkeyPatch) -> _Counting:
 
 @pytest.mark.parametrize("name", ["." * 60_000, "a." * 30_000, "x" * 60_000], ids=["dots", "parts", "one part"])
 def test_a_long_name_of_a_logger_is_looked_up_in_few_steps(name: str, loggers: _Counting) -> None:
-    """60 kB of dots had held the event loop for a second: each dot cost a copy of the rest, and a look for it."""
+    """A name of 60 kB of dots once blocked the event loop for a second, because each dot cost a copy and a look-up."""
     dispatch_event({"log": [name, logging.WARNING, "said", 0.0, 1, ["there.py", 1, "fn"]]})
 
     assert loggers.lookups <= 201
 
 
 def test_a_name_of_a_logger_leads_to_the_nearest_one_that_is_there(caplog: pytest.LogCaptureFixture) -> None:
-    """Of which no new one is made."""
+    """A record goes to the nearest existing parent logger; no new logger is created."""
     logging.getLogger("near")
     dispatch_event({"log": ["near.by.far", logging.WARNING, "said", 0.0, 1, ["there.py", 1, "fn"]]})
 

@@ -1,4 +1,4 @@
-"""What `module:name` on a command line names, for whoever writes a command."""
+"""The argument `module:name` of a command line is resolved for commands."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from callboard.commands import NotThereError, load_named
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module, which is forgotten with the test."""
+    """A folder with a module, which is removed from `sys.modules` after the test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "for_a_command", raising=False)
     (tmp_path / "for_a_command.py").write_text("class Trip:\n    tools = ['search']\n")
@@ -18,7 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_name_with_dots_is_found_with_its_module(folder: Path) -> None:
-    """And the module alone, where nothing in it is named: what to offer then is the command's to say."""
+    """A name may have dots; without a name the module is returned, and the command decides what to offer."""
     module, found = load_named("for_a_command:Trip.tools", folder, example="tools")
 
     assert (module.__name__, found) == ("for_a_command", ["search"])
@@ -26,7 +26,7 @@ def test_a_name_with_dots_is_found_with_its_module(folder: Path) -> None:
 
 
 def test_what_is_not_in_a_module_is_told_with_the_module(folder: Path) -> None:
-    """A command says what else there is; without a module, the folder's are in the text."""
+    """The error lists the names of the module, or the modules of the folder if the module is missing."""
     with pytest.raises(NotThereError, match="for_a_command has no 'Trap'") as in_module:
         load_named("for_a_command:Trap", folder, example="tools")
     with pytest.raises(NotThereError, match=r"looked in .* first \(its modules: for_a_command\)") as nowhere:
@@ -37,7 +37,7 @@ def test_what_is_not_in_a_module_is_told_with_the_module(folder: Path) -> None:
 
 
 def test_an_error_of_the_module_is_its_own(folder: Path) -> None:
-    """It is there, and something that it needs is not; nobody is to look for it in vain."""
+    """If the module exists but one of its imports fails, the error names the missing import and not the module."""
     (folder / "for_a_command.py").write_text("import there_is_no_such_module\n")
 
     with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):

@@ -1,4 +1,4 @@
-"""What the two distributions hold: nothing of each other, and a licence each."""
+"""Files and licences of the two distributions."""
 
 import tomllib
 from pathlib import Path
@@ -17,7 +17,7 @@ def settings(folder: Path) -> Any:
 
 @each
 def test_a_source_distribution_holds_its_own_files_only(folder: Path) -> None:
-    """`src` would be `actors/src`, too, and `actors` a member of the workspace without its settings; `/src` is not."""
+    """The pattern `src` would also match `actors/src` and so include the other distribution; `/src` does not."""
     patterns = settings(folder)["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
 
     assert [one for one in patterns if not one.startswith("/")] == []
@@ -32,7 +32,7 @@ def test_a_distribution_has_its_licence(folder: Path) -> None:
 
 
 def test_what_both_need_has_one_lower_bound() -> None:
-    """`callboard-actors` is released with its callboard."""
+    """`callboard-actors` is released with its version of callboard, so both need the same lower bounds."""
     ours, theirs = (set(settings(folder)["project"]["dependencies"]) for folder in DISTRIBUTIONS)
 
     assert {one for one in theirs if not one.startswith("callboard==")} <= ours

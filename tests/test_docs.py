@@ -1,4 +1,4 @@
-"""The pages are true: their code runs, their links lead somewhere, the reference has every name."""
+"""The pages of the documentation are true: code runs, links resolve, and the reference has every name."""
 
 import ast
 import importlib
@@ -44,7 +44,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def program(page: Path) -> str:
-    """The Python of a page, in order, each line where it stands on the page, so that a traceback leads there."""
+    """Return the Python code of a page, with the line numbers of the page, so that tracebacks lead to the page."""
     lines: list[str] = []
     for block in blocks(page):
         if block.info == "python":
@@ -55,11 +55,11 @@ def program(page: Path) -> str:
 WITH_CODE = [page for page in PAGES if program(page)]
 
 
-# Agents of pages that `callboard run --db` keeps have no checkpointer of their own.
+# Pages whose agents `callboard run --db` opens; these agents have no checkpointer.
 @pytest.mark.filterwarnings("ignore:RequireApproval asks a person:callboard.IdleMiddlewareWarning")
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page is one program: later blocks see the names of earlier ones; what it writes stays in its folder."""
+    """A page is one program: later blocks see the names of earlier blocks, and files stay in a temporary folder."""
     monkeypatch.chdir(tmp_path)
     script = tmp_path / page.with_suffix(".py").name
     script.write_text(program(page))
@@ -69,7 +69,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
-    """Nothing escapes the test above by a slip in its fence; `python no-run` is for what cannot run here."""
+    """A slip in a fence must not hide a block from the test above; `python no-run` marks code that cannot run here."""
     known = {"python", "python no-run", "text", "console", "toml"}
 
     assert {block.info for block in blocks(page)} <= known
@@ -77,7 +77,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_inside_the_project_leads_somewhere(page: Path) -> None:
-    """Pages move; links have to follow."""
+    """A link to a page that has moved has to be updated."""
     text = _FENCE.sub("", page.read_text())
     targets = [match["target"].partition("#")[0] for match in _LINK.finditer(text)]
     dead = [
@@ -108,7 +108,7 @@ def public_names() -> list[tuple[str, str]]:
 
 
 def test_every_public_name_is_on_a_page() -> None:
-    """As code, in the reference or in a guide: a name that no page has can only be guessed at."""
+    """A public name without an entry in the reference or a guide could only be guessed."""
     pages = [page.read_text() for page in (*PAGES, ROOT / "actors" / "README.md") if page.name != "CHANGELOG.md"]
     code = [part for text in pages for part in re.findall(r"^```.*?^```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)]
     words = {word for part in code for word in re.findall(r"\w+", part)}
@@ -120,7 +120,7 @@ def test_every_public_name_is_on_a_page() -> None:
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_a_name_is_imported_before_it_is_used(page: Path) -> None:
-    """Somebody copies the blocks one after the other, and stops after the first."""
+    """A reader copies blocks from the top of the page and may stop after the first one."""
     code = [block for block in blocks(page) if block.info == "python"]
     trees = [ast.parse(block.code) for block in code]
     first: dict[str, int] = {}
@@ -141,7 +141,7 @@ def test_a_name_is_imported_before_it_is_used(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_tasks_are_started_in_a_group_that_the_page_has(page: Path) -> None:
-    """Also in blocks that cannot run here."""
+    """Code blocks that are not run must have their task group, too."""
     for block in blocks(page):
         if block.info not in ("python", "python no-run"):
             continue
@@ -162,14 +162,14 @@ def test_the_signature_of_create_react_agent_is_that_of_the_function() -> None:
     listed = re.findall(r"(\w+)(?:=[^,]+)?,", text)
     table = REFERENCE.read_text().partition("### `create_react_agent`")[2].partition("\nRaises")[0]
     described = [name for row in re.findall(r"^\| ([a-z_, ]+) \|", table, re.MULTILINE) for name in row.split(", ")]
-    parameters = [*inspect.signature(callboard.create_react_agent).parameters][:-1]  # without the deprecated ones
+    parameters = [*inspect.signature(callboard.create_react_agent).parameters][:-1]  # without deprecated parameters
 
     assert listed == parameters
     assert sorted(set(described) - {"argument"}) == sorted(parameters)
 
 
 def test_every_page_is_in_the_index() -> None:
-    """A page that nobody can find is none."""
+    """A page that is missing in the index cannot be found."""
     index = (ROOT / "docs" / "README.md").read_text()
     pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
 
@@ -178,7 +178,7 @@ def test_every_page_is_in_the_index() -> None:
 
 @pytest.mark.real_clock
 async def test_a_place_comes_back_where_warnings_are_errors() -> None:
-    """`cleanup-and-cancellation.md`: an abandoned thread keeps its places until it ends, and no longer."""
+    """`cleanup-and-cancellation.md`: an abandoned thread keeps its places at limits exactly until it ends."""
     release = threading.Event()
     node = callboard.ToolNode([Recorder().sync_tool("stuck", release=release)], timeout=0.05)
     try:

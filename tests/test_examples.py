@@ -1,4 +1,4 @@
-"""The examples hold what they say: each asserts its own claims, and is run as a user would run it."""
+"""Each example asserts its own claims, and is run as a user would run it."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ PUBLIC |= {f"callboard_actors.{name}" for name in ("http", "mcp", "process", "py
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.exhaustive
 def test_an_example_runs_to_its_end(path: Path) -> None:
-    """Warnings count as failures, an abandoned thread's among them."""
+    """Warnings count as failures, including the warning about an abandoned thread."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -39,7 +39,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_uses_public_names_only(path: Path) -> None:
-    """What an example needs and the shop window lacks, readers would lack too."""
+    """If an example needs a private name, users need it too, and it should be public."""
     imports = [
         line for line in path.read_text().splitlines() if line.startswith(("from callboard", "import callboard"))
     ]

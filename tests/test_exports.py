@@ -1,4 +1,4 @@
-"""The shop window: every name is there, leads home, and is known to type checkers."""
+"""The public names of `callboard` exist, lead to their definitions, and are known to type checkers."""
 
 import ast
 import subprocess
@@ -48,18 +48,18 @@ LANGGRAPH_NAMES = {
 
 @pytest.mark.parametrize("name", callboard.__all__)
 def test_every_exported_name_can_be_had(name: str) -> None:
-    """Names are loaded when they are asked for, so each has to be asked for."""
+    """Names are loaded lazily, so the test has to access each one."""
     assert getattr(callboard, name) is not None
 
 
 def test_the_names_of_langgraph_prebuilt_are_all_there() -> None:
-    """Promise 12: change the import."""
+    """Promise 12: code that imports from `langgraph.prebuilt` works after a change of the import alone."""
     assert set(callboard.__all__) >= LANGGRAPH_NAMES
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.__name__)
 def test_type_checkers_see_the_names_that_are_there(window: ModuleType) -> None:
-    """The imports for type checkers and the table for Python say the same."""
+    """The imports under `TYPE_CHECKING` and the table for lazy imports have the same names."""
     tree = ast.parse(Path(window.__file__ or "").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {
@@ -75,20 +75,20 @@ def test_type_checkers_see_the_names_that_are_there(window: ModuleType) -> None:
 
 
 def test_an_unknown_name_is_refused_by_name() -> None:
-    """Loading on demand must not turn a slip into something else."""
+    """With lazy imports, a misspelt name must still raise `AttributeError` with that name."""
     with pytest.raises(AttributeError, match="'callboard' has no attribute 'Toolnode'"):
         callboard.Toolnode  # noqa: B018
 
 
 def test_exceptions_are_exported_from_their_module_and_from_the_window() -> None:
-    """One tree, two doors."""
+    """`callboard` and `callboard.exceptions` export the same exception classes."""
     from callboard import exceptions
 
     assert set(exceptions.__all__) <= set(callboard.__all__)
 
 
 def test_the_former_name_of_the_warning_about_orders_is_the_same_class() -> None:
-    """Filters of warnings were written with it."""
+    """Warning filters of users may still have the former name."""
     former: object = callboard.LinkOrderWarning
     assert former is callboard.MiddlewareOrderWarning
 
@@ -96,14 +96,14 @@ def test_the_former_name_of_the_warning_about_orders_is_the_same_class() -> None
 @pytest.mark.parametrize("window", ["callboard", "callboard.testing"])
 @pytest.mark.parametrize("forbidden", ["trio", "langgraph", "langchain_core"])
 def test_importing_callboard_loads_nothing_heavy(forbidden: str, window: str) -> None:
-    """`import callboard` is free; the names pay for themselves."""
+    """`import callboard` loads neither LangChain nor LangGraph; modules are loaded when a name is used."""
     code = f"import sys, {window}; sys.exit({forbidden!r} in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_a_tool_node_on_asyncio_never_imports_trio() -> None:
-    """trio costs an asyncio program nothing."""
+    """A program on asyncio does not pay for importing trio."""
     code = (
         "import sys, asyncio\n"
         "from callboard import ToolNode\n"

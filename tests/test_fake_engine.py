@@ -1,4 +1,4 @@
-"""Engines are held to one suite; the fake one, whose workers are tasks of this process, too."""
+"""The fake engine, whose workers are tasks of this process, passes the test suite of all engines."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.real_clock
 
 
 class TestFakeEngine(EngineContract):
-    """Bodies are tasks, and threads, of this process; the latter nobody can end."""
+    """Bodies are tasks and threads of this process; threads cannot be killed."""
 
     patience = 10.0
     ends_threads = False

@@ -1,4 +1,4 @@
-"""The two forms of a key function: which one a function has is found out once, when it is given."""
+"""The two forms of a key function: the form is detected once, when the function is given."""
 
 import functools
 import inspect
@@ -71,12 +71,12 @@ FORMS: dict[str, tuple[Any, object]] = {
 
 @pytest.mark.parametrize(("key", "expected"), FORMS.values(), ids=FORMS.keys())
 def test_a_key_function_gets_the_context_where_it_cannot_do_without(key: Any, expected: object) -> None:
-    """A function that was written for the call alone goes on as it is, whatever else it might take."""
+    """A function written for the call alone keeps working, even if it has further optional parameters."""
     assert key_function("key", key).of(CALL, lambda: CONTEXT) == expected
 
 
 def test_the_context_is_not_made_for_a_key_of_the_call() -> None:
-    """It would be in the way of every call."""
+    """Creating the context costs time, so calls whose key function does not use it do not create it."""
 
     def context() -> CallContext:
         raise AssertionError("nobody looks at it")
@@ -85,7 +85,7 @@ def test_the_context_is_not_made_for_a_key_of_the_call() -> None:
 
 
 def test_what_cannot_be_hashed_is_no_key() -> None:
-    """Whoever returned it is told, in either form."""
+    """In either form, a key that is not hashable raises `TypeError`."""
     for key in (lambda call: call["args"], lambda call, context: context.state):
         with pytest.raises(TypeError, match="unhashable"):
             key_function("key", key).of(CALL, lambda: CONTEXT)
@@ -93,7 +93,7 @@ def test_what_cannot_be_hashed_is_no_key() -> None:
 
 @st.composite
 def signatures(draw: st.DrawFn) -> str:
-    """The parameters of any function, as they are written."""
+    """Strategy for the parameters of any function, as source text."""
     needed, optional = draw(st.integers(0, 4)), draw(st.integers(0, 2))
     by_place = [f"a{n}" for n in range(needed)] + [f"b{n}=0" for n in range(optional)]
     if by_place and draw(st.booleans()):
@@ -106,7 +106,7 @@ def signatures(draw: st.DrawFn) -> str:
 
 @given(signatures())
 def test_whatever_its_parameters_a_key_function_runs_or_is_refused_when_it_is_given(parameters: str) -> None:
-    """It is never found out in the middle of a run that a function cannot be called so."""
+    """A function that cannot be called with these arguments is refused at once, and not in the middle of a run."""
     function = eval(f"lambda {parameters}: 'key'")
     accepted = [count for count in (1, 2) if binds(function, count)]
     if accepted:

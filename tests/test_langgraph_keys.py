@@ -1,4 +1,4 @@
-"""Every private name of LangGraph that callboard uses still exists, and still means what it did."""
+"""Every private name of LangGraph that callboard uses still exists, with the meaning that callboard relies on."""
 
 import ast
 import functools
@@ -59,7 +59,7 @@ class State(TypedDict, total=False):
 
 
 def private_imports(path: Path) -> set[tuple[str, str]]:
-    """What a module takes from LangGraph although it has an underscore: (module, name)."""
+    """Return the private names of LangGraph that a module imports, as (module, name)."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "langgraph":
@@ -69,7 +69,7 @@ def private_imports(path: Path) -> set[tuple[str, str]]:
 
 
 def seen_by_a_node(value: Any = None, *, saver: Any = None, run: Callable[[], Any] = lambda: None) -> dict[str, Any]:
-    """The `configurable` that LangGraph gives to a node."""
+    """Return the `configurable` that LangGraph passes to a node."""
     seen: dict[str, Any] = {}
 
     def node(state: State, config: RunnableConfig) -> Any:
@@ -93,13 +93,13 @@ def test_a_key_has_the_value_that_it_had(name: str) -> None:
 
 
 def test_every_key_that_is_used_is_checked_here() -> None:
-    """A key that is added to `_langgraph` has to be added to the table."""
+    """A new key in `_langgraph` must be added to the table of this test."""
     used = {name for path in DOOR for module, name in private_imports(path) if module.endswith("_constants")}
     assert used == VALUES.keys()
 
 
 def test_only_one_module_uses_private_names() -> None:
-    """Layer 3 has one door to LangGraph's inside."""
+    """Layer 3 has one module that uses LangGraph's private names."""
     users = {path for path in SOURCES.rglob("*.py") if private_imports(path)}
     assert users <= DOOR
 
@@ -122,7 +122,7 @@ def test_an_interrupt_without_an_id_has_the_placeholder() -> None:
 
 
 def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
-    """`interrupt()` counts, looks up, tells, and names; nothing else."""
+    """`interrupt()` uses its counter, its answers, its callback and its namespace, and no other key."""
     from callboard._langgraph import CallScratchpad, call_configurable, question_id
 
     told: list[tuple[str, list[Any]]] = []
@@ -203,7 +203,7 @@ def test_without_a_checkpointer_there_is_nothing_to_write_to() -> None:
 
 
 def test_the_reader_is_a_partial_with_the_channels_in_second_place() -> None:
-    """`read_state` reads all of them; LangGraph has no function for that."""
+    """`read_state` takes all channels from the partial; LangGraph has no public function for that."""
     from callboard._langgraph import read_state
 
     read: dict[str, Any] = {}
@@ -221,7 +221,7 @@ def test_the_reader_is_a_partial_with_the_channels_in_second_place() -> None:
 
 
 def test_resume_writes_have_a_place_of_their_own() -> None:
-    """A saver replaces what is there, so a ledger may be written as often as a call ends."""
+    """A saver replaces resume writes of the same task, so a ledger may be written after each call."""
     assert WRITES_IDX_MAP["__resume__"] < 0
     saver = InMemorySaver()
     where: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
@@ -231,7 +231,7 @@ def test_resume_writes_have_a_place_of_their_own() -> None:
 
 
 def test_an_answer_by_id_is_put_after_the_answers_of_the_task() -> None:
-    """What our ledger relies on: foreign ids change nothing, and reach the node in the map."""
+    """The ledger relies on this: unknown interrupt ids are ignored, and the node finds answers in the resume map."""
     seen: list[tuple[list[Any], Any]] = []
 
     def node(state: State, config: RunnableConfig) -> Any:
@@ -282,7 +282,7 @@ def test_a_complete_config_has_the_recursion_limit_of_a_graph() -> None:
 
 
 def test_savers_on_postgresql_give_a_cursor_for_their_tables() -> None:
-    """With it they are told to forget the messages of a thin checkpoint."""
+    """With this cursor, savers on PostgreSQL are told to omit the messages of a thin checkpoint."""
     for saver in (PostgresSaver, AsyncPostgresSaver):
         assert callable(saver._cursor)
         assert "checkpoint_blobs" in saver.UPSERT_CHECKPOINT_BLOBS_SQL

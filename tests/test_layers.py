@@ -222,7 +222,7 @@ def test_every_room_of_the_picture_exists() -> None:
 
 
 def test_only_one_module_touches_private_langgraph_names() -> None:
-    """When LangGraph moves a key, one module has to follow."""
+    """When LangGraph changes a key, only one module has to change."""
     private = {
         name
         for name in INNER
@@ -238,7 +238,7 @@ NAMED_TUPLE = {"_replace", "_asdict"}
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """The private names that a module gives to something of its own."""
+    """Return the private names that a module assigns to its own objects."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -249,7 +249,7 @@ def private_names(tree: ast.AST) -> Iterator[str]:
 
 
 def private_reads(tree: ast.AST) -> Iterator[str]:
-    """The private attributes that a module reads or sets of something else than `self`."""
+    """Return the private attributes that a module reads or sets on objects other than `self`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             if ast.unparse(node.value) not in ("self", "cls", "super()"):
@@ -258,7 +258,7 @@ def private_reads(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("room", ["callboard.agent"])
 def test_a_room_reads_no_private_attribute_of_another_ones_objects(room: str) -> None:
-    """What it needs and the other does not offer is made a public way, such as `tools/_node`."""
+    """A room that needs another room's private attribute gets a public way to it, such as `tools/_node`."""
     read = {
         (name, attribute)
         for name in INNER
@@ -271,7 +271,7 @@ def test_a_room_reads_no_private_attribute_of_another_ones_objects(room: str) ->
 
 
 def test_nobody_but_the_tools_reads_what_a_node_was_built_with() -> None:
-    """`ToolNode` has its setup for itself; others ask `tools/_node`, or its public names."""
+    """Only `ToolNode` reads its setup; other modules use `tools/_node` or public names."""
     readers = {name for name in INNER if "_setup" in set(private_reads(ast.parse(MODULES[name].read_text())))}
 
     assert {name.rpartition(".")[0] for name in readers} == {"callboard.tools"}
@@ -307,7 +307,7 @@ def test_rooms_of_the_actors_import_rooms_below_them_only() -> None:
 
 
 def test_rooms_of_the_actors_have_a_layer_and_no_cycle() -> None:
-    """A room that is in no layer would be tested by nothing."""
+    """A room without a layer would be missed by the other tests."""
     rooms = actor_room_imports()
 
     TopologicalSorter(rooms).prepare()  # raises CycleError
@@ -330,14 +330,14 @@ def test_no_two_modules_of_the_actors_need_each_other() -> None:
 
 @pytest.mark.parametrize("customer", [ACTORS, SOURCE / "callboard" / "_cli"], ids=["actors", "command line"])
 def test_customers_use_public_names_only(customer: Path) -> None:
-    """What they need and the shop window lacks, others would lack too."""
+    """If one of these packages needs a private name of callboard, users may need it too, and it should be public."""
     files = list(customer.rglob("*.py"))
     private = [
         f"{path.name}: {found}"
         for path in files
         for found in imported(path)
         if found.startswith("callboard.") and any(part.startswith("_") for part in found.split("."))
-        if not found.startswith(f"callboard.{customer.name}")  # their own
+        if not found.startswith(f"callboard.{customer.name}")  # their own modules
     ]
 
     assert files
@@ -345,7 +345,7 @@ def test_customers_use_public_names_only(customer: Path) -> None:
 
 
 def test_trio_is_imported_by_the_module_that_runs_on_it_only() -> None:
-    """An asyncio program does not pay for trio."""
+    """A program on asyncio does not load trio."""
     users = {name for name in INNER if any(found.split(".")[0] == "trio" for found in imported(MODULES[name]))}
 
     assert users <= {"callboard._loops._trio", "callboard.testing._clock"}
@@ -356,14 +356,14 @@ LONGEST = 700
 
 
 def test_no_file_is_longer_than_700_lines() -> None:
-    """A longer file has a second idea in it."""
+    """A longer file usually holds two ideas and should be split."""
     long = {name: lines for name, path in MODULES.items() if (lines := len(path.read_text().splitlines())) > LONGEST}
 
     assert not long
 
 
 def test_the_architecture_page_draws_these_layers() -> None:
-    """The picture and the test are one."""
+    """The architecture page draws the layers that these tests check."""
     page = (SOURCE.parent / "docs" / "explanation" / "architecture.md").read_text()
     picture = page.split("```text")[1].split("```")[0]
     drawn = {

@@ -1,4 +1,4 @@
-"""What newcomers write by mistake: the error names the value, and what to write instead."""
+"""Common mistakes of newcomers: the error names the wrong value, and the right form."""
 
 import warnings
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class AsyncKey:
 
 
 class Node(ToolNode):
-    """A node that hands on what it is given."""
+    """A node that returns its input."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -66,7 +66,7 @@ OPENAI = {"id": "1", "type": "function", "function": {"name": "search", "argumen
 
 Make = Callable[[], object]
 MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
-    # one where several are meant
+    # one where several are expected
     "a tool": (lambda: ToolNode(search), TypeError, r"ToolNode\(\[search\]\), not ToolNode\(search\)"),
     "a function": (lambda: ToolNode(query), TypeError, r"ToolNode\(\[query\]\), not ToolNode\(query\)"),
     "a tool for an agent": (lambda: agent(tools=search), TypeError, r"tools is a sequence of tools.*write \[search\]"),
@@ -101,7 +101,7 @@ MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
     ),
     "a function as middleware": (lambda: ToolNode([search], middleware=query), TypeError, r"write \[query\]"),
     "no middleware": (lambda: ToolNode([search], middleware=None), TypeError, "got None; leave it out for none"),
-    # a class where an object is meant
+    # a class where an object is expected
     "a class of middleware": (
         lambda: ToolNode([search], middleware=[Retry]),
         TypeError,
@@ -247,13 +247,13 @@ MISTAKES: dict[str, tuple[Make, type[Exception], str]] = {
 
 @pytest.mark.parametrize(("make", "error", "says"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_told_with_its_remedy(make: Make, error: type[Exception], says: str) -> None:
-    """Whoever made it should not have to read our source; and where LangGraph raises a type, so do we."""
+    """A user can correct the mistake without reading the source; the error's type is LangGraph's, if it has one."""
     with pytest.raises(error, match=says):
         make()
 
 
 def test_a_coroutine_instead_of_a_function_is_told() -> None:
-    """Somebody called the function by mistake."""
+    """A user wrote `function()` in place of `function`; the error says so."""
     called = aquery("tea")
 
     with pytest.raises(TypeError, match="give the function itself, without calling it"):
@@ -262,7 +262,7 @@ def test_a_coroutine_instead_of_a_function_is_told() -> None:
 
 
 def test_middleware_may_come_from_a_generator() -> None:
-    """It was used up before anybody had looked at the middleware in it."""
+    """A generator of middleware was once exhausted by a check before the node read its elements."""
     recorder = Recorder()
 
     async def refuse(request: Any, call_next: Any) -> Any:
@@ -276,7 +276,7 @@ def test_middleware_may_come_from_a_generator() -> None:
 
 
 async def test_a_tool_that_needs_asyncio_is_named_on_trio() -> None:
-    """With what to do; asyncio itself speaks of no running event loop."""
+    """The error names the tool and a remedy; asyncio's own error only says that no event loop is running."""
     import asyncio
 
     @tool
@@ -297,7 +297,7 @@ async def test_a_tool_that_needs_asyncio_is_named_on_trio() -> None:
 
 
 async def test_a_tool_that_awaits_a_future_of_asyncio_is_named_on_trio() -> None:
-    """What trio says of it speaks of no tool either."""
+    """trio's own error about a foreign future does not name the tool; callboard's error does."""
     import asyncio
 
     class Foreign:
@@ -328,7 +328,7 @@ class Unspeakable:
 
 
 async def test_a_result_that_cannot_be_a_text_names_its_tool_and_call() -> None:
-    """The error keeps its type, as LangGraph raises it, and says in a note where it comes from."""
+    """The error keeps its type, as in LangGraph, and a note names the tool and the call."""
 
     @tool
     async def odd(query: str) -> Any:
@@ -344,7 +344,7 @@ async def test_a_result_that_cannot_be_a_text_names_its_tool_and_call() -> None:
 
 
 def test_retry_says_when_a_node_is_built_that_it_does_nothing() -> None:
-    """Not when the tool fails for the first time, which may be at night."""
+    """The warning comes when the node is built, and not only when the tool first fails."""
     tools = [Recorder().tool("search"), Recorder().tool("fetch")]
 
     with pytest.warns(IdleMiddlewareWarning, match=r"run 'fetch', 'search' again.*idempotent=True.*any_tool=True"):
@@ -355,14 +355,14 @@ def test_retry_says_when_a_node_is_built_that_it_does_nothing() -> None:
     "retry", [Retry(any_tool=True), Retry(1), Retry(on=CallRejectedError)], ids=["any", "once", "rejected"]
 )
 def test_retry_says_nothing_where_it_does_what_is_meant(retry: Retry) -> None:
-    """Calls without a place are made again, whatever the tool."""
+    """Calls that were refused a place are made again for every tool, so there is nothing to warn about."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ToolNode([search], middleware=[retry])
 
 
 async def test_retry_says_once_of_each_tool_that_it_does_nothing_for_it() -> None:
-    """Beside one that it does something for."""
+    """The warning names each tool without any retry, even if other tools of the node have one."""
     recorder = Recorder()
     tools = [recorder.tool(name, raises=ValueError("no")) for name in ("again", "never")]
     node = ToolNode(

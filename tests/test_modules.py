@@ -18,7 +18,7 @@ def test_every_module_has_a_docstring() -> None:
 
 
 def test_the_architecture_page_names_modules_that_exist() -> None:
-    """A module that was renamed or moved would send readers to nothing."""
+    """A module that was renamed or moved must be renamed on the page."""
     named = set(re.findall(r"`(\w+(?:/\w+)+)`", ARCHITECTURE.read_text()))
     places = {path.relative_to(package).with_suffix("") for package in PACKAGES for path in package.rglob("*.py")}
     known = {place.as_posix() for path in places for place in (path, path.parent)}

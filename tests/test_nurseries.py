@@ -10,7 +10,7 @@ WAIT = 20
 
 
 async def test_a_child_that_ends_before_it_enters_its_scope_holds_nobody_up() -> None:
-    """Promise 1: Ctrl-C comes when it likes, also before the first line of a child; its nursery ends all the same."""
+    """Promise 1: Ctrl-C may interrupt a child before its first line; its nursery still ends."""
 
     async def child(scope: Scope) -> None:
         raise RuntimeError("before the first line")

@@ -117,7 +117,7 @@ HOMES = [
         "What is known of a call between two runs?",
         ("CallRecord", "NOTHING_KNOWN", "NOT_YET"),
         (
-            r'"(answers|claimed|digests|output|pending)" (not )?in ',  # whether a record has something, asked of a dict
+            r'"(answers|claimed|digests|output|pending)" (not )?in ',  # test whether a record has an entry, written with a dict
             r'\["(claimed|digests|pending)"\]',
             r'\{"format": FORMAT, "keys": (?!self\._keys, "calls": self\._stored, \*\*run\})',  # a forged ledger
         ),
@@ -147,11 +147,11 @@ HOMES = [
             "without_answer",
         ),
         (
-            r"[\[{(][^\]})]*\.tool_call_id\b[^\]})]* for \w+ in ",  # the ids that messages answer
-            r"\.tool_call_id\b *(not )?in ",  # whether one of them is among those of calls
-            r"\.(add|append|remove|discard|pop)\([^)]*\.tool_call_id\)",  # a set of them, or what is left of one
-            r" for \w+ in [^\n]*\.tool_call_id\b",  # the messages with the id of a call
-            r"for message in reversed\((?s:.{1,120})\.tool_call_id ==",  # a conversation read from its end
+            r"[\[{(][^\]})]*\.tool_call_id\b[^\]})]* for \w+ in ",  # ids of calls that messages answer
+            r"\.tool_call_id\b *(not )?in ",  # test whether an answer's id is an id of a call
+            r"\.(add|append|remove|discard|pop)\([^)]*\.tool_call_id\)",  # set of such ids, or the rest of one
+            r" for \w+ in [^\n]*\.tool_call_id\b",  # messages with the id of a call
+            r"for message in reversed\((?s:.{1,120})\.tool_call_id ==",  # conversation that is read from its end
         ),
     ),
     Home(
@@ -216,7 +216,7 @@ HOMES = [
 
 
 def definitions(tree: ast.Module) -> Iterator[str]:
-    """The functions, classes and constants at the top of a module."""
+    """Functions, classes and constants at the top level of a module."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -228,7 +228,7 @@ def definitions(tree: ast.Module) -> Iterator[str]:
 
 @cache
 def modules() -> Mapping[str, tuple[str, frozenset[str]]]:
-    """The text of each file of the source, and what is defined at its top."""
+    """Text and top-level definitions of each source file."""
     texts = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in SOURCE.rglob("*.py")}
     return {place: (text, frozenset(definitions(ast.parse(text)))) for place, text in texts.items()}
 
@@ -239,7 +239,7 @@ def homes_of(home: Home) -> set[str]:
 
 
 def copies_of(home: Home) -> Iterator[str]:
-    """Yield the reasons why a question is answered not once: names without a definition, and second answers."""
+    """Yield a message for each name that is not defined once, and for each second answer to the question."""
     places = homes_of(home)
     if missing := set(home.names) - {name for place in places for name in modules()[place][1]}:
         yield f"no module defines {missing}, which answer {home.question!r}"
@@ -254,26 +254,26 @@ def copies_of(home: Home) -> Iterator[str]:
 
 
 def test_each_question_is_answered_in_one_module() -> None:
-    """A second answer drifts from the first; that has happened to seven questions."""
+    """Two implementations of one question drift apart; this has happened to seven questions."""
     assert [copy for home in HOMES for copy in copies_of(home)] == []
 
 
 def test_no_name_belongs_to_two_questions() -> None:
-    """Otherwise the home of one question would depend on the other one."""
+    """If two questions shared a name, the home of one would depend on the other."""
     names = [name for home in HOMES for name in home.names]
 
     assert len(names) == len(set(names))
 
 
 def shape_of(function: ast.FunctionDef) -> str:
-    """What a function does: without its docstring and its annotations."""
+    """Return the code of a function without docstring and annotations, for comparison."""
     body = function.body[1:] if ast.get_docstring(function) else function.body
     arguments = ast.unparse(ast.arguments([], [ast.arg(one.arg) for one in function.args.args], None, [], [], None, []))
     return "\n".join([function.name, arguments, *map(ast.unparse, body)])
 
 
 def test_what_many_tests_need_is_written_once() -> None:
-    """`tests/helpers.py` has it, or `tests/conftest.py`; a copy would drift, as those of the source did."""
+    """Helpers belong to `tests/helpers.py` or `tests/conftest.py`, because copies drift apart."""
     homes = [TESTS / "helpers.py", TESTS / "conftest.py"]
     shapes = {
         shape_of(one) for home in homes for one in ast.parse(home.read_text()).body if isinstance(one, ast.FunctionDef)

@@ -1,4 +1,4 @@
-"""A limit holds for work that is no tool call, too."""
+"""Limits for work that is not a tool call."""
 
 import threading
 
@@ -26,7 +26,7 @@ async def held(places: LimitGuard, host: str, running: list[str], most: list[int
 
 
 async def test_no_more_have_a_place_than_there_are_for_each_key() -> None:
-    """And those of another key do not wait for them."""
+    """A key admits as many holders as its limit allows, and does not delay other keys."""
     places = LimitGuard(Limit(concurrency=2, key=lambda call: call["args"]["host"]), "requests")
     running: list[str] = []
     most: list[int] = []
@@ -41,7 +41,7 @@ async def test_no_more_have_a_place_than_there_are_for_each_key() -> None:
 
 
 async def test_who_finds_the_queue_full_is_refused() -> None:
-    """With the sentence that a tool call would have."""
+    """The error has the same text as for a tool call."""
     places = LimitGuard(Limit(concurrency=1, queue=0), "requests")
     with anyio.fail_after(WAIT):
         async with places.place(asked("a")):
@@ -53,7 +53,7 @@ async def test_who_finds_the_queue_full_is_refused() -> None:
 
 
 async def test_who_is_cancelled_leaves_the_queue() -> None:
-    """Whoever comes next need not wait for nobody."""
+    """A cancelled waiter leaves the queue, so that the next waiter is admitted."""
     places = LimitGuard(Limit(concurrency=1), "requests")
     with anyio.fail_after(WAIT):
         async with places.place(asked("a")):
@@ -65,7 +65,7 @@ async def test_who_is_cancelled_leaves_the_queue() -> None:
 
 
 async def test_starts_are_held_to_a_rate() -> None:
-    """However short the work is."""
+    """The rate bounds the starts, even if each piece of work is very short."""
     places = LimitGuard(Limit(rate=Rate(2, per=10.0)), "requests")
     began = anyio.current_time()
     with anyio.fail_after(WAIT):
@@ -77,7 +77,7 @@ async def test_starts_are_held_to_a_rate() -> None:
 
 
 def test_what_is_no_limit_is_an_error() -> None:
-    """A number does not say what it is of."""
+    """A bare number is refused, because it does not say whether it means concurrency or a rate."""
     with pytest.raises(TypeError, match=r"such as Limit\(concurrency=8\)"):
         LimitGuard(8, "requests")
 
@@ -98,4 +98,4 @@ async def test_a_gate_that_a_thread_is_about_to_enter_is_not_replaced() -> None:
 
     assert gate.try_enter(loop)
     assert not limiter.gate(asked("a"), loop).try_enter(loop)
-    assert len(limiter._by_key) < 100  # gates that no call refers to are still removed
+    assert len(limiter._by_key) < 100  # unused gates are still removed

@@ -1,4 +1,4 @@
-"""What differs between Pythons and operating systems: names of POSIX, protocols, shielded futures."""
+"""Differences between Python versions and operating systems: POSIX names, protocols, shielded futures."""
 
 import asyncio
 import subprocess
@@ -62,12 +62,12 @@ def in_a_new_python(code: str) -> None:
     ],
 )
 def test_the_core_can_be_imported_without_the_names_of_posix(statement: str) -> None:
-    """Windows has none of them."""
+    """Windows lacks these names, and the core must be importable on Windows."""
     in_a_new_python(WITHOUT_POSIX + statement)
 
 
 def test_a_tool_runs_in_a_thread_without_the_names_of_posix() -> None:
-    """An import alone would not show what is asked for later."""
+    """A successful import does not show that the code also runs without POSIX names."""
     in_a_new_python(
         WITHOUT_POSIX + "from callboard import ToolNode\n"
         "def double(x: int) -> int:\n    'Double.'\n    return x * 2\n"
@@ -85,7 +85,7 @@ def test_a_fleet_has_a_clock_where_the_one_that_counts_suspended_time_is_missing
 
 
 class Forwarded:
-    """Has what another object has, by `__getattr__` alone, as proxies and lazy clients do."""
+    """Forwards attributes to another object with `__getattr__`, as proxies and lazy clients do."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -112,7 +112,7 @@ class Book(Actor):
 
 
 def having(protocol: type) -> Any:
-    """An object with every member of a protocol, and no other."""
+    """Return an object with every member of a protocol, and no other member."""
     return SimpleNamespace(**dict.fromkeys(get_protocol_members(protocol), print))
 
 
@@ -132,14 +132,14 @@ def test_an_object_may_have_the_methods_of_a_protocol_by_getattr(give: Callable[
 
 
 async def test_what_is_drained_may_have_the_method_by_getattr() -> None:
-    """As in the test above, in an event loop."""
+    """The same as the test above, in an event loop."""
     with fail_after(10):
         async with drain_on_signal(Forwarded(ToolNode([double]))):
             pass
 
 
 def test_an_object_that_lacks_a_method_is_refused() -> None:
-    """So is a class, which has them all and is none."""
+    """An object without a method is refused; so is a class, because its methods have no instance."""
     lacking = having(Engine)
     del lacking.run_body
     for wrong in (Forwarded(lacking), Engine):
@@ -181,7 +181,7 @@ def shield_of_python_3_14(inner: "asyncio.Future[Any]") -> "asyncio.Future[Any]"
 async def test_an_error_of_a_call_that_its_middleware_has_cancelled_is_not_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is nobody's business any more: the middleware has gone on. Python 3.14 logs such errors."""
+    """After a middleware has cancelled a call, the call's late error is not logged, although Python 3.14 would do so."""
     monkeypatch.setattr(asyncio, "shield", shield_of_python_3_14)
     begun = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A body that is passed on: what came along with it goes on, what it says goes back."""
+"""A process that relays a body to another process passes on its context, and sends its messages back."""
 
 import anyio
 import pytest
@@ -10,7 +10,7 @@ _GIVEN = {"levels": {"": 30}, "left": 10.0, "grace": 1.5, "bound": {"user": "u"}
 
 
 async def test_what_is_carried_on_is_what_came_along_with_the_time_that_is_left() -> None:
-    """Nothing of the process in between is added."""
+    """A relay passes on the received context and the remaining time, and adds nothing of its own process."""
     with forwarded_context(_GIVEN, lambda told: None):
         with anyio.fail_after(1):
             found = inject_context()
@@ -20,7 +20,7 @@ async def test_what_is_carried_on_is_what_came_along_with_the_time_that_is_left(
 
 
 async def test_words_go_back_as_they_are_and_nonsense_does_not() -> None:
-    """Whoever is in between does nothing by them, but passes on nothing that says nothing."""
+    """A relay passes messages on unchanged, and refuses malformed messages."""
     told: list[object] = []
     with forwarded_context(_GIVEN, told.append):
         dispatch_event({"progress": ["half", 1, 2]})
@@ -31,7 +31,7 @@ async def test_words_go_back_as_they_are_and_nonsense_does_not() -> None:
 
 
 async def test_a_body_that_arrives_in_between_is_no_longer_passed_on() -> None:
-    """A worker that runs it by itself: an engine that it uses has the body's own context."""
+    """If the worker itself runs the body, an engine used by this body has the body's own context."""
     told: list[object] = []
     with forwarded_context(_GIVEN, lambda told: None), attached_context(inject_context(), told.append):
         progress("here")

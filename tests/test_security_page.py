@@ -1,4 +1,4 @@
-"""The page about trust: each cell of its table names tests, and they are there; some of them are here."""
+"""Each cell of the table on the security page names tests that exist; some of these tests are in this file."""
 
 import ast
 import os
@@ -28,20 +28,20 @@ PARTIES = (
 
 
 def rows() -> dict[str, list[str]]:
-    """The cells of the table, by who its row is about."""
+    """Return the cells of the table by the party in the first column."""
     lines = [line.strip("|").split(" | ") for line in PAGE.splitlines() if re.match(r"\| (the|an?)? ?\*\*", line)]
     return {re.findall(r"\*\*(.+?)\*\*", cells[0])[0]: cells[1:] for cells in lines}
 
 
 def notes() -> dict[str, list[str]]:
-    """The tests that each note names."""
+    """Return the tests that each note names."""
     found = re.findall(r"^\[\^([\w-]+)\]: (.+)$", PAGE, re.MULTILINE)
     return {name: re.findall(r"`([^`]+)`", text) for name, text in found}
 
 
 @cache
 def names_in(file: str) -> frozenset[str]:
-    """The names of the tests in a file, which need not be imported for that."""
+    """Return the names of tests in a file without importing it."""
     tree = ast.parse((ROOT / file).read_text())
     return frozenset(
         node.name
@@ -51,7 +51,7 @@ def names_in(file: str) -> frozenset[str]:
 
 
 def test_the_table_is_about_everybody_and_has_no_empty_cell() -> None:
-    """Who is not in it was not thought of."""
+    """A missing row or an empty cell means that a party was not considered."""
     table = rows()
 
     assert tuple(table) == PARTIES
@@ -60,7 +60,7 @@ def test_the_table_is_about_everybody_and_has_no_empty_cell() -> None:
 
 
 def test_each_cell_has_tests() -> None:
-    """A promise without one is a wish; notes that no cell has are forgotten ones."""
+    """A promise needs a test, and a note without a cell is obsolete."""
     named = [re.findall(r"\[\^([\w-]+)\]", cell) for cells in rows().values() for cell in cells]
 
     assert [len(names) for names in named] == [1] * len(PARTIES) * 4
@@ -69,7 +69,7 @@ def test_each_cell_has_tests() -> None:
 
 
 def test_the_tests_of_every_cell_are_there() -> None:
-    """By their files and names; that they pass is seen where they run."""
+    """Each test that a note names exists; the test run itself shows whether the test passes."""
     missing = []
     for test in {test for tests in notes().values() for test in tests}:
         file, _, name = test.partition("::")
@@ -80,7 +80,7 @@ def test_the_tests_of_every_cell_are_there() -> None:
 
 
 async def test_a_tool_reads_whatever_its_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function in your process is your process; only an engine of its own keeps it out."""
+    """A tool in your process can read everything in the process; only a separate engine prevents that."""
     monkeypatch.setenv("A_PASSWORD", "hunter2")
 
     async def look() -> str:
@@ -93,7 +93,7 @@ async def test_a_tool_reads_whatever_its_process_has(monkeypatch: pytest.MonkeyP
 
 
 def test_a_conversation_is_stored_in_clear(tmp_path: Path) -> None:
-    """Whoever reads the file reads what was said and what tools were given."""
+    """Whoever can read the database file can read the conversation and the tool arguments."""
     file = tmp_path / "agent.db"
 
     def pay(card: str) -> str:

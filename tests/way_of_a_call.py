@@ -1,4 +1,4 @@
-"""The way of a call in numbers: `python -m tests.way_of_a_call` names every function of ours from `ainvoke` to a body.
+"""Measure the path of a call: `python -m tests.way_of_a_call` prints each callboard function from `ainvoke` to a body.
 
 It knows no private name, so that it can be run on any version of callboard.
 """
@@ -21,7 +21,7 @@ CALL: Any = {"name": "work", "args": {"query": "a"}, "id": "1", "type": "tool_ca
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A function on the way."""
+    """A function on the path of a call."""
 
     file: str
     function: str
@@ -29,13 +29,13 @@ class Hop:
 
     @classmethod
     def of(cls, code: CodeType) -> "Hop":
-        """What a code object is called, and how long it is, without what is inside it."""
+        """Return the name and the length of a code object, without nested functions."""
         lines = {line for _, _, line in code.co_lines() if line is not None}
         return cls(str(Path(code.co_filename).relative_to(SOURCE)), code.co_qualname, len(lines))
 
 
 def ours(frame: FrameType | None) -> Iterator[Hop]:
-    """The functions of callboard that wait for a frame, the innermost first."""
+    """Return the functions of callboard in a stack of frames, the innermost first."""
     while frame is not None:
         if Path(frame.f_code.co_filename).is_relative_to(SOURCE):
             yield Hop.of(frame.f_code)
@@ -43,7 +43,7 @@ def ours(frame: FrameType | None) -> Iterator[Hop]:
 
 
 def way(options: dict[str, Any]) -> list[Hop]:
-    """The functions from `ToolNode.ainvoke` to the body of a tool, through the task that is started."""
+    """Return the functions from `ToolNode.ainvoke` to the body of a tool, across the task that is started."""
     found: list[Hop] = []
 
     @tool
@@ -58,7 +58,7 @@ def way(options: dict[str, Any]) -> list[Hop]:
 
     async def run() -> None:
         node = callboard.ToolNode([work], **options)
-        await node.ainvoke([CALL])  # what is found out once is found out here
+        await node.ainvoke([CALL])  # results that are cached are computed here
         found.clear()
         asyncio.get_running_loop().set_task_factory(start)
         await node.ainvoke([CALL])
@@ -68,7 +68,7 @@ def way(options: dict[str, Any]) -> list[Hop]:
 
 
 def calls(options: dict[str, Any]) -> int:
-    """Python functions of callboard that one call runs, on the way in and out."""
+    """Count the Python functions of callboard that one call runs, before and after its body."""
 
     @tool
     async def work(query: str) -> str:
@@ -96,7 +96,7 @@ def calls(options: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Print the way of a plain call, and of one with a timeout."""
+    """Print the path of a plain call, and of a call with a timeout."""
     for title, options in (("a plain call", {}), ("a call with a timeout", {"timeout": 60.0})):
         steps = way(options)
         files, lines = {step.file for step in steps}, sum(step.lines for step in steps)
