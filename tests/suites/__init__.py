@@ -1,1 +1,1 @@
-"""Other people's test suites, run twice: as they are, and with every name of LangGraph's replaced by callboard's."""
+"""Test suites of other projects, run twice: unchanged, and with LangGraph's names replaced by callboard's."""

@@ -1,4 +1,4 @@
-"""`python -m tests.suites`: how many tests of other people's pass with callboard in LangGraph's place."""
+"""Count how many tests of other projects pass with callboard in LangGraph's place: `python -m tests.suites`."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ from ._suite import REPOSITORY, SUITES, Suite, environment_for, source_of
 
 
 def options() -> argparse.Namespace:
-    """What was asked for."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser("python -m tests.suites", description=__doc__)
     names = [suite.name for suite in SUITES]
     parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(names)}; all by default")
@@ -30,7 +30,7 @@ def options() -> argparse.Namespace:
 
 
 def compare(suite: Suite, into: Path, checkout: Path | None) -> Comparison | None:
-    """Run a suite without and with callboard; None where its tests are not to be had."""
+    """Run a suite without and with callboard; return None if its tests are not available."""
     source = source_of(suite, into, checkout)
     if source is None:
         print(f"{suite.name}: its tests are not published; give --checkout {suite.name}=FOLDER")
@@ -42,7 +42,7 @@ def compare(suite: Suite, into: Path, checkout: Path | None) -> Comparison | Non
 
 
 def unexplained(comparison: Comparison) -> list[str]:
-    """Print a row for the docs and every difference; return those that nobody has explained."""
+    """Print a row for the docs and every difference; return the differences without an explanation."""
     suite, reasons = comparison.suite, EXPLAINED.get(comparison.suite.name, {})
     counts = f"{passed(comparison.without)} | {passed(comparison.with_ours)}"
     print(f"| {suite.name} {suite.version} | {len(comparison.without)} | {counts} |", flush=True)
@@ -57,7 +57,7 @@ def unexplained(comparison: Comparison) -> list[str]:
 
 
 def main() -> None:
-    """Run the suites, and fail for a difference that is not explained."""
+    """Run the suites; return an error status if a difference has no explanation."""
     found = options()
     found.into.mkdir(parents=True, exist_ok=True)
     checkouts = {name: Path(folder) for name, _, folder in (word.partition("=") for word in found.checkout)}

@@ -1,4 +1,4 @@
-"""The tests of other people that fail with callboard in place, and the promise of ours that is the reason."""
+"""Tests of other projects that fail with callboard in place, each with the promise that is the reason."""
 
 EXPLAINED: dict[str, dict[str, str]] = {
     "langchain": {

@@ -1,4 +1,4 @@
-"""One run of a suite, and what two of them differ in."""
+"""One run of a suite, and the differences between two runs."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ class Comparison:
 
     @property
     def lost(self) -> list[str]:
-        """The tests that pass without callboard only."""
+        """Tests that pass only without callboard."""
         return sorted(
             test
             for test, outcome in self.without.items()
@@ -34,7 +34,7 @@ class Comparison:
 
     @property
     def won(self) -> list[str]:
-        """The tests that pass with callboard only."""
+        """Tests that pass only with callboard."""
         return sorted(
             test
             for test, outcome in self.with_ours.items()
@@ -43,7 +43,7 @@ class Comparison:
 
 
 def passed(outcomes: Outcomes) -> int:
-    """How many tests passed."""
+    """Number of tests that passed."""
     return sum(outcome == "passed" for outcome in outcomes.values())
 
 
@@ -66,7 +66,7 @@ def run(suite: Suite, python: Path, source: Path, report: Path, *, in_place: boo
 
 
 def outcomes_in(report: Path) -> Outcomes:
-    """What pytest's report says of each test; a test that is reported twice counts as its worse outcome."""
+    """Return the outcome of each test in pytest's report; a test that is reported twice has its worse outcome."""
     outcomes: Outcomes = {}
     for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"

@@ -1,4 +1,4 @@
-"""Which suites there are, where they come from, and what they need."""
+"""The suites, their sources and their dependencies."""
 
 import subprocess
 import tarfile
@@ -76,7 +76,7 @@ SUITES = (
             "syrupy",
             "uvloop",
         ),
-        # Those in which tools run; the others never meet a name of langgraph.prebuilt.
+        # Only the tests in which tools run; the other tests never use a name of langgraph.prebuilt.
         options=(
             "-k",
             "(react or prebuilt or tool or agent or message_graph or parent_command) and not postgres and not redis",
@@ -135,7 +135,7 @@ SUITES = (
             "pytest-cov",
             "pytest-socket",
         ),
-        # Of this plugin, which langchain-tests brings, an option has the name of one of theirs.
+        # langchain-tests brings this plugin, and an option of the plugin has the name of one of the suite's options.
         options=("-p", "no:syrupy"),
         folder="libs/deepagents",
         published=False,
@@ -144,7 +144,7 @@ SUITES = (
 
 
 def command(*words: str | Path, cwd: Path | None = None) -> str:
-    """What a command prints; what it said is in the error if it fails."""
+    """Run a command and return its output; an error contains the output of a failed command."""
     done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, words))} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -152,7 +152,7 @@ def command(*words: str | Path, cwd: Path | None = None) -> str:
 
 
 def source_of(suite: Suite, into: Path, checkout: Path | None) -> Path | None:
-    """The folder of a suite's library, from a checkout or from its source distribution; None if there is neither."""
+    """Return the folder of a suite's library, from a checkout or its source distribution; None if there is neither."""
     if checkout is not None:
         return checkout / suite.folder
     if not suite.published:
@@ -167,7 +167,7 @@ def source_of(suite: Suite, into: Path, checkout: Path | None) -> Path | None:
 
 
 def environment_for(suite: Suite, source: Path, into: Path) -> Path:
-    """The Python of an environment that has the library, what its tests need, and this checkout of callboard."""
+    """Return the Python of an environment with the library, the tests' dependencies, and this checkout of callboard."""
     folder = into / f"venv-{suite.name}"
     python = folder / "bin" / "python"
     if not python.exists():

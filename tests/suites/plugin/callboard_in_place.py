@@ -29,7 +29,7 @@ LANGGRAPHS = (
 
 
 def load_whole(package: ModuleType) -> None:
-    """Import every module of a package, but for those that need an extra which is not here."""
+    """Import every module of a package, except modules that need an extra which is not installed."""
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if module.name.endswith("__main__"):
             continue
@@ -40,7 +40,7 @@ def load_whole(package: ModuleType) -> None:
 
 
 def put_in_place() -> list[str]:
-    """Replace each name that both have; say which."""
+    """Replace each name that both packages have; return the replaced names."""
     replaced = []
     for module in LANGGRAPHS:
         for name in callboard.__all__:
@@ -51,7 +51,7 @@ def put_in_place() -> list[str]:
 
 
 def forget_importers(package: str) -> None:
-    """Have a package imported anew that took LangGraph's names before they were replaced."""
+    """Remove a package from `sys.modules` if it imported LangGraph's names before they were replaced."""
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
 
@@ -62,5 +62,5 @@ forget_importers("langchain.agents")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what was replaced, so that a run which replaced nothing is seen."""
+    """Print the replaced names, so that a run without replacements is noticed."""
     terminalreporter.write_line(f"callboard in place of {len(REPLACED)} names: {', '.join(REPLACED)}")
