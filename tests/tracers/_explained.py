@@ -1,4 +1,4 @@
-"""The differences that docs/how-to/migrate-from-langgraph.md explains, taken out of what is compared; no others."""
+"""Differences that docs/how-to/migrate-from-langgraph.md explains; they are removed before traces are compared."""
 
 import re
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ _NO_PIECE = re.compile(
 
 
 def without_pieces(roots: list[Tree], kept: Iterable[str], taken: set[str]) -> list[Tree]:
-    """Trees of LangGraph's without the runs that are explained; what was below them hangs where they hung.
+    """Return LangGraph's trees without the explained runs; children of a removed run move to its parent.
 
     Args:
         roots: as a tracer had them.
@@ -67,7 +67,7 @@ def _plain_name(name: str) -> str:
 
 
 def comparable(node: Tree) -> Tree:
-    """A run as it is compared: siblings that run at once in one order, and no facts that are explained."""
+    """Return a run in the form that is compared: concurrent siblings in a fixed order, without explained facts."""
     facts = {key: _fact(value) for key, value in node["facts"].items() if key not in (OF_PATCHES, OF_CHANCE, A_TIME)}
     if (path := facts.get("traceloop.entity.path")) is not None:
         facts["traceloop.entity.path"] = _NO_PIECE.sub("", path)
@@ -85,7 +85,7 @@ def ordered(nodes: Iterable[Tree]) -> list[Tree]:
 
 
 def _fact(value: Any) -> Any:
-    """A fact without the tags that number the pieces, ids that come later, and the count of steps that remain."""
+    """Return a fact without numbering tags, late ids and the count of remaining steps."""
     if isinstance(value, dict):
         left_out = {"remaining_steps", *(["id"] if "tool_call_id" in value else [])}
         return {key: _fact(item) for key, item in value.items() if key not in left_out}

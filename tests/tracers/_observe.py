@@ -1,4 +1,4 @@
-"""All the work under one tracer, in a process of its own: `python -m tests.tracers._observe NAME`.
+"""Run all traced work under one tracer in a process of its own: `python -m tests.tracers._observe NAME`.
 
 Tracers patch LangChain and LangGraph for good, which no other test should notice. The trees go to the standard
 output, as JSON: side by side what LangGraph's agent showed and what ours did.
@@ -29,7 +29,7 @@ def plain(node: Node) -> dict[str, Any]:
 
 
 def _read(value: Any) -> Any:
-    """An attribute of a span, which may be JSON."""
+    """Return an attribute of a span, which may be JSON."""
     if isinstance(value, str) and value[:1] in "[{":
         try:
             return json.loads(value)

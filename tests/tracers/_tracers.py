@@ -1,4 +1,4 @@
-"""Tracers as their makers release them, and the tree of runs that each of them has seen."""
+"""Released versions of tracers, and the tree of runs that each tracer recorded."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 @dataclass
 class Node:
-    """One run, as a tracer has it."""
+    """One run, as a tracer recorded it."""
 
     name: str
     kind: str
@@ -24,14 +24,14 @@ class Node:
 
 @dataclass
 class Seen:
-    """What a tracer is to be handed, and what it will have seen."""
+    """Callbacks to pass to a run, and the trees that the tracer records."""
 
     handlers: list[Any]
     roots: Callable[[], list[Node]]
 
 
 class Persisted(BaseTracer):
-    """The control: langchain-core's own tracer, which keeps what LangSmith would be sent."""
+    """langchain-core's own tracer, as the control: it keeps the runs that LangSmith would receive."""
 
     def __init__(self, runs: list[Run]) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def langfuse(provider: TracerProvider, spans: InMemorySpanExporter) -> Iterator[
 
 
 def trees(spans: Sequence[ReadableSpan], kind: str) -> list[Node]:
-    """Spans as trees; those without a parent are roots, and a parent that never ended is an error."""
+    """Build trees from spans. Spans without a parent are roots; a parent that never ended is an error."""
     nodes = {span.context.span_id: _of_span(span, kind) for span in spans}
     roots: list[Node] = []
     for span in sorted(spans, key=lambda span: span.start_time or 0):

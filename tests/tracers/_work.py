@@ -1,4 +1,4 @@
-"""What is traced: one piece of work, done by LangGraph's agent or by ours, by any door."""
+"""The traced work: each piece is done by LangGraph's agent or by callboard's, by any of its methods."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Weather(BaseModel):
 
 @dataclass(frozen=True)
 class Work:
-    """Something to run, and what it is given, run after run."""
+    """A runnable, and the inputs of its consecutive runs."""
 
     runner: Any
     given: Sequence[Any]
@@ -43,7 +43,7 @@ class Work:
 
 
 def tool_of(name: str, work: Callable[[int], Any]) -> BaseTool:
-    """A tool that makes a span of its own, as instrumented clients do."""
+    """A tool that creates a span itself, as instrumented clients do."""
 
     def run(x: int) -> Any:
         with PROVIDER.get_tracer("user").start_as_current_span(f"span of {name}"):
@@ -102,7 +102,7 @@ def hooks_and_response(ns: Any, version: str) -> Work:
 
 
 def plain(ns: Any, version: str) -> Work:
-    """Two turns of a thread, without a name; the second starts from what was kept."""
+    """Two turns of a thread without a name; the second turn continues from the checkpoint of the first."""
     model = ScriptedModel([calls(("double", {"x": 1}), ("double", {"x": 2})), "2 and 4.", "Bye."])
     runner = agent(ns, model, [tool_of("double", double)], checkpointer=InMemorySaver(), version=version)
     return Work(runner, [{"messages": [("user", "Double.")]}, {"messages": [("user", "Bye.")]}])
@@ -116,7 +116,7 @@ def made_prompt(ns: Any, version: str) -> Work:
 
 
 def chosen_model(ns: Any, version: str) -> Work:
-    """A model that is chosen step by step."""
+    """A model that a function chooses at each step."""
     tools = [tool_of("double", double)]
     model = ScriptedModel([calls(("double", {"x": 1})), "2."]).bind_tools(tools)
     runner = agent(ns, lambda state, runtime: model, tools, version=version)
@@ -124,14 +124,14 @@ def chosen_model(ns: Any, version: str) -> Work:
 
 
 def asked(ns: Any, version: str) -> Work:
-    """A call that waits for an answer, and gets it."""
+    """A call that asks a question and gets its answer."""
     model = ScriptedModel([calls(("ask", {"x": 1})), "Yes."])
     runner = agent(ns, model, [tool_of("ask", ask)], checkpointer=InMemorySaver(), version=version)
     return Work(runner, [{"messages": [("user", "Ask.")]}, Command(resume="yes")])
 
 
 def stopped(ns: Any, version: str) -> Work:
-    """A run that stops before its tools, and goes on."""
+    """A run that stops before its tools and is continued."""
     model = ScriptedModel([calls(("double", {"x": 1})), "2."])
     runner = agent(
         ns,
@@ -145,7 +145,7 @@ def stopped(ns: Any, version: str) -> Work:
 
 
 def failed(ns: Any, version: str) -> Work:
-    """An error that nobody handles."""
+    """An error without a handler."""
     model = ScriptedModel([calls(("fail", {"x": 1}))])
     tools = ns.ToolNode([tool_of("fail", fail)], handle_tool_errors=False)
     return Work(agent(ns, model, tools, version=version), [{"messages": [("user", "Fail.")]}], fails=True)
@@ -164,7 +164,7 @@ def delegate_to(inner: Any) -> BaseTool:
 
 
 def nested(ns: Any, version: str) -> Work:
-    """An agent that is the tool of another."""
+    """An agent that is a tool of another agent."""
     inner_model = ScriptedModel([calls(("double", {"x": 1})), "2."])
     inner = agent(ns, inner_model, [tool_of("double", double)], version=version, name="inner")
     model = ScriptedModel([calls(("delegate", {"x": 1})), "Done."])
@@ -174,7 +174,7 @@ def nested(ns: Any, version: str) -> Work:
 
 
 def nested_asked(ns: Any, version: str) -> Work:
-    """A question of an agent that is the tool of another."""
+    """A question of an agent that is a tool of another agent."""
     inner_model = ScriptedModel([calls(("ask", {"x": 1})), "Yes."])
     inner = agent(ns, inner_model, [tool_of("ask", ask)], version=version, name="inner")
     model = ScriptedModel([calls(("delegate", {"x": 1})), "Done."])
@@ -205,7 +205,7 @@ def in_graph(ns: Any, version: str) -> Work:
 
 
 def node_in_graph(ns: Any, version: str) -> Work:
-    """A tools node in a graph."""
+    """A tool node in a graph."""
     builder: Any = StateGraph(MessagesState)
     tools = ns.ToolNode([tool_of("double", double), tool_of("fail", fail)], handle_tool_errors=True)
     builder.add_node("tools", tools)
@@ -262,7 +262,7 @@ def config_with(handlers: Sequence[Any]) -> dict[str, Any]:
 
 
 def do(work: Work, config: Any, door: str) -> None:
-    """Do it, by a door; LangGraph's side enters by asyncio where ours does by trio."""
+    """Do the work by one of the methods of a runnable; where callboard runs on trio, LangGraph runs on asyncio."""
     if door == "sync":
         _do(work, config)
     elif door == "asyncio":

@@ -1,4 +1,4 @@
-"""Tracers that people use show an agent of ours as they show LangGraph's: the same runs, names, parents and facts."""
+"""Released tracers record the same runs, names, parents and facts for callboard's agent as for LangGraph's."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ tracers = pytest.mark.parametrize("tracer", TRACERS)
 
 @cache
 def observed(tracer: str) -> dict[str, dict[str, list[Tree]]]:
-    """All the work under one tracer, done in a process of its own."""
+    """Trees of all the work under one tracer, recorded in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.tracers._observe", tracer],
         cwd=ROOT,
@@ -46,13 +46,13 @@ def observed(tracer: str) -> dict[str, dict[str, list[Tree]]]:
 
 
 def theirs(tracer: str, work: str, taken: set[str]) -> list[Tree]:
-    """LangGraph's trees without what is explained, whose names go to `taken`."""
+    """LangGraph's trees without explained runs, whose names are added to `taken`."""
     kept = KEPT_BY_OURS.get(work.partition(" ")[0], ())
     return without_pieces(observed(tracer)[work]["langgraph"], kept, taken)
 
 
 def without_patches(roots: list[Tree]) -> list[Tree]:
-    """Ours, without the spans of LangGraph's own graph around it, or in it."""
+    """callboard's trees, without the spans of LangGraph's own graph around or inside them."""
     found: list[Tree] = []
     for node in roots:
         below = without_patches(node["below"])
@@ -63,7 +63,7 @@ def without_patches(roots: list[Tree]) -> list[Tree]:
 @tracers
 @pytest.mark.parametrize("work", WORK)
 def test_a_tracer_sees_what_it_sees_of_langgraph(tracer: str, work: str) -> None:
-    """Names, kinds, parents, ends, inputs, outputs, tags and metadata: dashboards and evaluations are built on them."""
+    """Dashboards and evaluations depend on names, kinds, parents, ends, inputs, outputs, tags and metadata of runs."""
     expected = ordered(map(comparable, theirs(tracer, work, set())))
     actual = ordered(map(comparable, without_patches(observed(tracer)[work]["callboard"])))
 
@@ -73,7 +73,7 @@ def test_a_tracer_sees_what_it_sees_of_langgraph(tracer: str, work: str) -> None
 @tracers
 @pytest.mark.parametrize("work", CANCELLED)
 def test_a_cancelled_run_is_shown_to_its_depth(tracer: str, work: str) -> None:
-    """A span that nobody ends is never exported; LangGraph's own lose their tool, and often more."""
+    """A span without an end is never exported; LangGraph's cancelled runs lose the tool's span, and often more."""
     [root] = without_patches(observed(tracer)[work]["callboard"])
     [tools] = [node for node in root["below"] if "tools" in node["name"]]
     [tool] = tools["below"]
@@ -84,7 +84,7 @@ def test_a_cancelled_run_is_shown_to_its_depth(tracer: str, work: str) -> None:
 
 @tracers
 def test_what_is_explained_is_still_so_and_stands_on_the_page(tracer: str) -> None:
-    """An explanation of what is no more would hide the next difference of that name."""
+    """An explanation of a difference that is gone would hide the next difference with the same name."""
     taken: set[str] = set()
     for work in WORK:
         theirs(tracer, work, taken)
