@@ -1,1 +1,1 @@
-"""What grows with what: a fleet of many nodes as a discrete-event model, beside what one machine can measure."""
+"""Scaling: a discrete-event model of a fleet of many nodes, and the costs that one machine can measure."""

@@ -1,4 +1,4 @@
-"""Print what the page about scale says."""
+"""Print the contents of the page about scale."""
 
 from ._model import simulate
 from ._report import COSTS, grown, table

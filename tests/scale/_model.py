@@ -1,4 +1,4 @@
-"""A fleet as queues: event loops, a store of shared limits and a database, and the turns of agents that visit them.
+"""A fleet as a queueing model: event loops, a store of shared limits, a database, and agents' turns that use them.
 
 A discrete-event model: each event loop, each processor of a database and the one thread of Redis is a server with a
 queue, and takes the seconds that were measured. What waits for others (models, bodies of tools, the network) is a
@@ -19,7 +19,7 @@ Steps = Generator[simpy.Event, object, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds of a processor that something takes, as `python -m tests.benchmark scale` measures them.
+    """Processor seconds of each operation, as `python -m tests.benchmark scale` measures them.
 
     Args:
         turn: of a node's event loop, for a turn of an agent without its calls; its checkpoints are part of it.
@@ -42,7 +42,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """So many nodes with so much to do.
+    """Number of nodes, and their load.
 
     Args:
         nodes: processes, each with one event loop.
@@ -74,11 +74,11 @@ class Fleet:
 
     @property
     def turns(self) -> float:
-        """Turns a second."""
+        """Turns per second."""
         return self.calls / self.calls_a_turn
 
     def demands(self, costs: Costs) -> dict[str, float]:
-        """How much of each kind of server is in use, 1 being all of it: what it is asked for, by what there is."""
+        """Return the utilisation of each kind of server, 1 being full: demand divided by capacity."""
         beats = self.nodes * self.limits * 3 / self.lease
         turn = costs.turn + self.calls_a_turn * (costs.call + self.limited * costs.shared)
         write = costs.write + self.calls_a_turn * costs.write_call
@@ -91,7 +91,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a simulated fleet did.
+    """Results of a simulated fleet.
 
     Args:
         turns: that ended.
@@ -106,19 +106,19 @@ class Report:
     depth: dict[str, int]
 
     def quantile(self, share: float) -> float:
-        """Seconds within which this share of the turns had their overhead; without any, there are no such."""
+        """Return the seconds within which this share of the turns had their overhead; infinity without turns."""
         if not self.overhead:
             return math.inf
         return sorted(self.overhead)[min(len(self.overhead) - 1, int(share * len(self.overhead)))]
 
     @property
     def mean(self) -> float:
-        """Seconds."""
+        """Mean overhead in seconds."""
         return statistics.fmean(self.overhead)
 
 
 class Station:
-    """Servers that share a queue, first come, first served."""
+    """Servers with one shared FIFO queue."""
 
     def __init__(self, env: simpy.Environment, servers: int) -> None:
         self._env = env
@@ -127,7 +127,7 @@ class Station:
         self.depth = 0
 
     def serve(self, seconds: float) -> Steps:
-        """Wait for a server, and have it for so long."""
+        """Wait for a server and occupy it for some seconds."""
         with self._servers.request() as turn:
             self.depth = max(self.depth, len(self._servers.queue))
             yield turn
@@ -152,7 +152,7 @@ class _World:
         return {"event loops": self.loops, "limits": self.stores, "database": self.databases}
 
     def busy(self, kind: str) -> float:
-        """Seconds for which servers of a kind were in use, all together."""
+        """Total busy seconds of all servers of a kind."""
         return sum(one.busy for one in self.kinds[kind])
 
     def arrivals(self) -> Steps:
@@ -161,7 +161,7 @@ class _World:
             self.env.process(self._turn())
 
     def beats(self) -> Steps:
-        """The signs of life of all nodes, evenly spread."""
+        """Lease renewals of all nodes, evenly spread."""
         fleet = self.fleet
         beats = fleet.nodes * fleet.limits * 3 / fleet.lease
         while beats and self.costs.beat:
@@ -174,7 +174,7 @@ class _World:
         began = env.now
         models = [self.random.expovariate(1 / fleet.model) for _ in range(2)]
         bodies = [self.random.expovariate(1 / fleet.body) for _ in range(fleet.calls_a_turn)]
-        # A third each: what was asked, what was called, what came of it. So do the checkpoints of a turn.
+        # A third each for the request, the calls and the results, as in the checkpoints of a turn.
         for model in (*models, 0.0):
             yield from loop.serve(costs.turn / 3)
             yield from self._away(database.serve(costs.write / 3))
@@ -194,18 +194,18 @@ class _World:
             yield from self._away(store.serve(costs.place / 2))
         yield env.timeout(body)
         if is_limited:
-            env.process(self._away(store.serve(costs.place / 2)))  # nobody waits for it
+            env.process(self._away(store.serve(costs.place / 2)))  # the call does not wait for this
         yield from loop.serve(costs.call / 2)
         yield from self._away(database.serve(costs.write_call))
 
     def _away(self, work: Steps) -> Steps:
-        """On another machine."""
+        """Wait for the network delay to another machine."""
         yield self.env.timeout(self.fleet.trip)
         yield from work
 
 
 def simulate(fleet: Fleet, costs: Costs, *, seconds: float = 60.0, seed: int = 1, warm_up: float = 30.0) -> Report:
-    """Have a fleet at work.
+    """Simulate a fleet at work.
 
     Args:
         fleet: who works, and how much there is to do.
@@ -230,7 +230,7 @@ def simulate(fleet: Fleet, costs: Costs, *, seconds: float = 60.0, seed: int = 1
 
 
 def ceiling(fleet: Fleet, costs: Costs) -> tuple[float, str]:
-    """Calls a second at which the first kind of server is in use all the time, and which that is.
+    """Return the calls per second at which the first kind of server is fully utilised, and the name of that kind.
 
     By the bottleneck law of operational analysis: P. J. Denning and J. P. Buzen, "The Operational Analysis of Queueing
     Network Models", ACM Computing Surveys 10 (1978).

@@ -1,4 +1,4 @@
-"""What the page about scale says, made of what was measured: `python -m tests.scale` prints it."""
+"""Print the tables of the page about scale, computed from measured costs: `python -m tests.scale`."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ LARGEST = Fleet(nodes=1_000, calls=1e8 / DAY * PEAK)
 
 
 def grown() -> list[tuple[str, Fleet]]:
-    """Fleets that grow, and the largest with what moves its bottleneck."""
+    """Fleets of growing size, and the largest with changes that move its bottleneck."""
     return [
         ("10^5 a day, 1 node", Fleet(nodes=1, calls=1e5 / DAY * PEAK)),
         ("10^6 a day, 10 nodes", Fleet(nodes=10, calls=1e6 / DAY * PEAK)),
@@ -35,7 +35,7 @@ def grown() -> list[tuple[str, Fleet]]:
 
 
 def table(fleets: list[tuple[str, Fleet]]) -> list[str]:
-    """Lines of Markdown: what is in use in the busiest hour, and where it ends."""
+    """Return Markdown rows: the utilisation in the busiest hour, and the load at which the fleet is full."""
     lines = []
     for title, fleet in fleets:
         used = fleet.demands(COSTS)

@@ -1,4 +1,4 @@
-"""The model of a fleet agrees with what is known of queues, and says what the page about scale says."""
+"""The model of a fleet agrees with queueing theory and with the page about scale."""
 
 import math
 import random
@@ -17,7 +17,7 @@ SMALL = Fleet(nodes=4, calls=200.0)
 
 
 def mean_wait(servers: int, load: float, customers: int = 60_000) -> float:
-    """Seconds that customers wait who come by chance and are served for a second each on average, by chance, too."""
+    """Return the mean wait of customers with random arrivals and random service times of one second on average."""
     env, chance = simpy.Environment(), random.Random(7)
     station, waits = Station(env, servers), []
 
@@ -47,25 +47,25 @@ def erlang_c(servers: int, load: float) -> float:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.3), (1, 0.7), (8, 0.5), (8, 0.8)])
 def test_customers_wait_as_long_as_queueing_theory_says(servers: int, load: float) -> None:
-    """Within a tenth, of tens of thousands of customers."""
+    """The simulated mean wait of tens of thousands of customers is within a tenth of the theory."""
     assert mean_wait(servers, load) == pytest.approx(erlang_c(servers, load), rel=0.1, abs=0.003)
 
 
 def test_a_fleet_with_nothing_to_wait_for_takes_what_its_parts_take() -> None:
-    """One node, a turn an hour: all that is simulated is what was measured, and the ways between machines."""
+    """With one turn an hour on one node, latency is exactly the measured costs plus the network delays."""
     fleet = Fleet(nodes=1, calls=2 / 3600, limited=1.0, limits=0)
     report = simulate(fleet, COSTS, seconds=20 * 3600)
-    trips = 3 + 2  # a checkpoint each; a call's place, and what came of it
+    trips = 3 + 2  # a checkpoint each; a call's place, and its result
     alone = (
         COSTS.turn + COSTS.write + COSTS.call + COSTS.shared + COSTS.place / 2 + COSTS.write_call + trips * fleet.trip
     )
-    # Two calls are sent one after the other by one event loop.
+    # One event loop sends two calls one after the other.
     assert alone <= report.quantile(0.5) <= alone + COSTS.call + COSTS.shared + COSTS.place
 
 
 @pytest.mark.exhaustive
 def test_servers_are_in_use_as_much_as_they_are_asked_for() -> None:
-    """The utilisation law, whatever the queues."""
+    """Utilisation equals demand divided by capacity, whatever the queues (the utilisation law)."""
     report = simulate(SMALL, COSTS, seconds=120.0)
     for kind, share in SMALL.demands(COSTS).items():
         assert report.in_use[kind] == pytest.approx(share, rel=0.1), kind
@@ -73,7 +73,7 @@ def test_servers_are_in_use_as_much_as_they_are_asked_for() -> None:
 
 @pytest.mark.exhaustive
 def test_a_seed_says_what_happens() -> None:
-    """And another one something else."""
+    """Equal seeds give equal reports, and different seeds different ones."""
     one, same, other = (simulate(SMALL, COSTS, seconds=20.0, seed=seed) for seed in (1, 1, 2))
     assert one == same
     assert one != other
@@ -81,7 +81,7 @@ def test_a_seed_says_what_happens() -> None:
 
 @pytest.mark.exhaustive
 def test_more_to_do_is_never_done_faster() -> None:
-    """Up to what can be done at all."""
+    """More load never lowers the latency, up to the capacity of the fleet."""
     most, _ = ceiling(SMALL, COSTS)
     reports = [simulate(replace(SMALL, calls=share * most), COSTS, seconds=60.0) for share in (0.1, 0.5, 0.9)]
     tails = [report.quantile(0.99) for report in reports]
@@ -92,7 +92,7 @@ def test_more_to_do_is_never_done_faster() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("factor", [0.9, 1.3])
 def test_queues_grow_without_end_above_the_ceiling_and_not_below(factor: float) -> None:
-    """The first server that is in use all the time is the one that was named."""
+    """The first server with full utilisation is the one that `ceiling` names."""
     fleet = replace(SMALL, nodes=2)
     most, first = ceiling(fleet, COSTS)
     short, long = (simulate(replace(fleet, calls=factor * most), COSTS, seconds=s, warm_up=20.0) for s in (20.0, 60.0))
@@ -106,19 +106,19 @@ def test_queues_grow_without_end_above_the_ceiling_and_not_below(factor: float) 
 
 
 def test_a_report_of_nothing_has_no_quantiles() -> None:
-    """A fleet that has more to do than it can may end no turn that began in time."""
+    """An overloaded fleet may end no turn that began in time, so its report must handle an empty list."""
     assert Report(0, [], {}, {}).quantile(0.5) == math.inf
 
 
 def test_signs_of_life_are_all_that_a_store_hears_of_a_fleet_that_sleeps() -> None:
-    """They grow with nodes and limits, and not with calls."""
+    """The renewals of an idle fleet grow with its nodes and limits, and not with its calls."""
     asleep = Fleet(nodes=1_000, calls=0.0, limits=10)
     assert asleep.demands(COSTS)["limits"] == pytest.approx(1_000 * 10 * 3 / 10 * COSTS.beat)
     assert asleep.demands(COSTS)["database"] == 0
 
 
 def test_the_page_has_the_numbers_of_the_model() -> None:
-    """What is measured is written down once, and all else follows from it."""
+    """Measured numbers are written once; all other numbers on the page are computed from them."""
     page = PAGE.read_text()
     for line in table(grown()):
         assert line in page, f"docs/explanation/scale.md lacks: {line}"
@@ -126,7 +126,7 @@ def test_the_page_has_the_numbers_of_the_model() -> None:
 
 @pytest.mark.exhaustive
 def test_the_largest_fleet_does_what_the_page_says() -> None:
-    """A hundred million calls a day on a thousand nodes, in their busiest hour."""
+    """The page's claim: a hundred million calls a day on a thousand nodes, in their busiest hour."""
     report = simulate(LARGEST, COSTS, seconds=10.0)
     demands = LARGEST.demands(COSTS)
     assert LARGEST.calls * DAY / 3 == pytest.approx(1e8)
