@@ -1,4 +1,4 @@
-"""Exploring: random batches, agents, kills and hostile inputs, played on every backend and held to the promises.
+"""Exploration: random batches, agents, kills and hostile inputs on every backend, checked against the promises.
 
 `uv run python -m tests.explore --minutes 10 --seed 1`. A plan is data that a seed draws; one that breaks a promise
 is made smaller and written down as a script.
@@ -33,7 +33,7 @@ WORLDS = {
 
 
 def show(world: str, plan: Any, backend: str) -> int:
-    """Play a plan, print what is wrong, and return 1 if something is."""
+    """Play a plan, print its failures, and return 1 if there are any."""
     complaints = WORLDS[world].play(plan, backend)
     for complaint in complaints:
         print(complaint)

@@ -1,4 +1,4 @@
-"""`python -m tests.explore`."""
+"""Command line of the explorer: `python -m tests.explore`."""
 
 import argparse
 import gc
@@ -11,7 +11,7 @@ from ._explore import explore
 
 
 def main() -> int:
-    """Explore for some minutes; returns 1 if a promise was broken."""
+    """Explore for some minutes; return 1 if a promise was broken."""
     every = sorted({name for world in WORLDS.values() for name in world.backends})
     parser = argparse.ArgumentParser("python -m tests.explore", description=sys.modules["tests.explore"].__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long; 1 by default")
@@ -24,7 +24,7 @@ def main() -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     worlds = [WORLDS[name] for name in options.world or WORLDS]
     print(f"--seed {seed}", flush=True)
-    gc.freeze()  # what is imported is no litter of a plan
+    gc.freeze()  # imported objects are no garbage of a plan
     failures = 0
     for found in explore(worlds, seed, options.minutes * 60, options.backend or ()):
         failures += 1

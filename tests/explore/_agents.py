@@ -1,4 +1,4 @@
-"""Agents: turns of a conversation with questions, answered in any order, cancelled, resumed, forked and updated."""
+"""Agents: conversations with questions that are answered in any order, cancelled, resumed, forked and updated."""
 
 import asyncio
 import tempfile
@@ -30,7 +30,7 @@ ROUNDS = 60
 
 @dataclass(frozen=True)
 class Act:
-    """Something that is done with the thread when its run has stopped, or while it runs."""
+    """An action on a thread, when its run has stopped or while it runs."""
 
     kind: str
     """`cancel`: give the next run up. `some`: answer only some questions. `fork`, `update`, `say`: as named."""
@@ -40,7 +40,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns of a thread, and what is done to it; the n-th act is for the n-th run."""
+    """Turns of a thread, and the actions on it; the n-th action belongs to the n-th run."""
 
     replies: tuple[tuple[Call, ...], ...]
     """The calls of each reply of the model; a text where there are none."""
@@ -52,12 +52,12 @@ class Conversation:
 
     @property
     def unit(self) -> float:
-        """Seconds in a second of the plan: a database is asked in a thread, which no virtual clock sees."""
+        """Return the seconds of one second of the plan: database calls run in threads, which ignore a virtual clock."""
         return 1.0 if self.saver == "memory" else 0.01
 
 
 def draw(chance: Random) -> Conversation:
-    """Any conversation."""
+    """Draw a conversation."""
     return Conversation(
         tuple(_draw_reply(chance) for _ in range(chance.randint(1, 4))),
         turns=chance.randint(1, 3),
@@ -85,7 +85,7 @@ def _draw_act(chance: Random) -> Act:
 
 @dataclass
 class Told:
-    """All that is known of a conversation that was played."""
+    """Record of a conversation that was played."""
 
     plan: Conversation
     stage: Stage
@@ -150,7 +150,8 @@ async def _rounds(told: Told, agent: Any, before: set[Any]) -> None:
         act = acts.pop(0) if acts else Act("none")
         state = await agent.aget_state(config)
         if said and act.kind in ("fork", "update"):
-            # A message by hand ends a run that waits, with its calls open; they are closed when somebody goes on.
+            # A message that is added from outside ends a waiting run whose calls are open; they are closed when the run
+            # continues.
             turns += act.kind == "update" and bool(state.next)
             config = await _rewrite(told, agent, config, act)
             state = await agent.aget_state(config)
@@ -161,7 +162,7 @@ async def _rounds(told: Told, agent: Any, before: set[Any]) -> None:
         elif said < turns:
             given, said = {"messages": [HumanMessage(f"turn {said}", id=f"h{said}-{act.number}")]}, said + 1
         elif state.interrupts or state.next or state.tasks:
-            continue  # there was no more to say
+            continue  # no message was left to send
         else:
             told.over, told.messages = True, state.values.get("messages", [])
             return
@@ -178,7 +179,7 @@ def _answers(questions: Any, act: Act) -> dict[str, str]:
 
 
 async def _rewrite(told: Told, agent: Any, config: Any, act: Act) -> Any:
-    """Go on from a point in the past, or add a message; then nobody has a claim to what ran before."""
+    """Continue from a past checkpoint, or add a message; expectations about earlier runs no longer apply."""
     told.stage.bodies = [body for body in told.stage.bodies if body.how != "returned"]
     if act.kind == "update":
         await agent.aupdate_state(config, {"messages": [HumanMessage("by the way", id=f"u{act.number}")]})
@@ -209,22 +210,22 @@ async def _note(told: Told, agent: Any, config: Any) -> None:
 
 
 def no_task_is_left(told: Told) -> list[str]:
-    """Promise 1: after each run, and at the end."""
+    """Promise 1: no task is left after each run, and at the end."""
     return [f"{told.tasks}"] if any(told.tasks) else []
 
 
 def no_body_is_left(told: Told) -> list[str]:
-    """Promise 1."""
+    """Promise 1: no body is left running."""
     return [f"{body}" for body in told.stage.bodies if body.ended is None]
 
 
 def every_request_has_an_answer_for_each_call(told: Told) -> list[str]:
-    """Promise 2: what the model is given is what a provider takes."""
+    """Promise 2: each request to the model is a history that providers accept."""
     return [wrong for request in told.requests if (wrong := complaint(request))][:1]
 
 
 def the_conversation_ends_whole(told: Told) -> list[str]:
-    """Promise 2: every call has its one message; in order, but for what was added by hand, as requests are."""
+    """Promise 2: every call has one message, in order except for messages that were added from outside."""
     if not told.over:
         return ["it does not end"]
     if not any(act.kind == "update" for act in told.plan.acts):
@@ -236,7 +237,7 @@ def the_conversation_ends_whole(told: Told) -> list[str]:
 
 
 def results_are_their_own(told: Told) -> list[str]:
-    """Promise 2: no result is another call's."""
+    """Promise 2: no call has another call's result."""
     return [
         f"{message.tool_call_id} returned {message.content!r}"
         for message in told.messages
@@ -245,27 +246,27 @@ def results_are_their_own(told: Told) -> list[str]:
 
 
 def answers_reach_their_questions(told: Told) -> list[str]:
-    """Promise 5."""
+    """Promise 5: each body gets the answer to its own question."""
     return told.stage.misled
 
 
 def all_questions_surface_together(told: Told) -> list[str]:
-    """Promise 5: what a body asked is open in the state when its run has stopped."""
+    """Promise 5: when a run has stopped, the state has the open questions of all its bodies."""
     return told.missing
 
 
 def what_finished_does_not_run_again(told: Told) -> list[str]:
-    """Promise 10: also when the run was cancelled in between."""
+    """Promise 10: a finished call does not run again, even if its run was cancelled."""
     return [f"{sorted(told.again)}"] if told.again else []
 
 
 def no_run_fails(told: Told) -> list[str]:
-    """Errors of tools are messages here, and nothing else goes wrong."""
+    """Errors of tools are messages in these plans, so no run may raise."""
     return [f"{error!r}" for error in told.errors if not isinstance(error, asyncio.CancelledError)]
 
 
 def states_round_trip(told: Told) -> list[str]:
-    """Promise 10."""
+    """Promise 10: a stored state is read back unchanged."""
     return [f"{one} came back as {back}" for one, back in told.states if one != back][:1]
 
 
@@ -284,7 +285,7 @@ PROMISES = (
 
 
 def play(plan: Conversation, backend: str, make: Callable[..., Any] = ToolNode) -> list[Complaint]:
-    """Play a conversation on a backend; returns which promises were not kept."""
+    """Play a conversation on a backend; return the broken promises."""
 
     async def main() -> list[Complaint]:
         told = await observe(plan, make)

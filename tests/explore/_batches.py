@@ -1,4 +1,4 @@
-"""Batches: calls of a node with policies, limits and middleware, cancelled at any moment, asked and answered."""
+"""Batches: calls of a node with policies, limits and middleware, cancelled at any moment, interrupted and resumed."""
 
 import asyncio
 import sys
@@ -98,7 +98,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch, what is around its calls, and how it is run."""
+    """A batch, its policies and middleware, and the way in which it is run."""
 
     calls: tuple[Call, ...]
     beside: tuple[Call, ...] = ()
@@ -127,7 +127,7 @@ class Batch:
 
 
 def draw(chance: Random, *, threads: bool = False) -> Batch:
-    """Any batch."""
+    """Draw a batch."""
     tools = SYNC * 2 + ASYNC if threads else ASYNC
     middleware = (*PASSING, *PASSING, *BUSY, *(SYNC_MIDDLEWARE * 2 if threads else ()))
     named = chance.sample(tools, chance.choice((0, 1, 1, 2)))
@@ -175,7 +175,7 @@ def _draw_policy(chance: Random, tool: str) -> Policy:
 
 @dataclass
 class Run:
-    """One run of a batch, as its caller saw it."""
+    """One run of a batch, as its caller observed it."""
 
     ids: list[str]
     began: float
@@ -201,7 +201,7 @@ class Run:
 
 @dataclass
 class Seen:
-    """All that is known of a plan that was played."""
+    """Record of a plan that was played."""
 
     plan: Batch
     stage: Stage
@@ -221,7 +221,7 @@ def node_of(plan: Batch, stage: Stage, make: MakeNode = ToolNode) -> Any:
     options: dict[str, Any] = {"handle_tool_errors": HANDLING[plan.handling]} if plan.handling else {}
     unit = plan.unit
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CallboardWarning)  # of orders that are known to go wrong
+        warnings.simplefilter("ignore", CallboardWarning)  # of orders that are known to be wrong
         return make(
             TOOLS,
             middleware=_middleware(plan, stage),
@@ -247,7 +247,7 @@ def _middleware(plan: Batch, stage: Stage) -> list[object]:
 
 
 async def observe(plan: Batch, make: MakeNode = ToolNode) -> Seen:
-    """Play a plan to its end and note all there is to be seen."""
+    """Play a plan to its end and record everything that can be observed."""
     stage = enter(Stage(plan.unit))
     stage.loop_time = time.monotonic if plan.threads else anyio.current_time
     stage.node = lambda: ToolNode(TOOLS, grace=plan.grace * plan.unit)
@@ -258,7 +258,7 @@ async def observe(plan: Batch, make: MakeNode = ToolNode) -> Seen:
     async with anyio.create_task_group() as tasks:
         for name, calls in batches:
             tasks.start_soon(_play, plan, seen, node, stage.batch(name, calls), before if len(batches) == 1 else None)
-    while plan.threads and node.statistics().abandoned_threads:  # they end by themselves
+    while plan.threads and node.statistics().abandoned_threads:  # the threads end by themselves
         await anyio.sleep(0.01)
     await anyio.sleep(0.2 if plan.threads else 100)
     for call_again in stage.kept:
@@ -273,7 +273,7 @@ async def observe(plan: Batch, make: MakeNode = ToolNode) -> Seen:
 
 
 async def _play(plan: Batch, seen: Seen, node: Any, batch: list[Any], before: Any) -> None:
-    """Run one batch, answer what it asks, go on after it was given up, until it ends."""
+    """Run a batch, answer its questions and continue after cancellations, until it ends."""
     chance, serde = Random(plan.answers), JsonPlusSerializer()
     options: dict[str, Any] = {"ledger": {}} if plan.ledger else {}
     end = plan.end
@@ -283,7 +283,7 @@ async def _play(plan: Batch, seen: Seen, node: Any, batch: list[Any], before: An
         if run.questions:
             ledger = run.error.ledger  # type: ignore[union-attr]
             back = serde.loads_typed(serde.dumps_typed(ledger))
-            seen.ledgers.append((repr(ledger), repr(back)))  # as they are now: the next run goes on with them
+            seen.ledgers.append((repr(ledger), repr(back)))  # as they are now: the next run continues with them
             options = {"ledger": back, "resume": _answers(run.questions, chance)}
         elif run.gave_up and plan.ledger:
             end, options = None, {"ledger": options["ledger"]}
@@ -354,7 +354,7 @@ def _settled(ledger: Any) -> frozenset[str]:
 
 
 def messages_in(result: Any) -> list[ToolMessage]:
-    """The tool messages in what a node returns, commands included."""
+    """Return the tool messages in the output of a node, including those in commands."""
     if isinstance(result, ToolMessage):
         return [result]
     if isinstance(result, Command):
@@ -365,7 +365,7 @@ def messages_in(result: Any) -> list[ToolMessage]:
 
 
 def play(plan: Batch, backend: str, make: MakeNode = ToolNode) -> list[Complaint]:
-    """Play a plan on a backend; returns which promises were not kept."""
+    """Play a plan on a backend; return the broken promises."""
     from ._promises import PROMISES
 
     async def main() -> list[Complaint]:

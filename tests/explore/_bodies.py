@@ -1,4 +1,4 @@
-"""What tools do, step by step as a plan says, and the record of what they did."""
+"""Tools that perform the steps of a plan, and the record of their executions."""
 
 import asyncio
 import threading
@@ -29,16 +29,16 @@ SYNC_STEPS = ("sleep", "sleep", "fail", "ask", "leave", "exit")
 
 
 class FailureOfTool(Exception):
-    """What goes wrong in a tool."""
+    """Error that a tool raises."""
 
 
 class ExitOfTool(BaseException):
-    """A wish to end the program."""
+    """Exit that a tool raises, such as `SystemExit`."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a body does; `tidy`, `swallow` and their like stand around all that follows."""
+    """One step of a body; `tidy`, `swallow` and similar kinds enclose all following steps."""
 
     kind: str
     seconds: float = 0.0
@@ -56,7 +56,7 @@ class Call:
 
 
 def draw_calls(chance: Random, tools: tuple[str, ...], most: int = 6, *, depth: int = 0) -> tuple[Call, ...]:
-    """Some calls, most of them short."""
+    """Draw some calls, most of them short."""
     return tuple(_draw_call(chance, chance.choice(tools), depth) for _ in range(chance.randint(1, most)))
 
 
@@ -93,7 +93,7 @@ class Body:
 
 @dataclass
 class Stage:
-    """What happens while a plan is played; seconds of a plan are multiples of `unit`."""
+    """Record of a plan that is being played; seconds of a plan are multiples of `unit`."""
 
     unit: float = 1.0
     steps: dict[str, tuple[Step, ...]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Stage:
         await anyio.sleep(seconds * self.unit)
 
     def batch(self, name: str, calls: tuple[Call, ...]) -> list[ToolCall]:
-        """Calls as a model writes them; their steps are known here by their ids."""
+        """Return calls as a model writes them, and register their steps under their ids."""
         ids = [f"{name}{place}" for place in range(len(calls))]
         self.steps.update(zip(ids, (call.steps for call in calls), strict=True))
         return [tool_call(call.tool, one, key=call.key) for one, call in zip(ids, calls, strict=True)]
@@ -153,14 +153,14 @@ stage: Stage
 
 
 def enter(new: Stage) -> Stage:
-    """Make it the one that tools act on."""
+    """Make this stage the one that tools act on."""
     global stage
     stage = new
     return new
 
 
 async def perform(call: str, steps: tuple[Step, ...], place: int = 0) -> None:
-    """Do what the steps say."""
+    """Perform the steps."""
     if place == len(steps):
         return
     step = steps[place]
@@ -206,7 +206,7 @@ async def _one(step: Step, call: str, place: int) -> None:
 
 
 def perform_sync(call: str, steps: tuple[Step, ...]) -> None:
-    """Do what the steps say, in a thread."""
+    """Perform the steps in a thread."""
     for place, step in enumerate(steps):
         if step.kind == "sleep":
             time.sleep(step.seconds * stage.unit)

@@ -1,4 +1,4 @@
-"""Nodes with something wrong in them, by the promise that they break: the explorer has to find it."""
+"""Defective nodes, by the promise that they break; the explorer has to find each defect."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from ._bodies import FailureOfTool
 
 
 class Around:
-    """A node with something around it."""
+    """Base class: a node with a wrapper around it."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.node = ToolNode(*args, **options)
@@ -27,7 +27,7 @@ class Around:
 
 
 class LosesAMessage(Around):
-    """Of two or more."""
+    """Loses one of two or more messages."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         result = await super().ainvoke(*args, **options)
@@ -37,7 +37,7 @@ class LosesAMessage(Around):
 
 
 class MixesResultsUp(Around):
-    """Of the first two calls."""
+    """Exchanges the results of the first two calls."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         result = await super().ainvoke(*args, **options)
@@ -51,7 +51,7 @@ class MixesResultsUp(Around):
 
 
 class LeaksATask(Around):
-    """Which nobody waits for."""
+    """Starts a task for which nothing waits."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         if sniffio.current_async_library() == "asyncio":
@@ -64,21 +64,21 @@ class LeaksATask(Around):
 
 
 class ForgetsLimits(Around):
-    """Of the node."""
+    """Ignores the limits of the node."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "limit": None})
 
 
 class ForgetsTimeouts(Around):
-    """Of the node."""
+    """Ignores the timeouts of the node."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "timeout": None})
 
 
 class WrapsErrors(Around):
-    """In groups of one."""
+    """Raises single errors in groups."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         try:
@@ -88,7 +88,7 @@ class WrapsErrors(Around):
 
 
 class CopiesErrors(Around):
-    """So that what arrives is not what was raised."""
+    """Raises a copy of an error in place of the original."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         try:
@@ -98,7 +98,7 @@ class CopiesErrors(Around):
 
 
 class AsksOneByOne(Around):
-    """As if the first question were the only one."""
+    """Shows only the first question of a batch."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         try:
@@ -108,7 +108,7 @@ class AsksOneByOne(Around):
 
 
 class MixesAnswersUp(Around):
-    """Gives each question the next one's answer."""
+    """Gives each question the answer to the next one."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         answers = options.get("resume")
@@ -119,7 +119,7 @@ class MixesAnswersUp(Around):
 
 
 class ForgetsTheLedger(Around):
-    """When it was given up."""
+    """Discards the ledger after a cancellation."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         if "resume" not in options and "ledger" in options:
@@ -128,7 +128,7 @@ class ForgetsTheLedger(Around):
 
 
 class IgnoresItsCaller(Around):
-    """Who has to wait until all is done."""
+    """Ignores its caller's cancellation until all calls are done."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         with anyio.CancelScope(shield=True):
@@ -136,14 +136,14 @@ class IgnoresItsCaller(Around):
 
 
 class Miscounts(Around):
-    """One that waits."""
+    """Counts one waiting call too many."""
 
     def statistics(self) -> Statistics:
         return Statistics(running=0, waiting=1, abandoned_threads=0)
 
 
 class DropsAnError(Around):
-    """Of a future that nobody awaits."""
+    """Leaves an error in a future that is never awaited."""
 
     async def ainvoke(self, *args: Any, **options: Any) -> Any:
         if sniffio.current_async_library() == "asyncio":

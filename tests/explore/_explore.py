@@ -1,4 +1,4 @@
-"""Draws plans, plays them, makes those that fail smaller, and writes them down."""
+"""The explorer: draw plans, play them, shrink failing plans, and write them down."""
 
 import sys
 import time
@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Failure:
-    """A plan that broke a promise, as small as it could be made."""
+    """A plan that broke a promise, shrunk as far as possible."""
 
     world: World
     seed: int
@@ -44,7 +44,7 @@ class Failure:
     complaints: Sequence[Complaint]
 
     def script(self) -> str:
-        """A program that shows it."""
+        """Return a program that reproduces the failure."""
         return SCRIPT.format(
             complaint=_line(self.complaints[0]),
             world=self.world.name,
@@ -61,7 +61,7 @@ def _line(complaint: Complaint) -> str:
 
 
 def explore_one(world: World, seed: int, backend: str, most: int = 300) -> Failure | None:
-    """Play the plan of a seed; if it breaks a promise, find a smaller one that breaks the same."""
+    """Play the plan of a seed; if it breaks a promise, find a smaller plan that breaks the same one."""
     plan = world.plan(seed)
     complaints = world.play(plan, backend)
     if not complaints:
@@ -78,7 +78,7 @@ def explore_one(world: World, seed: int, backend: str, most: int = 300) -> Failu
 
 @dataclass
 class Tally:
-    """How many plans were played, and how fast."""
+    """Number and speed of the plans that were played."""
 
     plans: int = 0
     seconds: float = 0.0
@@ -88,7 +88,7 @@ class Tally:
 
 
 def explore(worlds: Sequence[World], seed: int, seconds: float, backends: Sequence[str]) -> Iterator[Failure]:
-    """Play plans of all worlds in turns, on all backends, for so long; says on stderr how far it is."""
+    """Play plans of all worlds in turn on all backends for some seconds; report progress on stderr."""
     tallies = {world.name: Tally() for world in worlds}
     until, told = time.monotonic() + seconds, time.monotonic()
     while time.monotonic() < until:

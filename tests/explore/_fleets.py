@@ -1,4 +1,4 @@
-"""Fleets: owners that drain, leave and stand still beyond their lease, while all processes ask.
+"""Fleets: owners that drain, leave and pause beyond their lease, while all processes ask.
 
 A process that stands still is one whose signs of life and letters reach the server no more: its actors live in the
 event loop of the others, which must go on.
@@ -25,7 +25,7 @@ Happens = Literal["ask", "drain", "leave", "stop"]
 
 @dataclass(frozen=True)
 class Step:
-    """Something that happens to a process, or that it asks."""
+    """An event of a process, or an ask by it."""
 
     what: Happens
     process: int
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Rolling:
-    """Processes of a fleet, and what happens one after the other; each that drained or left is followed by another."""
+    """Plan: the processes of a fleet and their events; each process that drains or leaves is replaced by a new one."""
 
     steps: tuple[Step, ...]
     processes: int = 2
@@ -59,7 +59,7 @@ def draw(chance: Random) -> Rolling:
 
 @dataclass
 class Seen:
-    """What handlers did and askers were told."""
+    """Record of handler executions and of the outcomes that askers received."""
 
     done: list[tuple[str, str, int, str]]
     """Point of the handler, key, token and ask, in order."""
@@ -68,7 +68,7 @@ class Seen:
 
 
 class Worker(Actor):
-    """Notes what it does."""
+    """Actor that records its executions."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -78,7 +78,7 @@ class Worker(Actor):
 
     @handler
     async def work(self, ask: str, seconds: float) -> str:
-        """Take a while."""
+        """Take some time."""
         self._note("begin", ask)
         try:
             await anyio.sleep(seconds)
@@ -91,21 +91,21 @@ _seen: dict[int, Seen] = {}
 
 
 class Process:
-    """One process of a fleet, which another one follows when it has gone."""
+    """One process of a fleet; a new process replaces it after it has ended."""
 
     def __init__(self, server: MemoryServer, number: int, seen: Seen) -> None:
         self._server, self._number, self._seen = server, number, seen
         self._ends: list[anyio.Event] = []
 
     async def live(self, *, task_status: Any) -> None:
-        """Live until it is told to go."""
+        """Run until the process is told to stop."""
         self.fleet, self.gone, self.is_draining = MemoryFleet(self._server, lease=LEASE), anyio.Event(), False
         async with keyed(Worker(self._number), fleet=self.fleet) as self.workers:
             task_status.started()
             await self.gone.wait()
 
     async def ask(self, step: Step, name: str) -> None:
-        """Ask, and note the outcome."""
+        """Ask, and record the outcome."""
         is_draining = self.is_draining
         try:
             outcome = str(await self.workers[step.key].work(name, step.seconds) == name)
@@ -117,7 +117,7 @@ class Process:
         self._seen.told.append((name, outcome))
 
     async def stop(self) -> None:
-        """Be unknown to the server for longer than the lease."""
+        """Stop renewing for longer than the lease."""
         fleet = self.fleet
         fleet.is_away = True
         await anyio.sleep(1.5 * LEASE)
@@ -125,7 +125,7 @@ class Process:
 
 
 def play(plan: Rolling, backend: str) -> list[Complaint]:
-    """Play a plan; returns which promises were not kept."""
+    """Play a plan; return the broken promises."""
     number = max(_seen, default=0) + 1
     seen = _seen[number] = Seen([], [])
     try:
@@ -171,13 +171,13 @@ async def _played(plan: Rolling, number: int, seen: Seen) -> list[Complaint]:
 
 
 def no_ask_is_done_twice(plan: Rolling, seen: Seen) -> list[str]:
-    """By nobody, whatever becomes of its owner."""
+    """No ask runs twice, whatever happens to its owner."""
     begun = Counts(ask for what, _, _, ask in seen.done if what == "begin")
     return [f"{ask} ran {times} times" for ask, times in begun.items() if times > 1]
 
 
 def one_owner_acts_at_a_time(plan: Rolling, seen: Seen) -> list[str]:
-    """What the handlers of one owner do lies before all that those of the next one do."""
+    """All handler executions of one owner lie before those of the next owner."""
     found, tokens, at_work = [], dict[str, int](), dict[str, set[str]]()
     for what, key, token, ask in seen.done:
         if token < tokens.get(key, 0):
@@ -191,7 +191,7 @@ def one_owner_acts_at_a_time(plan: Rolling, seen: Seen) -> list[str]:
 
 
 def no_ask_fails(plan: Rolling, seen: Seen) -> list[str]:
-    """Asks wait for the next owner; unknown is what a process had begun that stopped or left."""
+    """Asks wait for the next owner; an outcome is unknown only if a paused or leaving process had begun it."""
     wrong = [f"{ask}: {outcome}" for ask, outcome in seen.told if outcome.startswith(("failed", "False"))]
     if not any(step.what in ("leave", "stop") for step in plan.steps):
         wrong += [f"{ask} is unknown" for ask, outcome in seen.told if outcome == "unknown"]

@@ -1,4 +1,4 @@
-"""Hostile inputs: what a model, a person or a disk may hand in; texts that mean something else than they seem to."""
+"""Hostile inputs from a model, a person or a disk: texts whose meaning differs from their appearance."""
 
 import ipaddress
 import os
@@ -109,28 +109,28 @@ class Ids:
 
 @dataclass(frozen=True)
 class PathText:
-    """A path that a model writes."""
+    """A path that a model has written."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class UrlText:
-    """An URL that a model writes."""
+    """A URL that a model has written."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class History:
-    """Messages as somebody may hand them in: with calls that have no answer."""
+    """A message history from outside, with calls that have no answer."""
 
     kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A database in which something is wrong."""
+    """A damaged database."""
 
     seed: int
     use: str = "state"
@@ -140,7 +140,7 @@ Hostile = Ids | PathText | UrlText | History | Damage
 
 
 def draw(chance: Random) -> Hostile:
-    """Any of them."""
+    """Draw one of the hostile inputs."""
     kind = chance.choice(("ids", "path", "path", "url", "url", "history", "damage"))
     if kind == "ids":
         return Ids(tuple(_text(chance, PIECES_OF_IDS, 3) for _ in range(chance.randint(1, 4))))
@@ -158,7 +158,7 @@ def _text(chance: Random, pieces: tuple[str, ...], most: int) -> str:
 
 
 async def one_approval_runs_one_call(plan: Ids) -> list[str]:
-    """Promises 2 and 5: whatever the ids, each call is asked about, and a yes to one runs that one."""
+    """Promises 2 and 5: whatever the ids, each call needs its own approval, and one approval runs only that call."""
     ran: list[int] = []
 
     async def act(number: int) -> str:
@@ -187,7 +187,7 @@ async def one_approval_runs_one_call(plan: Ids) -> list[str]:
 
 
 async def a_path_stays_below_its_root(plan: PathText) -> list[str]:
-    """Whatever is let through is below the root, also read once more by a library that decodes."""
+    """Each accepted path is below its root, even after a library has decoded it once more."""
     root = _root()
     try:
         real = PathIn(root).check(plan.text)
@@ -212,7 +212,7 @@ def _root() -> str:
 
 
 async def an_url_leads_to_a_public_host(plan: UrlText) -> list[str]:
-    """As other readers of URLs see it, the C library's reading of addresses included."""
+    """Each accepted URL leads to a public host, also as other parsers and the C library read its address."""
     try:
         url = str(Url().check(plan.text))
     except ValueError:
@@ -225,12 +225,12 @@ async def an_url_leads_to_a_public_host(plan: UrlText) -> list[str]:
         address = ipaddress.ip_address(host) if ":" in host else ipaddress.ip_address(socket.inet_aton(host))
         wrong = wrong or not address.is_global
     except (OSError, ValueError):
-        pass  # a name
+        pass  # a domain name
     return [f"{plan.text!r} became {url!r}"] if wrong else []
 
 
 async def a_history_is_repaired(plan: History) -> list[str]:
-    """Promise 2: the model is given an answer to each call, directly after it."""
+    """Promise 2: in each request, the answer to a call follows directly after the message with the call."""
     model = ScriptedModel(["fine"], loop=True)
     await create_react_agent(model, ToolNode([])).ainvoke({"messages": _messages(plan.kinds)})
     return [wrong for request in model.requests if (wrong := complaint(request))]
@@ -253,7 +253,7 @@ def _messages(kinds: tuple[str, ...]) -> list[BaseMessage]:
 
 
 def a_damaged_database_says_so(plan: Damage) -> list[str]:
-    """It is read right, or it is a `StorageError`; nothing raw comes out."""
+    """A damaged database is read correctly or raises `StorageError`; no other error comes out."""
     from tests.agent._damage import DAMAGES
     from tests.agent.test_damaged_databases import USES, agent_on, said_of
 
@@ -293,7 +293,7 @@ PROMISES: dict[type, Callable[[Any], Any]] = {
 
 
 def play(plan: Hostile, backend: str) -> list[Complaint]:
-    """Hand it in on a backend; returns which promise was not kept."""
+    """Play the input on a backend; return the broken promises."""
     if isinstance(plan, Damage):
         return [Complaint(a_damaged_database_says_so.__name__, what) for what in a_damaged_database_says_so(plan)]
     promise = PROMISES[type(plan)]
@@ -301,5 +301,5 @@ def play(plan: Hostile, backend: str) -> list[Complaint]:
     async def main() -> list[Complaint]:
         return [Complaint(promise.__name__, what) for what in await promise(plan)]
 
-    # On trio a model without tools is asked across a bridge, which no virtual clock sees.
+    # On trio a model without tools runs across a bridge, which ignores a virtual clock.
     return run_on(backend, main, real_clock=isinstance(plan, History))

@@ -1,4 +1,4 @@
-"""Kills: an agent on a file, killed at any points of its lives, until its conversation is done.
+"""Kills: an agent on a database file, killed at any points of its lives, until its conversation is done.
 
 `serve` is for the process whose forks are killed: it reads a plan from each line of its input,
 and answers with the log of what happened, as `tests.agent._crash_agent` writes it.
@@ -29,7 +29,7 @@ Log = list[list[Any]]
 
 @dataclass(frozen=True)
 class Kill:
-    """Where a life ends: at the n-th point that it passes."""
+    """The end of a life: the n-th point that it passes."""
 
     point: int
     signalled: bool = False
@@ -38,7 +38,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Lives:
-    """A conversation of one turn, and where each of its lives ends; the last one does not."""
+    """A conversation of one turn, and the point where each life is killed; the last life is not killed."""
 
     replies: tuple[tuple[str, ...], ...]
     """The tools that each reply of the model calls."""
@@ -55,7 +55,7 @@ class Lives:
 
 
 def draw(chance: Random) -> Lives:
-    """Any life."""
+    """Draw the lives of an agent."""
     return Lives(
         tuple(tuple(chance.choice(TOOLS) for _ in range(chance.randint(1, 3))) for _ in range(chance.randint(1, 3))),
         tuple(Kill(chance.randint(1, 16), chance.random() < 0.5) for _ in range(chance.randint(1, 5))),
@@ -65,7 +65,7 @@ def draw(chance: Random) -> Lives:
 
 
 def what_is_stored_never_runs_again(plan: Lives, log: Log) -> list[str]:
-    """Promise 10."""
+    """Promise 10: a call with a stored result never runs again."""
     stored: set[str] = set()
     again = []
     for line in log:
@@ -77,13 +77,13 @@ def what_is_stored_never_runs_again(plan: Lives, log: Log) -> list[str]:
 
 
 def what_must_not_run_twice_does_not(plan: Lives, log: Log) -> list[str]:
-    """Promise 10: at most once, where the policy says so."""
+    """Promise 10: a call runs at most once, if its policy says so."""
     begun = [line[1] for line in log if line[0] == "started" and plan.tool(line[1]) == "once"]
     return [f"{call} ran {begun.count(call)} times" for call in sorted(set(begun)) if begun.count(call) > 1]
 
 
 def nothing_runs_twice_in_one_life(plan: Lives, log: Log) -> list[str]:
-    """But for what asks: it starts anew with its answer."""
+    """In one life no call runs twice, except a call that asks: it starts again with its answer."""
     found, begun = [], set()
     for line in log:
         if line == ["born"]:
@@ -95,13 +95,13 @@ def nothing_runs_twice_in_one_life(plan: Lives, log: Log) -> list[str]:
 
 
 def the_model_is_asked_with_answered_calls(plan: Lives, log: Log) -> list[str]:
-    """Promise 2."""
+    """Promise 2: each request to the model has an answer for each call."""
     asked = (messages_from_dict(line[2]) for line in log if line[0] == "asked")
     return [wrong for messages in asked if (wrong := complaint(messages))][:1]
 
 
 def the_model_is_asked_with_what_is_stored(plan: Lives, log: Log) -> list[str]:
-    """Durability "sync": whatever the model knows of will still be known after a kill."""
+    """With durability "sync", each message that the model was sent is stored before, and survives a kill."""
     stored: set[str] = set()
     for line in log if plan.durability == "sync" else []:
         if line[0] in ("stored", "found"):
@@ -114,7 +114,7 @@ def the_model_is_asked_with_what_is_stored(plan: Lives, log: Log) -> list[str]:
 
 
 def the_conversation_ends_whole(plan: Lives, log: Log) -> list[str]:
-    """Every call has its message, and each that began did its work, but for those that may not begin again."""
+    """Every call has its message, and each call that began did its work, unless its policy forbids a second start."""
     if not log or log[-1][0] != "conversation":
         return [f"it does not end: {log[-1:]}"]
     messages = messages_from_dict(log[-1][1])
@@ -125,7 +125,7 @@ def the_conversation_ends_whole(plan: Lives, log: Log) -> list[str]:
 
 
 def nothing_is_lost(plan: Lives, log: Log) -> list[str]:
-    """Each call did its work in the end."""
+    """In the end each call has done its work."""
     ended = {line[1] for line in log if line[0] == "ended"}
     missing = [call for call in plan.calls() if call not in ended and plan.tool(call) != "once"]
     return [f"{missing} never ended"] if missing else []
@@ -143,7 +143,7 @@ PROMISES = (
 
 
 def play(plan: Lives, backend: str) -> list[Complaint]:
-    """Live all lives; returns which promises were not kept."""
+    """Play all lives; return the broken promises."""
     told = _lived(plan, backend)
     if told["failed"]:
         return [Complaint("a_life_ends_by_a_kill_only", f"{told['failed']}")]
@@ -181,7 +181,7 @@ def _lived(plan: Lives, backend: str) -> dict[str, Any]:
 
 
 def serve() -> None:
-    """Live the plans that come in, in forks of this process."""
+    """Read plans from stdin and play each one in forks of this process."""
     import anyio
     from langchain_core.tools import StructuredTool
     from langgraph.checkpoint.memory import InMemorySaver
@@ -203,7 +203,7 @@ def serve() -> None:
         return (*(one(place, tools) for place, tools in enumerate(plan.replies)), AIMessage("done"))
 
     with tempfile.TemporaryDirectory() as folder:
-        # Before the forks: what is worked out once.
+        # Fill caches before the first fork.
         crash.fate = crash.Fate(Path(folder, "rehearsal"), 0, signalled=False)
         crash.SCRIPT = script(Lives((("quick", "blocking"),)))
         anyio.run(crash.play, InMemorySaver(), "sync")

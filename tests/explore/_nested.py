@@ -18,7 +18,7 @@ TOOLS = ("red", "green", "blue")
 
 @dataclass(frozen=True)
 class Nested:
-    """A call that sleeps, or runs other calls: as a batch, or one after the other."""
+    """A call that sleeps, or runs other calls, in a batch or one after the other."""
 
     tool: str = "red"
     inner: "tuple[Nested, ...]" = ()
@@ -28,7 +28,7 @@ class Nested:
 
 @dataclass(frozen=True)
 class Nest:
-    """Batches of nested calls that run at the same time, and the limits of their node."""
+    """Batches of nested calls that run concurrently, and the limits of their node."""
 
     batches: tuple[tuple[Nested, ...], ...] = ((Nested(),),)
     width: int | None = None
@@ -39,7 +39,7 @@ class Nest:
 
 
 def draw(chance: Random) -> Nest:
-    """Any nest."""
+    """Draw nested calls."""
     narrow = tuple((name, chance.randint(1, 2)) for name in TOOLS if chance.random() < 0.4)
     return Nest(
         batches=tuple(
@@ -111,7 +111,7 @@ class _Stage:
 
 
 def play(plan: Nest, backend: str) -> list[Complaint]:
-    """Play a nest, and look whether its limits held, all calls ended, and all places came back."""
+    """Play nested calls; return an error for each broken limit, unfinished call and lost place."""
     return run_on(backend, partial(_played, plan))
 
 

@@ -1,4 +1,4 @@
-"""Plans are data: frozen dataclasses of numbers, texts and tuples. How they are written down and made smaller."""
+"""Plans: frozen dataclasses of numbers, texts and tuples; how they are written as source, and shrunk."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
@@ -10,7 +10,7 @@ WIDTH = 110
 
 
 def written(value: Any, indent: int = 0) -> str:
-    """A plan as the Python that makes it, without what is the default anyway."""
+    """Return a plan as a Python expression, without fields that have their default."""
     parts, ends = _parts(value)
     if parts is None:
         return repr(value)
@@ -31,14 +31,14 @@ def _parts(value: Any) -> tuple[list[tuple[str, Any]] | None, tuple[str, str]]:
 
 
 def homes_in(value: Any) -> set[tuple[str, str]]:
-    """The classes that `written` names, each after its module."""
+    """Return the classes that `written` names, each after its module."""
     parts, _ = _parts(value)
     own = {(type(value).__module__.rpartition(".")[2], type(value).__name__)} if is_dataclass(value) else set()
     return own.union(*(homes_in(part) for _, part in parts or ()))
 
 
 def shrink(plan: PlanT, fails: Callable[[PlanT], bool], most: int = 300) -> PlanT:
-    """The smallest plan that still fails, as far as `most` trials lead; greedy."""
+    """Return the smallest plan that still fails, found greedily in at most `most` trials."""
     smaller = smaller_than(plan)
     for _ in range(most):
         if (candidate := next(smaller, None)) is None:
@@ -49,7 +49,7 @@ def shrink(plan: PlanT, fails: Callable[[PlanT], bool], most: int = 300) -> Plan
 
 
 def smaller_than(value: Any) -> Iterator[Any]:
-    """A plan with something left out: half of some items first, then one, then a value that becomes its default."""
+    """Yield smaller plans: without half of some items, without one item, or with one value set to its default."""
     if isinstance(value, tuple):
         yield from _shorter(value)
         for place, item in enumerate(value):
@@ -65,7 +65,7 @@ def smaller_than(value: Any) -> Iterator[Any]:
 
 
 def _smaller_field(one: "Field[Any]", value: Any) -> Iterator[Any]:
-    # A number with a default becomes that and nothing else, or there would be a way round in circles.
+    # A number with a default is only replaced by that default; other replacements could lead in circles.
     if one.default is MISSING:
         yield from smaller_than(value)
     elif value != one.default:

@@ -1,4 +1,4 @@
-"""What has to hold for every batch, each in a function that yields what it finds wrong."""
+"""Promises that hold for every batch; each function yields the violations that it finds."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ GROUPS = {"call_at_once", "hedge"}
 
 
 def no_task_is_left(seen: Seen) -> Iterator[str]:
-    """Promise 1: when the node returns, and at the end."""
+    """Promise 1: no task is left when the node returns, and at the end."""
     yield from (f"{run.tasks} when {run.ids} ended" for run in seen.runs if run.tasks > 0)
     if seen.tasks:
         yield f"{seen.tasks} at the end"
@@ -34,18 +34,18 @@ def no_body_is_left(seen: Seen) -> Iterator[str]:
 
 
 def no_body_begins_after_the_end(seen: Seen) -> Iterator[str]:
-    """Promise 1."""
+    """Promise 1: no body begins after its batch has ended."""
     yield from (f"{body}" for body in seen.stage.bodies if body.late)
 
 
 def statistics_are_back_to_zero(seen: Seen) -> Iterator[str]:
-    """Nothing runs, nothing waits."""
+    """At the end the statistics show no running and no waiting call."""
     if seen.statistics != Statistics(running=0, waiting=0, abandoned_threads=0):
         yield f"{seen.statistics}"
 
 
 def every_call_has_one_message_in_call_order(seen: Seen) -> Iterator[str]:
-    """Promise 2."""
+    """Promise 2: every call has one message, and the messages are in the order of the calls."""
     for run in seen.runs:
         if run.error is None and not run.gave_up:
             got = [message.tool_call_id for message in messages_in(run.result)]
@@ -54,7 +54,7 @@ def every_call_has_one_message_in_call_order(seen: Seen) -> Iterator[str]:
 
 
 def a_result_is_what_the_body_returned(seen: Seen) -> Iterator[str]:
-    """Promise 2: a finished result is never lost, whatever became of its neighbours."""
+    """Promise 2: a finished result is never lost, whatever happened to other calls."""
     if not set(seen.plan.middleware) <= set(PASSING):
         return
     for run in seen.runs:
@@ -70,7 +70,7 @@ def a_result_is_what_the_body_returned(seen: Seen) -> Iterator[str]:
 
 
 def errors_are_bare_and_the_original(seen: Seen) -> Iterator[str]:
-    """Promise 3: the very object that a tool raised; a group only of several."""
+    """Promise 3: an error is the same object that a tool raised; only several errors come in a group."""
     for run in seen.runs:
         if run.error is not None and not run.questions and (wrong := _foreign(seen, run.error)):
             yield f"{wrong} out of {run.ids}"
@@ -86,15 +86,13 @@ def _foreign(seen: Seen, error: BaseException) -> str | None:
     if any(error is one or _same_command(error, one) for one in seen.stage.raised):
         return None
     if (isinstance(error, IndexError) or type(error).__name__ == "Cancelled") and middleware & GROUPS:
-        return (
-            None  # the middleware has no answer: what it started had cancelled itself; or trio says what it cancelled
-        )
+        return None  # no answer: the middleware's own tasks cancelled themselves, or trio reports a cancellation
     if (
         isinstance(error, TypeError)
         and middleware & {"lose_patience", "call_behind_shield"}
         and "returned None" in str(error)
     ):
-        return None  # its scope was over
+        return None  # the scope of the middleware had ended
     if isinstance(error, CallError):
         return None if seen.plan.handling in ("none", "failures") or middleware & GROUPS else f"unhandled {error!r}"
     own = {"fail_before", "fail_after", "translate", "sync_fail"}
@@ -102,12 +100,12 @@ def _foreign(seen: Seen, error: BaseException) -> str | None:
 
 
 def _same_command(error: BaseException, raised: BaseException) -> bool:
-    """Commands of several calls are one; of one, it is told anew."""
+    """Return whether two commands are equal: commands of several calls are combined, and a single one is copied."""
     return isinstance(error, ParentCommand) and isinstance(raised, ParentCommand) and repr(error) == repr(raised)
 
 
 def what_is_handled_does_not_come_out(seen: Seen) -> Iterator[str]:
-    """Errors that `handle_tool_errors` takes are messages."""
+    """Errors that `handle_tool_errors` accepts become messages."""
     if seen.plan.handling not in ("all", "text"):
         return
     for run in seen.runs:
@@ -116,7 +114,7 @@ def what_is_handled_does_not_come_out(seen: Seen) -> Iterator[str]:
 
 
 def control_flow_passes(seen: Seen) -> Iterator[str]:
-    """Promise 4: neither questions nor commands for the graph nor exits become messages of their call."""
+    """Promise 4: questions, commands for the graph and exits never become messages of their call."""
     if not set(seen.plan.middleware) <= set(PASSING):
         return
     for run in seen.runs:
@@ -128,7 +126,7 @@ def control_flow_passes(seen: Seen) -> Iterator[str]:
 
 
 def all_questions_surface_together(seen: Seen) -> Iterator[str]:
-    """Promise 5: each once, with an id of its own."""
+    """Promise 5: each question appears once, with an id of its own."""
     for run in seen.runs:
         asked = [one.value for one in run.questions if isinstance(one.value, str)]
         ids = [one.id for one in run.questions]
@@ -140,7 +138,7 @@ def all_questions_surface_together(seen: Seen) -> Iterator[str]:
 
 
 def answers_reach_their_questions(seen: Seen) -> Iterator[str]:
-    """Promise 5: and they come to an end."""
+    """Promise 5: each answer reaches its question, and the question is closed."""
     yield from seen.stage.misled
     if seen.endless:
         yield f"the calls go on asking: {[one.value for one in seen.runs[-1].questions]}"
@@ -149,7 +147,7 @@ def answers_reach_their_questions(seen: Seen) -> Iterator[str]:
 def what_finished_does_not_run_again(seen: Seen) -> Iterator[str]:
     """Promises 2 and 5: a result in the ledger is kept, and a body that returned is in the ledger."""
     kept = set(seen.plan.middleware) <= set(PASSING) - {"wait_after"}
-    soon = 1.0 if seen.plan.threads else JUST  # a thread may return when its caller has just gone
+    soon = 1.0 if seen.plan.threads else JUST  # a thread may return just after its caller has ended
     for place, run in enumerate(seen.runs):
         again = {body.call for body in _bodies(seen, run)}
         if repeated := again & run.settled:
@@ -164,7 +162,7 @@ def what_finished_does_not_run_again(seen: Seen) -> Iterator[str]:
 
 
 def limits_hold(seen: Seen) -> Iterator[str]:
-    """Promise 7: counted in the bodies, of the node, of each tool and each key; nested nodes have none."""
+    """Promise 7: the bodies that run at once respect the limits of node, tool and key; nested nodes have no limits."""
     bodies = [body for body in seen.stage.bodies if "/" not in body.call]
     plan = seen.plan
     bounds = [("the node", plan.bound, bodies)]
@@ -189,7 +187,7 @@ def _over(bound: Bound, bodies: list[Body], unit: float) -> Iterator[str]:
             return
     begun = sorted(body.began for body in bodies)
     if unit < 1:
-        return  # a thread begins some time after its place was given
+        return  # a thread begins some time after its place was assigned
     for first, last in zip(begun, begun[bound.rate or len(begun) :], strict=False):
         if last - first < bound.per * unit * 0.99:
             yield f"more than {bound.rate} starts between {first} and {last}"
@@ -197,7 +195,7 @@ def _over(bound: Bound, bodies: list[Body], unit: float) -> Iterator[str]:
 
 
 def timeouts_hold(seen: Seen) -> Iterator[str]:
-    """Promise 6: a body has its timeout or budget and one grace, and its caller's going and one grace."""
+    """Promise 6: a body ends within its timeout or budget plus one grace, and within one grace of its caller's end."""
     plan, late = seen.plan, TARDY if seen.plan.threads else JUST
     policies = {policy.tool: policy for policy in plan.policies}
     for body in seen.stage.bodies:
@@ -215,7 +213,7 @@ def timeouts_hold(seen: Seen) -> Iterator[str]:
 
 
 def callers_go_in_time(seen: Seen) -> Iterator[str]:
-    """Promise 1: whoever gives up waits for one grace at most, and for nothing that a middleware adds."""
+    """Promise 1: a cancelled caller waits for one grace at most, whatever middleware is around its calls."""
     plan, late = seen.plan, TARDY if seen.plan.threads else JUST
     graces = [plan.grace, *(policy.grace for policy in plan.policies if policy.grace is not None)]
     deepest = sum(map(len, seen.stage.steps.values()))
@@ -225,12 +223,12 @@ def callers_go_in_time(seen: Seen) -> Iterator[str]:
 
 
 def ledgers_round_trip(seen: Seen) -> Iterator[str]:
-    """Promise 10: what is stored comes back as it was."""
+    """Promise 10: a stored ledger is read back unchanged."""
     yield from (f"{ledger} came back as {back}" for ledger, back in seen.ledgers if ledger != back)
 
 
 def exits_are_heard(seen: Seen) -> Iterator[str]:
-    """Promise 3: a wish to end the program ends the batch, however errors are handled."""
+    """Promise 3: an exit such as `SystemExit` ends the batch, however errors are handled."""
     if not set(seen.plan.middleware) <= set(PASSING) or _timed(seen):
         return
     for run in seen.runs:
@@ -246,7 +244,7 @@ def _holds_exit(error: BaseException | None) -> bool:
 
 
 def _bodies(seen: Seen, run: Run) -> list[Body]:
-    """Those that began in a run, of its calls and of nodes within them."""
+    """Return the bodies of a run's calls, including calls of nested nodes."""
     place = seen.runs.index(run)
     rest = [other.bodies for other in seen.runs[place + 1 :] if other.ids == run.ids]
     some = seen.stage.bodies[run.bodies : rest[0] if rest else None]
@@ -254,7 +252,7 @@ def _bodies(seen: Seen, run: Run) -> list[Body]:
 
 
 def _timed(seen: Seen) -> bool:
-    """Whether a call may end although its body would go on, or has returned."""
+    """Return whether a call may end although its body goes on or has returned."""
     plan = seen.plan
     return plan.timeout is not None or any(one.timeout is not None or one.budget is not None for one in plan.policies)
 

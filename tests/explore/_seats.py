@@ -1,4 +1,4 @@
-"""Confined workers that lie: bodies that deny to have begun, exit, or are killed after their effect."""
+"""Confined workers that lie: bodies that deny having begun, exit, or are killed after their effect."""
 
 import sys
 import tempfile
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Bodies:
-    """Calls of one confined pool, one after the other, and how the body of each ends after its effect."""
+    """Consecutive calls of one confined pool, and the way in which each body ends after its effect."""
 
     ends: tuple[str, ...]
     seated: bool = True
@@ -31,7 +31,7 @@ class Bodies:
 
 
 def draw(chance: Random) -> Bodies:
-    """Any calls."""
+    """Draw the calls."""
     ends = tuple(chance.choice(ENDS) for _ in range(chance.randint(1, 4)))
     return Bodies(ends, chance.random() < 0.6, chance.random() < 0.5)
 
@@ -44,7 +44,7 @@ def an_effect_happens_once(plan: Bodies, effects: list[int], ended: dict[int, st
 def what_had_its_effect_is_not_said_to_be_unstarted(
     plan: Bodies, effects: list[int], ended: dict[int, str]
 ) -> list[str]:
-    """Or whoever asked would run it again."""
+    """A call whose effect has happened is never reported as unstarted, because its caller would run it again."""
     return [f"call {call} was {ended[call]}" for call in sorted(set(effects)) if ended[call] == "unavailable"]
 
 
@@ -55,7 +55,7 @@ PROMISES: tuple[Callable[[Bodies, list[int], dict[int, str]], list[str]], ...] =
 
 
 def play(plan: Bodies, backend: str) -> list[Complaint]:
-    """Make the calls on a backend; returns which promise was not kept."""
+    """Make the calls on a backend; return the broken promises."""
 
     async def main() -> list[Complaint]:
         with tempfile.TemporaryDirectory() as folder, _findable():
@@ -70,7 +70,7 @@ def play(plan: Bodies, backend: str) -> list[Complaint]:
 
 @contextmanager
 def _findable() -> Iterator[None]:
-    """Have workers find the bodies, wherever this program was started."""
+    """Make the bodies importable in workers, wherever this program was started."""
     sys.path.append(str(ROOT))
     try:
         yield
@@ -93,7 +93,7 @@ async def _outcomes(plan: Bodies, trace: Path) -> dict[int, str]:
 
 
 async def _call(place: Any, trace: Path, due: list[tuple[int, str]], found: dict[int, str]) -> bool:
-    """Make the next call there; returns whether the place goes on."""
+    """Make the next call in this place; return whether the place can be used again."""
     call, end = due.pop(0)
     try:
         await place.run_body(Body(fn=hostile.act, args=(str(trace), call, end), title=f"call {call}"))

@@ -1,4 +1,4 @@
-"""How one plan is run: on which backend, for how long at most, and what must not be heard of it afterwards."""
+"""Execution of one plan: its backend, its time limit, and the warnings and logs that it must not cause."""
 
 import gc
 import logging
@@ -24,7 +24,7 @@ FOR_EVER = 1e7
 
 
 class Complaint(NamedTuple):
-    """A promise that was not kept."""
+    """A promise that was broken."""
 
     promise: str
     """The name of the function that looked."""
@@ -35,11 +35,11 @@ class Complaint(NamedTuple):
 
 
 class StuckError(BaseException):
-    """A plan took too long; not an Exception, because tools and middleware catch those."""
+    """A plan took too long. It is no Exception, because tools and middleware catch those."""
 
 
 def run_on(name: str, main: Callable[[], Awaitable[list[Complaint]]], *, real_clock: bool = False) -> list[Complaint]:
-    """Run a plan on a fresh event loop; returns what is to be complained of."""
+    """Run a function on a new event loop; return the complaints."""
     backend_name, options = backend(name, real_clock=real_clock)
 
     async def within() -> list[Complaint]:
@@ -63,7 +63,7 @@ def run_on(name: str, main: Callable[[], Awaitable[list[Complaint]]], *, real_cl
 
 @contextmanager
 def within_patience() -> Iterator[None]:
-    """End what holds the main thread too long; elsewhere nobody can."""
+    """Interrupt a plan that blocks the main thread for too long; other threads cannot be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -82,14 +82,14 @@ def within_patience() -> Iterator[None]:
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """Hear what event loops, the collector and the interpreter say of things that nobody awaited or caught."""
+    """Collect reports of event loops, garbage collector and interpreter about errors that no code awaited or caught."""
     heard: list[str] = []
     ear = _Ear(heard)
     before = sys.unraisablehook
     sys.unraisablehook = lambda unraisable: heard.append(f"{unraisable.err_msg}: {unraisable.exc_value!r}")
     logging.getLogger("asyncio").addHandler(ear)
     logging.getLogger("asyncio").propagate = False
-    logging.getLogger("callboard").addHandler(_SILENCE)  # it names bodies that ignore cancellation; many here do
+    logging.getLogger("callboard").addHandler(_SILENCE)  # warnings about ignored cancellations
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""A world: what a seed draws, and how it is played."""
+"""World: how plans are drawn from a seed, and how they are played."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ._watch import Complaint
 
 @dataclass(frozen=True)
 class World:
-    """A kind of plans, and the promises that they are held to."""
+    """A kind of plans, and the promises that apply to them."""
 
     name: str
     draw: Callable[[Random], Any]
@@ -18,5 +18,5 @@ class World:
     backends: tuple[str, ...]
 
     def plan(self, seed: int) -> Any:
-        """The plan of a seed, always the same one."""
+        """Return the plan of a seed, which is always the same."""
         return self.draw(Random(f"{self.name} {seed}"))

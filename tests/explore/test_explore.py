@@ -1,4 +1,4 @@
-"""A small share of what is explored, always the same one; and the explorer finds what is wrong, or it is of no use."""
+"""A small, fixed share of the exploration keeps all promises, and the explorer finds planted defects."""
 
 import gc
 import subprocess
@@ -27,7 +27,7 @@ SEEDS = {AsksOneByOne: 438, MixesAnswersUp: 438, ForgetsTheLedger: 85}
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_collector() -> Iterator[None]:
-    """What is imported is no litter of a plan: looking for that takes a millisecond then."""
+    """Freeze imported objects, so that each search for garbage takes a millisecond."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -39,7 +39,7 @@ SLOW = {"fleets": [pytest.mark.exhaustive]}
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, [])) for name in WORLDS])
 def test_a_share_of_what_is_explored_keeps_its_promises(name: str) -> None:
-    """The same plans each time, so that nobody's change fails by chance."""
+    """The plans are the same in each run, so that no change fails by chance."""
     world = WORLDS[name]
 
     found = [
@@ -50,9 +50,9 @@ def test_a_share_of_what_is_explored_keeps_its_promises(name: str) -> None:
 
 
 def found_in(defect: type[Around], backend: str) -> Failure:
-    """The first failure that a defect leads to, made smaller."""
+    """Return the first failure that a defect causes, shrunk."""
     play = partial(_batches.play, make=defect)
-    # Twice, because trio runs its tasks in any order, and some defects show in one of them only.
+    # Twice, because trio runs its tasks in any order, and some defects appear in one order only.
     world = replace(WORLDS["batches"], play=lambda plan, name: play(plan, name) or play(plan, name))
     for seed in range(first := SEEDS.get(defect, 0), first + 100):
         complaints = world.play(world.plan(seed), backend)
@@ -70,7 +70,7 @@ def found_in(defect: type[Around], backend: str) -> Failure:
 )
 @pytest.mark.exhaustive
 def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend: str) -> None:
-    """Each by the promise that it breaks; what is left of the plan shows little but the defect."""
+    """The failure names the promise that the defect breaks, and the shrunk plan has little more than the defect."""
     found = found_in(defect, backend)
 
     assert found.complaints[0].promise == DEFECTS[defect]
@@ -80,7 +80,7 @@ def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend
 
 
 def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() -> None:
-    """Or nobody could see again what was found."""
+    """Without this, a failure could not be reproduced."""
     homes = {
         home.__name__.rpartition(".")[2]: vars(home)
         for home in (_agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats)
@@ -95,7 +95,7 @@ def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() ->
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan about nothing."""
+    """An artificial plan for the shrinker."""
 
     numbers: tuple[int, ...]
     word: str = "none"
@@ -103,7 +103,7 @@ class Plan:
 
 
 def test_a_plan_is_made_as_small_as_what_it_shows() -> None:
-    """Nothing is left that could be left out."""
+    """Each part of a plan that is not needed for the failure is removed."""
     big = Plan((5, 7, 3, 9, 1), "word", (Plan((1, 2)), Plan((4,), "x", (Plan((7,)),))))
 
     def shows(plan: Plan) -> bool:
@@ -117,7 +117,7 @@ def test_a_plan_is_made_as_small_as_what_it_shows() -> None:
 
 @pytest.mark.parametrize("backend", backend_names())
 def test_what_waits_for_ever_is_said_to(backend: str) -> None:
-    """The explorer goes on."""
+    """A plan that never ends is reported, and the explorer goes on."""
 
     async def wait() -> Any:
         import anyio
@@ -129,7 +129,7 @@ def test_what_waits_for_ever_is_said_to(backend: str) -> None:
 
 @pytest.mark.exhaustive
 def test_a_failure_is_written_down_as_a_program_that_shows_it(tmp_path: Path) -> None:
-    """It exits with 1 while it fails; the plan of this one keeps all promises, and so with 0."""
+    """The program exits with 1 while its plan fails; this plan keeps all promises, so the program exits with 0."""
     world = WORLDS["batches"]
     found = Failure(world, 1, "trio", world.plan(1), [_batches.Complaint("no_task_is_left", 'of "these"')])
     script = tmp_path / "failure.py"

@@ -1,4 +1,4 @@
-"""The explorer finds a fleet whose owners go on beyond their lease."""
+"""The explorer finds owners that run handlers beyond their lease."""
 
 import pytest
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real_clock
 
 @pytest.mark.exhaustive
 def test_an_owner_that_does_not_look_at_its_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted defect: the process that stood still beyond its lease lets its handler go on."""
+    """A planted defect: a process that paused beyond its lease lets its handler continue."""
     plan = Rolling((Step("ask", 0, "a", 3.0), Step("stop", 0), Step("ask", 1, "a")))
     assert play(plan, "asyncio") == []
     monkeypatch.setattr(Lease, "safe_for", lambda self: 1.0)
@@ -20,6 +20,6 @@ def test_an_owner_that_does_not_look_at_its_lease_is_found(monkeypatch: pytest.M
 
 
 def test_owners_that_drain_leave_and_stop_while_they_are_asked_are_drawn() -> None:
-    """Within few seeds."""
+    """A few seeds are enough to draw each of these events."""
     steps = {step.what for seed in range(20) for step in WORLDS["fleets"].plan(seed).steps}
     assert steps == {"ask", "drain", "leave", "stop"}

@@ -1,4 +1,4 @@
-"""The explorer finds a pool that believes what its confined workers note."""
+"""The explorer finds a pool that trusts the records of its confined workers."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real_clock
 
 
 def test_a_pool_that_believes_its_confined_workers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted defect: the note in the worker decides, and not the record of what was sent."""
+    """A planted defect: the pool trusts the record in the worker, and not its own record of sent calls."""
 
     def believing(self: Any) -> WorkerProxy:
         return WorkerProxy(1024)
@@ -26,7 +26,7 @@ def test_a_pool_that_believes_its_confined_workers_is_found(monkeypatch: pytest.
 
 
 def test_seats_that_lie_are_drawn() -> None:
-    """Within few seeds, in seats and in the workers of a pool."""
+    """A few seeds are enough to draw each kind of lie, in seats and in the workers of a pool."""
     plans = [WORLDS["seats"].plan(seed) for seed in range(20)]
     lying = [plan for plan in plans if any("denies" in end for end in plan.ends)]
     assert {plan.seated for plan in lying} == {True, False}
