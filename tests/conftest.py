@@ -153,7 +153,7 @@ def _fresh_clock(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Disable the garbage collector and the watchdog, which refers to frames, so that a test can inspect the garbage."""
+    """Disable the garbage collector and the watchdog, which refers to frames, so that a test can see the garbage."""
     monkeypatch.setattr(_watchdog._watchdog, "look_after", lambda pulse: None)
     monkeypatch.setattr(_watchdog._watchdog, "leave_alone", lambda pulse: None)
     gc.collect()

@@ -117,7 +117,7 @@ HOMES = [
         "What is known of a call between two runs?",
         ("CallRecord", "NOTHING_KNOWN", "NOT_YET"),
         (
-            r'"(answers|claimed|digests|output|pending)" (not )?in ',  # test whether a record has an entry, written with a dict
+            r'"(answers|claimed|digests|output|pending)" (not )?in ',  # whether a record has an entry, asked of a dict
             r'\["(claimed|digests|pending)"\]',
             r'\{"format": FORMAT, "keys": (?!self\._keys, "calls": self\._stored, \*\*run\})',  # a forged ledger
         ),

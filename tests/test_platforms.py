@@ -181,7 +181,7 @@ def shield_of_python_3_14(inner: "asyncio.Future[Any]") -> "asyncio.Future[Any]"
 async def test_an_error_of_a_call_that_its_middleware_has_cancelled_is_not_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a middleware has cancelled a call, the call's late error is not logged, although Python 3.14 would do so."""
+    """After a middleware has cancelled a call, the call's late error is not logged, although Python 3.14 does so."""
     monkeypatch.setattr(asyncio, "shield", shield_of_python_3_14)
     begun = threading.Event()
 
