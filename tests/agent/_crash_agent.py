@@ -59,7 +59,7 @@ MOST_LIVES = 60
 
 
 class Fate:
-    """Where this life ends, and its log.
+    """The point where this life ends, and its log.
 
     Args:
         log: a file.
@@ -78,7 +78,7 @@ class Fate:
         os.write(self._log, (json.dumps(words) + "\n").encode())
 
     def point(self, name: str) -> None:
-        """A point at which a life may end."""
+        """Register a point at which a life may end, and end it there."""
         with self._lock:
             self._passed += 1
             if self._passed != self._end:
@@ -93,7 +93,7 @@ fate: Fate
 
 
 def messages_in(value: Any) -> Iterator[BaseMessage]:
-    """Messages anywhere in what is stored."""
+    """Return all messages in a stored value, at any depth."""
     if isinstance(value, BaseMessage):
         yield value
     elif isinstance(value, dict):
@@ -113,7 +113,7 @@ def note_stored(writes: Iterable[Any], how: str = "stored") -> None:
 
 
 def note_found(found: CheckpointTuple | None) -> CheckpointTuple | None:
-    """What is read has been stored, even if its writer died before it could say so."""
+    """Log read values as stored, even if their writer died before it could log them."""
     if found is not None:
         note_stored([found.checkpoint["channel_values"], found.pending_writes], "found")
     return found
@@ -195,11 +195,11 @@ TOOLS = [
 
 
 def next_input(state: Any) -> Any:
-    """What somebody would do with a thread in this state; an empty string if it is all done."""
+    """Return the next input for a thread in this state; an empty string if the thread is finished."""
     messages = state.values.get("messages", [])
     if state.interrupts:
         return Command(resume={question.id: "fine" for question in state.interrupts})
-    if state.tasks:  # there may be nothing `next`, and yet the step has not ended
+    if state.tasks:  # `next` may be empty although the step has not ended
         return None
     turns = sum(isinstance(message, HumanMessage) for message in messages)
     return {"messages": [("user", QUESTIONS[turns])]} if turns < len(QUESTIONS) else ""
@@ -209,7 +209,7 @@ AGENT = create_react_agent(ScriptedModel([reply], loop=True), TOOLS, on_unknown=
 
 
 async def play(saver: Any, durability: Any) -> Any:
-    """Do what is left to do; returns the state at the end."""
+    """Do the remaining work; return the state at the end."""
     AGENT.checkpointer = saver
     while (given := next_input(state := await AGENT.aget_state(CONFIG))) != "":
         await AGENT.ainvoke(given, CONFIG, durability=durability)
@@ -243,7 +243,7 @@ End = tuple[int, bool]
 
 
 def story(directory: Path, world: tuple[str, str, str], number: int, ends: Iterable[End]) -> int:
-    """All lives of one thread; returns how often it was killed."""
+    """All lives of one thread; return the number of kills."""
     directory.mkdir()
     for killed, (end, signalled) in enumerate(ends):
         status = life(directory, *world, end, signalled=signalled)
@@ -264,7 +264,7 @@ def main() -> None:
     global fate
     where, saver, backend, durability, *rest = sys.argv[1:]
     directory, world = Path(where), (saver, backend, durability)
-    # Before the forks: what is worked out once. Not on trio, where it would start a thread that no fork has.
+    # Fill caches before the forks. Not on trio, where this would start a thread that no fork has.
     fate = Fate(directory / "rehearsal", 0, signalled=False)
     anyio.run(play, InMemorySaver(), durability)
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Databases with something wrong in them: what disks, editors and other programs leave behind."""
+"""Damaged databases, as disks, editors and other programs leave them."""
 
 import json
 import sqlite3
@@ -43,7 +43,7 @@ def flipped(path: Path, random: Random) -> str:
 
 
 def overwritten(path: Path, random: Random) -> str:
-    """Put noise or zeros over a part."""
+    """Overwrite a part with noise or zeros."""
     data = bytearray(path.read_bytes())
     start, length = random.randrange(len(data)), random.choice((1, 16, 512, 4096))
     noise = bytes(length) if random.random() < 0.5 else random.randbytes(length)
@@ -53,7 +53,7 @@ def overwritten(path: Path, random: Random) -> str:
 
 
 def cut(path: Path, random: Random) -> str:
-    """Leave the end out."""
+    """Cut the end off."""
     data = path.read_bytes()
     length = random.randrange(len(data))
     path.write_bytes(data[:length])
@@ -78,7 +78,7 @@ def without_tables(path: Path, random: Random) -> str:
 
 
 def with_odd_cells(path: Path, random: Random) -> str:
-    """Write something of another type into a column."""
+    """Write values of another type into a column."""
     table = random.choice(TABLES)
     with closing(sqlite3.connect(path)) as connection, connection:
         column, value = random.choice(_columns(connection, table)), random.choice(ODD_CELLS)
@@ -93,7 +93,7 @@ def with_odd_cells(path: Path, random: Random) -> str:
 
 
 def with_odd_values(path: Path, random: Random) -> str:
-    """Write another value into the middle of what is stored, so that only its shape is wrong."""
+    """Change a value inside the stored data, so that the bytes are readable and only the structure is wrong."""
     serde = JsonPlusSerializer()
     with closing(sqlite3.connect(path)) as connection, connection:
         column = random.choice(("checkpoint", "metadata", "value", "value"))

@@ -1,4 +1,4 @@
-"""Graphs around agents, agents within calls, and what happened in them."""
+"""Helpers for graphs around agents and agents within calls, with a record of events."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ AT: Any = {"configurable": {"thread_id": "1"}}
 
 
 class Desk:
-    """Tools, and what happened to them, in order."""
+    """Tools that record their executions in order."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -41,7 +41,7 @@ class Desk:
         return [work, ask, *more]
 
     def node(self, name: str) -> Any:
-        """A node that does nothing but say so."""
+        """Return a node that only records its execution."""
 
         async def body(state: Any) -> None:
             self.log.append(name)
@@ -74,12 +74,12 @@ def chain(*nodes: tuple[str, Any], saver: Any = None, state: Any = MessagesState
 
 
 def ids(result: Any) -> dict[str, str]:
-    """The ids of the open questions, by question."""
+    """Return the ids of the open questions, by question."""
     return {question.value: question.id for question in result.get("__interrupt__", ())}
 
 
 def delegate(agent: Any, name: str, log: list[str] | None = None) -> Any:
-    """An agent as a tool of another one."""
+    """Return a tool that runs an agent."""
 
     @tool(name)
     async def body(query: str) -> str:
@@ -93,7 +93,7 @@ def delegate(agent: Any, name: str, log: list[str] | None = None) -> Any:
 
 
 def hand_off(to: str, *, send: bool = False) -> Any:
-    """A tool that leaves the conversation to another agent of the graph around."""
+    """Return a tool that hands the conversation to another agent of the surrounding graph."""
 
     @tool(f"to_{to}")
     async def body(

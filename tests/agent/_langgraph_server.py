@@ -1,4 +1,4 @@
-"""LangGraph's server of the tests' own, on loopback, from the package `langgraph-cli[inmem]`."""
+"""LangGraph's server on loopback for tests, from the package `langgraph-cli[inmem]`."""
 
 import ctypes
 import json
@@ -21,7 +21,7 @@ READY = 90
 
 
 def program() -> str | None:
-    """Where the server's program is: CALLBOARD_LANGGRAPH, on the path, or among the tools of uv."""
+    """Return the path of the server's program: CALLBOARD_LANGGRAPH, on the path, or among the tools of uv."""
     return (
         os.environ.get("CALLBOARD_LANGGRAPH")
         or shutil.which("langgraph")
@@ -37,7 +37,7 @@ def _tools_of_uv() -> str:
 
 
 class LangGraphServer:
-    """A server with its files in a temporary directory; it ends when the tests do, however they end."""
+    """A server with its files in a temporary directory; it ends with the tests, even if they are killed."""
 
     def __init__(self, program: str) -> None:
         self._program = program
@@ -49,7 +49,7 @@ class LangGraphServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *names: str) -> None:
-        """Start it with some graphs of `_served`, and wait until it answers."""
+        """Start the server with some graphs of `_served`, and wait until it answers."""
         about = {"dependencies": ["."], "graphs": {name: f"{SERVED}:{name}" for name in names}}
         (self.directory / "langgraph.json").write_text(json.dumps(about))
         log = self.directory / "log"
@@ -86,12 +86,12 @@ class LangGraphServer:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would send traces elsewhere."""
+    """Return the environment of the tests without settings that send traces elsewhere."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LANGSMITH_", "LANGCHAIN_"))}
     return kept | {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _end_with_parent() -> None:
-    """Let the server stop when the tests are gone, killed ones too."""
+    """Let the server stop when the test process is gone, even if it was killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Messages of all sorts, and what they consist of."""
+"""Messages of all kinds, and the parts of which they consist."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from callboard.testing import tool_call
 
 
 def turns(count: int, first: int = 0) -> list[BaseMessage]:
-    """So many turns of a conversation, of one call each."""
+    """Return a conversation of this many turns with one call each."""
     return [
         message
         for number in range(first, first + count)
@@ -71,7 +71,7 @@ MESSAGES = st.one_of(
 
 
 def parts(value: Any) -> Any:
-    """All that a value consists of, with types and order; of a message also what pydantic knows of it."""
+    """Return all parts of a value with types and order; for a message, also pydantic's own fields."""
     if isinstance(value, BaseMessage):
         fields_set, extra = value.__pydantic_fields_set__, value.__pydantic_extra__
         return type(value), parts(vars(value)), fields_set, parts(extra), value.__pydantic_private__
@@ -83,7 +83,7 @@ def parts(value: Any) -> Any:
 
 
 def changeable(value: Any) -> list[int]:
-    """Identities of all that could be changed in a value."""
+    """Return the identities of all mutable objects in a value."""
     if isinstance(value, BaseMessage):
         return [id(value), *changeable(vars(value)), id(value.__pydantic_fields_set__), id(value.__pydantic_extra__)]
     within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -92,7 +92,7 @@ def changeable(value: Any) -> list[int]:
 
 
 def outcome_of(dump: Callable[[], Any]) -> Any:
-    """What a serializer has written, or the type of its error."""
+    """Return the bytes that a serializer writes, or the type of its error."""
     try:
         return dump()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Threads that an earlier version of callboard has written, and an agent that can go on with them.
+"""Threads that an earlier version of callboard has written, and an agent that can continue them.
 
 python -c "from tests.agent._older_threads import write; write()"
 
@@ -38,17 +38,17 @@ ASKED = {
 
 
 def given(thread: str) -> Any:
-    """What a thread begins with."""
+    """Return the first input of a thread."""
     return {"messages": [("user", thread)]}
 
 
 def config(thread: str) -> Any:
-    """Where a thread is."""
+    """Return the config of a thread."""
     return {"configurable": {"thread_id": thread}}
 
 
 def agent_of(saver: Any, *, doomed: bool = False) -> Any:
-    """The agent of all these threads.
+    """Return the agent of all these threads.
 
     Args:
         saver: has them.
@@ -96,7 +96,7 @@ def agent_of(saver: Any, *, doomed: bool = False) -> Any:
 
 
 async def _live(agent: Any) -> None:
-    """Write all threads; ends the process in the last one."""
+    """Write all threads; the process ends in the last one."""
     await agent.ainvoke(given("done"), config("done"), durability="sync")
     await agent.ainvoke(given("done"), config("done"), durability="async")
     waiting = await agent.ainvoke(given("waits"), config("waits"), durability="sync")
@@ -113,7 +113,7 @@ async def _live(agent: Any) -> None:
 
 
 def load(path: Path) -> sqlite3.Connection:
-    """A database with the threads, at a path."""
+    """Create a database with the threads at a path."""
     connection = sqlite3.connect(path, check_same_thread=False)
     connection.executescript(DUMP.read_text())
     return connection

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, on loopback, from Debian's package `postgresql`."""
+"""A PostgreSQL server on loopback for tests, from Debian's package `postgresql`."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ READY = 30
 
 
 def programs() -> Path | None:
-    """Where the newest server's programs are; `None` if there is none here."""
+    """Return the folder of the newest server's programs; `None` if no server is installed."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     if path := shutil.which("initdb"):
         found.append(Path(path).parent)
@@ -35,7 +35,7 @@ def _major(path: Path) -> float:
 
 
 class Server:
-    """A server with its data in a temporary directory; it ends when the tests do, however they end."""
+    """A server with its data in a temporary directory; it ends with the tests, even if they are killed."""
 
     def __init__(self, bin: Path) -> None:
         self._bin = bin
@@ -60,12 +60,12 @@ class Server:
         )
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         options = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.directory),
             "max_connections": "200",
-            "fsync": "off",  # a killed process loses nothing by it, only a power cut
+            "fsync": "off",  # a killed process loses no data by this setting, only a power cut would
         }
         command = [str(self._bin / "postgres"), "-D", str(self.directory / "data"), "-p", str(self.port)]
         command += [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
@@ -92,7 +92,7 @@ class Server:
         return True
 
     def stop(self) -> None:
-        """Stop it as an administrator would: connections are cut, and what was committed is there afterwards."""
+        """Stop the server as an administrator would: connections are cut, and committed data is kept."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(timeout=30)
@@ -106,7 +106,7 @@ class Server:
         return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """The URL of a database that nobody has used."""
+        """Return the URL of a new, empty database."""
         name = f"test_{next(self._numbers)}"
         self.sql(f"CREATE DATABASE {name}")
         return self.url(name)
@@ -115,13 +115,13 @@ class Server:
         self.sql(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
 
     def sql(self, statement: str, url: str | None = None) -> list[tuple[Any, ...]]:
-        """The rows that a statement gives."""
+        """Return the rows of a statement."""
         with psycopg.connect(url or self.url(), autocommit=True, connect_timeout=5) as connection:
             done = connection.execute(statement)
             return done.fetchall() if done.description else []
 
     def cut(self, url: str) -> int:
-        """Kill every connection to a database; returns how many there were."""
+        """Kill every connection to a database; return their number."""
         name = url.rpartition("/")[2]
         return len(self.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"))
 
@@ -131,7 +131,7 @@ def _is_root() -> bool:
 
 
 def _end_with_parent() -> None:
-    """Let the server stop when the tests are gone, killed ones too."""
+    """Let the server stop when the test process is gone, even if it was killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGINT)
 
 

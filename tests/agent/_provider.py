@@ -1,4 +1,4 @@
-"""A server on loopback that speaks as much of OpenAI's protocol as a chat model's client asks for."""
+"""A server on loopback that implements the part of OpenAI's protocol that a chat model's client uses."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 
 @dataclass
 class Request:
-    """One request, as it came."""
+    """One received request."""
 
     body: dict[str, Any]
     headers: dict[str, str]
@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         provider: Provider = self.server.provider  # type: ignore[attr-defined]
         answer = provider.take(Request(body, {name.lower(): value for name, value in self.headers.items()}))
-        with suppress(ConnectionError):  # of a client that has left
+        with suppress(ConnectionError):  # the client has closed the connection
             answer(self)
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def send_events(self, deltas: Sequence[Delta], reason: str) -> None:
-        """The deltas of a stream, then its end and the usage."""
+        """Send the deltas of a stream, then its end and the usage."""
         self.begin_events(deltas)
         self.send_event({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
         self.send_event({"choices": [], "usage": USAGE})
@@ -107,12 +107,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def call(id: str, name: str, **arguments: Any) -> dict[str, Any]:
-    """A tool call in a provider's form."""
+    """Return a tool call in a provider's format."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
 def reply(content: str | None = None, calls: Sequence[dict[str, Any]] = ()) -> Answer:
-    """A reply, streamed if the client asks for a stream: words one by one, calls in pieces that take turns."""
+    """Return a reply, streamed if the client asks for a stream: words one by one, pieces of calls interleaved."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = list(calls)
@@ -130,7 +130,7 @@ def reply(content: str | None = None, calls: Sequence[dict[str, Any]] = ()) -> A
 
 
 def deltas_of(content: str | None, calls: Sequence[dict[str, Any]]) -> list[Delta]:
-    """A reply in pieces."""
+    """Split a reply into deltas."""
     deltas: list[Delta] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": word} for word in (content or "").split(" ") if word]
     for index, one in enumerate(calls):
@@ -145,7 +145,7 @@ def deltas_of(content: str | None, calls: Sequence[dict[str, Any]]) -> list[Delt
 
 
 def too_many(retry_after: int) -> Answer:
-    """A refusal, with the number of seconds to wait."""
+    """Return a refusal with status 429 and the number of seconds to wait."""
 
     def answer(handler: Handler) -> None:
         error = {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}
@@ -155,7 +155,7 @@ def too_many(retry_after: int) -> Answer:
 
 
 def hangs_up(*deltas: Delta) -> Answer:
-    """A stream that breaks after some deltas; without any, a connection that does."""
+    """Break the stream after some deltas; without deltas, close the connection."""
 
     def answer(handler: Handler) -> None:
         if deltas:

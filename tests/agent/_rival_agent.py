@@ -1,4 +1,4 @@
-"""Runs that meet on one thread: a process that does what it is told on its standard input, each time in a fork.
+"""Runs that compete for one thread: a process that reads commands from stdin and executes each in a fork.
 
 python -m tests.agent._rival_agent
 
@@ -54,7 +54,7 @@ def agent_in(log: Path, saver: Any, meanwhile: Callable[[], Awaitable[None]] | N
 
 
 def told() -> str:
-    """The next line; read by the letter, because forks share what is not read yet."""
+    """Return the next line. It is read byte by byte, because forks share the unread input."""
     line = b""
     while not line.endswith(b"\n") and (letter := os.read(0, 1)):
         line += letter
@@ -85,7 +85,7 @@ async def do(what: str, directory: Path, kind: str, number: str, at: float) -> N
     async with saver_of(kind, directory / "db") as saver:
         agent = agent_in(directory / f"log {number}", saver, meanwhile)
         while time.monotonic() < at:
-            pass  # the clock of the machine is the barrier
+            pass  # the processes start at the same time by the machine's clock
         tell(await answer(agent, thread(number)))
         await to_thread.run_sync(told)
 
@@ -97,7 +97,7 @@ def main() -> None:
         if child := os.fork():
             os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
             tell("gone")
-            told()  # until then it is a zombie
+            told()  # until then the fork is a zombie
             os.waitpid(child, 0)
             continue
         try:

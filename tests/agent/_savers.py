@@ -1,4 +1,4 @@
-"""The checkpointers that agents are tested with, and what a provider demands of a conversation."""
+"""The checkpointers that agents are tested with, and the rules of a provider for a conversation."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +23,7 @@ ON_DISK = SAVERS[1:]
 async def saver_of(
     kind: str, path: Path | str, *, sync: type[Any] = SqliteSaver, aio: type[Any] = AsyncSqliteSaver
 ) -> AsyncIterator[Any]:
-    """A checkpointer; on trio, the async one lives on the background loop of asyncio.
+    """Return a checkpointer; on trio, the async one lives on the background loop of asyncio.
 
     Args:
         kind: one of `SAVERS`.
@@ -55,12 +55,12 @@ async def _async_saver(path: Path | str, aio: type[Any]) -> Any:
 
 
 def shape(messages: Sequence[BaseMessage]) -> list[str]:
-    """Messages in words, such as `human:go` or `tool:a`."""
+    """Describe messages in words, such as `human:go` or `tool:a`."""
     return [f"{message.type}:{message.content}" for message in messages]
 
 
 def complaint(messages: Sequence[BaseMessage]) -> str | None:
-    """Why a provider would refuse a conversation: each call is answered, once, in order, directly after its message."""
+    """Return why a provider refuses a conversation: each call needs one answer, in order, directly after its message."""
     owed: list[str | None] = []
     for place, message in enumerate(messages):
         if isinstance(message, ToolMessage):

@@ -1,4 +1,4 @@
-"""Agents that LangGraph's own server runs; it loads this file by its path."""
+"""Agents for LangGraph's own server, which loads this file by its path."""
 
 import warnings
 from typing import Any
@@ -15,7 +15,7 @@ warnings.simplefilter("ignore", DeprecationWarning)  # LangGraph's own function 
 
 
 class Context(TypedDict, total=False):
-    """What runs are given."""
+    """Context of the runs."""
 
     user: str
 
@@ -31,7 +31,7 @@ async def ask(query: str) -> str:
 
 
 def _reply(messages: list[BaseMessage]) -> AIMessage:
-    """What the model says next depends on the conversation alone: runs of several threads share it."""
+    """Compute the model's reply from the conversation alone, because runs of several threads share the model."""
     if messages[-1].type == "human":
         wanted = str(messages[-1].content).split()
         return calls(*(tool_call(name, f"call-{at}", query=f"{name}?") for at, name in enumerate(wanted)))

@@ -49,7 +49,7 @@ POINTS = ("before claim", "after claim", "in body", "before write", "after write
 
 @dataclass(frozen=True)
 class Case:
-    """One database, and where the agent that made it was killed."""
+    """One database, and the point at which its agent was killed."""
 
     saver: str
     point: str
@@ -74,7 +74,7 @@ CASES = [
 
 
 class Log:
-    """Lines in a file, which outlive whoever wrote them."""
+    """Lines in a file, which remain after their writer is killed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,7 +89,7 @@ class Log:
 
 
 class Life:
-    """What bodies and savers tell; ends where it is to end.
+    """Record the events of bodies and savers; kill the process at the chosen event.
 
     Args:
         log: of its bodies.
@@ -123,7 +123,7 @@ class Life:
 
 
 def savers_in(life: Life) -> dict[str, type[Any]]:
-    """Savers that tell the life what they write."""
+    """Make savers that report their writes to the life."""
 
     class Sync(SqliteSaver):
         def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
@@ -141,7 +141,7 @@ def savers_in(life: Life) -> dict[str, type[Any]]:
 
 
 def agent_in(life: Life, saver: Any, batch: Batch, policy: Any, **options: Any) -> Any:
-    """The agent, whose model depends on the conversation only."""
+    """Return the agent, whose model depends on the conversation only."""
 
     async def pay(name: str) -> str:
         """Pay; once is enough."""

@@ -1,4 +1,4 @@
-"""What tests of agents share: a PostgreSQL server, if there is one to be had."""
+"""Fixtures of the agent tests: a PostgreSQL server, if one is installed."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from ._postgres import Server, programs
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
-    """A server for all tests; each takes a database of its own."""
+    """A server for all tests; each test uses a database of its own."""
     if (found := programs()) is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     server = Server(found)
@@ -22,7 +22,7 @@ def postgres_server() -> Iterator[Server]:
 
 @pytest.fixture
 def postgres_url(postgres_server: Server) -> Iterator[str]:
-    """A database that nobody has used."""
+    """URL of a new, empty database."""
     url = postgres_server.new_database()
     yield url
     postgres_server.drop(url)

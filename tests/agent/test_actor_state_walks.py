@@ -1,4 +1,4 @@
-"""Random walks through a thread whose actors keep their states with it, against what the conversation itself says."""
+"""Random walks through a thread whose actors keep their states with it, compared with the conversation."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_clock
 
 
 class Broken(Exception):
-    """Ends the actor."""
+    """Error that ends the actor."""
 
 
 class Notebook(Actor):
@@ -91,19 +91,19 @@ def make(saver: Any) -> Any:
 
 
 def wrong(messages: list[BaseMessage]) -> list[str]:
-    """The results that are not those of the calls before them in their conversation."""
+    """Return the results that do not match the calls before them in their conversation."""
     asked = {call["id"]: call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls}
     books: dict[str, list[str]] = {}
     found: list[str] = []
     for message in messages:
         if not isinstance(message, ToolMessage) or str(message.content).startswith("Error: this call has no result"):
-            continue  # the thread went on elsewhere before it had run
+            continue  # the run was forked before the call had run
         if (call := asked[message.tool_call_id])["name"] == "ask":
             continue
         lines = books.setdefault(call["args"]["book"], [])
         if call["name"] in ("append", "fail"):
             lines.append(call["args"]["line"])
-        said = str(message.content).split("\n\n(")[0]  # and that a state was lost, where one was
+        said = str(message.content).split("\n\n(")[0]  # and the result says that a state was lost, if one was lost
         expected = ",".join(lines)
         expected = f"failed: {expected}" if call["name"] == "fail" else expected
         if call["name"] == "crash":
@@ -114,7 +114,7 @@ def wrong(messages: list[BaseMessage]) -> list[str]:
 
 
 class Walk:
-    """One thread, and the agent that runs it at the moment."""
+    """One thread, and the agent that currently runs it."""
 
     def __init__(self, saver: Any) -> None:
         self.saver = saver
@@ -124,12 +124,12 @@ class Walk:
         self.number = 0
 
     async def toggle(self) -> None:
-        """Open the agent, or close it: from now on actors live between runs, or do not."""
+        """Open the agent, or close it: actors of an open agent live on between runs."""
         self.is_open = not self.is_open
         await (self.agent.__aenter__() if self.is_open else self.agent.__aexit__(None, None, None))
 
     async def anew(self) -> None:
-        """Go on with another agent, as another process would."""
+        """Continue with a new agent, as another process would."""
         await self.close()
         self.agent = make(self.saver)
 
@@ -143,7 +143,7 @@ class Walk:
         return places[int(choice * len(places))].config if places else self.at
 
     async def step(self, what: str, books: str, choice: float) -> list[str]:
-        """Take one step of the walk; returns what was wrong."""
+        """Take one step of the walk; return an error or nothing."""
         self.number += 1
         if what in ("toggle", "anew"):
             await getattr(self, what)()
@@ -151,13 +151,13 @@ class Walk:
         verb, _, where = what.partition(" ")
         config = await self.place(choice) if where == "past" else self.at
         if verb in ("copy", "on") and "checkpoint_id" not in config["configurable"]:
-            return []  # there is nothing yet
+            return []  # the thread is still empty
         if verb == "copy":
             await self.agent.aupdate_state(config, None, "__copy__")
             return []
         given: Any = {"messages": [("user", f"{verb} {books} {self.number}")]}
         if verb == "update":
-            # A message that nobody has to answer: only the place is another one.
+            # This message needs no answer; it only adds a place.
             await self.agent.aupdate_state(config, {"messages": [AIMessage("noted")]}, "agent")
             return []
         if verb == "answer":
@@ -191,7 +191,7 @@ async def walked(saver: Any, steps: list[tuple[str, str, float]]) -> None:
 
 @pytest.fixture(params=[*SAVERS, pytest.param("postgres", marks=pytest.mark.exhaustive)])
 def database(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A kind of checkpointer, and a URL if it has one."""
+    """A kind of checkpointer, and its URL if it has one."""
     return request.param, request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
 
 
@@ -207,7 +207,7 @@ def database(request: pytest.FixtureRequest) -> tuple[str, str]:
 def test_a_call_sees_the_state_of_the_place_where_it_runs(
     database: tuple[str, str], backend: str, steps: list[tuple[str, str, float]]
 ) -> None:
-    """Forked, copied, taken back; actors evicted, killed, living on or not: the conversation says what they hold."""
+    """Whether the thread is forked or copied and the actors evicted or killed, their states match the conversation."""
     kind, url = database
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Actors whose states are kept with a thread: a place where it has stood has the state of that place."""
+"""Actors whose states are stored with a thread: each past place of the thread restores the state of that place."""
 
 from collections.abc import AsyncIterator
 from copy import deepcopy
@@ -80,7 +80,7 @@ def reply(sent: list[Any]) -> Any:
 
 
 def scribe(saver: Any, **terms: Any) -> Any:
-    """An agent that appends each message to its notebook, and says what is in it."""
+    """An agent that appends each message to its notebook, and reads all lines."""
     notebook = child(Notebook, snapshots="journal", **terms)
     return create_react_agent(ScriptedModel([reply], loop=True), [notebook], checkpointer=saver)
 
@@ -94,7 +94,7 @@ def last(result: Any) -> str:
 
 
 async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any) -> None:
-    """Each run has its own actors; what they hold is the thread's."""
+    """Each run starts new actors, and their states come from the thread."""
     agent = scribe(saver)
     with anyio.fail_after(WAIT):
         said = [last(await agent.ainvoke(say(text), AT)) for text in "abc"]
@@ -106,7 +106,7 @@ async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any) -> Non
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_from_a_place_of_the_past_the_state_is_that_of_the_place(saver: Any, is_open: bool) -> None:
-    """Also where the actor lives on between two runs: what it holds of the later place is not that of the earlier."""
+    """Even an actor that lives on between runs gets the state of the older place, and not that of the later one."""
     agent = scribe(saver)
     with anyio.fail_after(WAIT):
         if is_open:
@@ -124,7 +124,7 @@ async def test_from_a_place_of_the_past_the_state_is_that_of_the_place(saver: An
 
 
 async def test_an_actor_that_lives_on_is_not_restored_where_the_thread_stands_as_it_was(saver: Any) -> None:
-    """It holds that state: nothing starts, and nothing is read."""
+    """A live actor already has the thread's current state, so nothing is started and nothing is read."""
     agent = scribe(saver)
     with anyio.fail_after(WAIT):
         async with agent:
@@ -136,7 +136,7 @@ async def test_an_actor_that_lives_on_is_not_restored_where_the_thread_stands_as
 
 
 async def test_before_anything_was_done_the_actor_is_new_and_nothing_is_said_to_be_lost(saver: Any) -> None:
-    """The model is told of a state that is lost, and not of one that its conversation has not come to."""
+    """The model is told about a lost state, but not about an actor that its conversation has not used yet."""
     agent = scribe(saver)
     with anyio.fail_after(WAIT):
         async with agent:
@@ -150,7 +150,7 @@ async def test_before_anything_was_done_the_actor_is_new_and_nothing_is_said_to_
 
 
 async def test_what_another_process_has_done_meanwhile_counts(saver: Any) -> None:
-    """The thread has moved on under an actor that lives: that comes to where the thread stands now."""
+    """If another process has continued the thread, a live actor is restored to the new state."""
     agent, other = scribe(saver), scribe(saver)
     with anyio.fail_after(WAIT):
         async with agent:
@@ -164,7 +164,7 @@ async def test_what_another_process_has_done_meanwhile_counts(saver: Any) -> Non
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_an_update_from_outside_is_a_fork_with_the_state_of_its_place(saver: Any, is_open: bool) -> None:
-    """Changed or copied where the thread stood once, with and without calls that were open there."""
+    """The update may change or copy a past place, with or without open calls; the fork has the state of that place."""
     agent = scribe(saver)
     with anyio.fail_after(WAIT):
         if is_open:
@@ -174,7 +174,7 @@ async def test_an_update_from_outside_is_a_fork_with_the_state_of_its_place(save
         places = [place async for place in agent.aget_state_history(AT)]
         said = []
         for place in places:
-            if place.next == ("tools",):  # the call is still to run there, and its line is not in the notebook
+            if place.next == ("tools",):  # this call has not run at that place, so its line is not in the notebook
                 await agent.aupdate_state(place.config, None, "__copy__")
                 said.append(last(await agent.ainvoke(None, AT)))
             elif not place.next:
@@ -186,7 +186,7 @@ async def test_an_update_from_outside_is_a_fork_with_the_state_of_its_place(save
 
 
 async def test_each_thread_has_its_own_and_each_key_within_it(saver: Any) -> None:
-    """With a key of your own, too: the same key in another thread is another actor."""
+    """Two threads never share an actor, even if their calls compute the same key."""
     notebook = child(Notebook, key=lambda call: call["args"]["line"][0], snapshots="journal", cap=1)
     agent = create_react_agent(ScriptedModel([reply], loop=True), [notebook], checkpointer=saver)
     other: Any = {"configurable": {"thread_id": "2"}}
@@ -215,20 +215,20 @@ class Album(Actor):
 
     @handler
     async def append(self, line: str) -> int:
-        """Take a picture, or look at those that there are."""
+        """Take a picture, or return the existing ones."""
         if line == "shoot":
             self.pictures.append(b"\x07" * 1_000_000)
         return sum(map(len, self.pictures))
 
 
 def size(saver: Any) -> int:
-    """Of all that a SQLite saver keeps, in bytes."""
+    """Return the number of bytes in a SQLite saver."""
     columns = {"checkpoints": "length(checkpoint) + length(metadata)", "writes": "length(value)"}
     return sum(saver.conn.execute(f"SELECT sum({sizes}) FROM {name}").fetchone()[0] for name, sizes in columns.items())
 
 
 async def test_what_has_not_changed_is_not_stored_again(tmp_path: Path) -> None:
-    """A large state is written once, and noted from then on, in however many turns, forks and copies."""
+    """A large state is written once, and later turns, forks and copies refer to it."""
     with anyio.fail_after(WAIT):
         async with saver_of("sqlite", tmp_path / "db") as saver:
             agent = create_react_agent(
@@ -250,7 +250,7 @@ async def test_what_has_not_changed_is_not_stored_again(tmp_path: Path) -> None:
 
 
 class Stubborn(Notebook):
-    """Holds something that nobody can store, once."""
+    """Has a state that cannot be stored, once."""
 
     async def snapshot(self) -> Any:
         return object() if self.lines == ["bad"] else self.lines
@@ -258,7 +258,7 @@ class Stubborn(Notebook):
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_state_that_cannot_be_stored_is_an_error_that_names_the_actor(saver: Any, is_open: bool) -> None:
-    """And the call does not count: it runs again on the state before it."""
+    """The call is not counted as finished, so it runs again on the state before it."""
     agent = create_react_agent(
         ScriptedModel([reply], loop=True), [child(Stubborn, snapshots="journal")], checkpointer=saver
     )
@@ -276,13 +276,13 @@ async def test_a_state_that_cannot_be_stored_is_an_error_that_names_the_actor(sa
 
 
 class Picky(Notebook):
-    """Has a handler that fails when it has changed something."""
+    """Has a handler that fails after it has changed the state."""
 
     fatal = (ZeroDivisionError,)
 
     @handler
     async def append(self, line: str) -> str:
-        """Append a line; `slow` takes too long, `bad` fails, `worse` is the end."""
+        """Append a line; `slow` takes too long, `bad` fails, `worse` ends the actor."""
         self.lines.append(line)
         if line == "slow":
             await anyio.sleep_forever()
@@ -297,7 +297,7 @@ class Picky(Notebook):
 async def test_a_call_that_failed_has_left_its_state_too_and_one_that_the_actor_died_of_has_not(
     saver: Any, is_open: bool
 ) -> None:
-    """The actor lived on with what the first had done; it came back from the state before the second."""
+    """An actor that survives an error keeps the change; an actor that dies of it is restored from the state before."""
     policies = {"append": CallPolicy(on_unknown="fail", timeout=0.5)}
     node = ToolNode([child(Picky, snapshots="journal")], handle_tool_errors=True, policies=policies)
     agent = create_react_agent(ScriptedModel([reply], loop=True), node, checkpointer=saver)
@@ -315,7 +315,7 @@ async def test_a_call_that_failed_has_left_its_state_too_and_one_that_the_actor_
 
 
 async def test_a_call_that_waits_for_a_person_leaves_the_others_with_their_effect(saver: Any) -> None:
-    """The step is open, and what has finished in it is in the state when it goes on."""
+    """While one call waits for a person, the states after its finished neighbours are stored."""
 
     @tool
     def ask() -> str:
@@ -338,7 +338,7 @@ async def test_a_call_that_waits_for_a_person_leaves_the_others_with_their_effec
 async def test_calls_that_run_again_at_their_place_find_the_state_before_them(
     saver: Any, when: str, is_open: bool
 ) -> None:
-    """A fork or a copy of a place does not have what its calls did, whether they are over or one still waits."""
+    """In a fork or a copy, the actor does not have the effects of calls that will run again there."""
 
     @tool
     def ask() -> str:
@@ -374,7 +374,7 @@ async def test_calls_that_run_again_at_their_place_find_the_state_before_them(
 
 
 async def test_a_deleted_thread_takes_its_states_along() -> None:
-    """Also from under an actor that lives."""
+    """A deleted thread leaves no states behind, even if its actor is alive."""
     saver = InMemorySaver()
     agent = scribe(saver)
     with anyio.fail_after(WAIT):
@@ -387,7 +387,7 @@ async def test_a_deleted_thread_takes_its_states_along() -> None:
 
 
 async def test_a_thread_that_was_copied_has_the_states(tmp_path: Path) -> None:
-    """As a database is copied: every row of a thread, under another name."""
+    """Copying a thread in the database, row by row under another name, also copies its actors' states."""
     async with saver_of("sqlite", tmp_path / "db") as saver:
         agent = scribe(saver)
         with anyio.fail_after(WAIT):
@@ -403,7 +403,7 @@ async def test_a_thread_that_was_copied_has_the_states(tmp_path: Path) -> None:
 
 
 async def test_a_state_that_somebody_has_deleted_is_missed(tmp_path: Path) -> None:
-    """No empty actor in its place: the call fails, and says what is gone."""
+    """The call fails and names the deleted state; no empty actor takes its place."""
     async with saver_of("sqlite", tmp_path / "db") as saver:
         agent = scribe(saver)
         with anyio.fail_after(WAIT):
@@ -415,7 +415,7 @@ async def test_a_state_that_somebody_has_deleted_is_missed(tmp_path: Path) -> No
 
 
 async def test_langgraphs_own_agent_hands_the_states_on() -> None:
-    """It knows nothing of them; what it writes follows what ours has noted."""
+    """LangGraph's agent does not know the states, but its checkpoints follow the one that refers to them."""
     saver = InMemorySaver()
     with pytest.warns(LangGraphDeprecatedSinceV10):
         theirs: Any = langgraph_agent(ScriptedModel(["hello"]), [], checkpointer=saver)
@@ -430,13 +430,13 @@ async def test_langgraphs_own_agent_hands_the_states_on() -> None:
 
 @dataclass
 class Page:
-    """A page, of a type of the user's own."""
+    """A page, as a class of the user's application."""
 
     text: str
 
 
 class Paper(Notebook):
-    """Holds pages."""
+    """Actor that holds pages."""
 
     async def snapshot(self) -> Any:
         return [Page(line) for line in self.lines]
@@ -446,7 +446,7 @@ class Paper(Notebook):
 
 
 async def test_nobody_but_the_actor_makes_objects_of_its_state(tmp_path: Path) -> None:
-    """Who looks at the thread, or runs it without the actor, need not know the types in it; the actor's agent must."""
+    """A process without the actor can show or run the thread without importing the types in its state."""
     url = f"sqlite:///{tmp_path / 'db'}"
 
     def agent(*types: type) -> Any:
@@ -475,7 +475,7 @@ async def test_nobody_but_the_actor_makes_objects_of_its_state(tmp_path: Path) -
 
 
 async def test_from_sync_code_on_another_event_loop(tmp_path: Path) -> None:
-    """The actor lives here, and the runs that ask it are in a thread, each on a loop of its own."""
+    """The actor lives on this loop; sync runs in a thread ask it, each from a loop of its own."""
     async with saver_of("sqlite", tmp_path / "db") as saver:
         agent = scribe(saver)
         with anyio.fail_after(WAIT):
@@ -492,7 +492,7 @@ async def test_from_sync_code_on_another_event_loop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("durability", ["exit", "sync", "async"])
 async def test_whenever_a_run_stores_what_it_does(saver: Any, durability: Any) -> None:
-    """With durability "exit" all of it at the end."""
+    """The states are kept for every durability; with "exit" they are all stored at the end of the run."""
     agent = scribe(saver)
     with anyio.fail_after(WAIT):
         said = [last(await agent.ainvoke(say(text), AT, durability=durability)) for text in "abc"]
@@ -502,7 +502,7 @@ async def test_whenever_a_run_stores_what_it_does(saver: Any, durability: Any) -
 
 
 async def test_two_runs_of_a_thread_do_not_share_an_actor() -> None:
-    """Where nobody holds a thread, because nothing is stored before the end; in an open agent, one of them is told."""
+    """With durability "exit" no thread is held, so each run has its own actor; an open agent refuses the second run."""
     errors: list[ThreadBusyError] = []
     agent = scribe(InMemorySaver())
 
@@ -521,7 +521,7 @@ async def test_two_runs_of_a_thread_do_not_share_an_actor() -> None:
 
 
 class _Watched(InMemorySaver):
-    """Keeps a copy of itself as it was after each write: what a process that is killed there leaves behind."""
+    """Keeps a copy of itself after each write, as a process killed at that point would leave it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -543,7 +543,7 @@ class _Watched(InMemorySaver):
 
 @pytest.mark.parametrize("lines", [["a1"], ["a1", "b1"], ["b1", "c1", "a1", "d1"]])
 async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lines: list[str]) -> None:
-    """A state and the result of its call are one write: if the call runs again, its line is there once."""
+    """State and result of a call are one write: if the call runs again, its line is still there only once."""
     script = [calls(*(("append", {"line": line}) for line in lines)), calls(("append", {"line": "a9"})), "done"]
 
     def reply(sent: list[Any]) -> Any:
@@ -562,7 +562,7 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
                 getattr(saver, name).update(part)
             again = agent(saver)
             if not (await again.aget_state(AT)).next:
-                continue  # nothing to go on with: it had not begun, or was over
+                continue  # the run had not begun, or was finished
             killed += 1
             result = await again.ainvoke(None, AT)
             results = [one.content for one in result["messages"] if one.type == "tool"]

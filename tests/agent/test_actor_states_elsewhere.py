@@ -1,4 +1,4 @@
-"""Actors whose states are to be kept with a thread, within calls and graphs, and where there is no thread."""
+"""Actors whose states are stored with a thread, within calls and graphs, and without a thread."""
 
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -65,7 +65,7 @@ def scribe(model: Any, *more: Any, **options: Any) -> Any:
 
 
 def appending(*lines: str) -> ScriptedModel:
-    """Appends lines, one in each step."""
+    """A model that asks for one line to be appended in each step."""
     return ScriptedModel([*(calls(("append", {"line": line})) for line in lines), "done"], loop=True)
 
 
@@ -92,14 +92,14 @@ async def by_key() -> object:
 
 @pytest.mark.parametrize("make", [supervised, runs, by_key])
 async def test_without_an_agent_it_is_refused_where_it_is_said(make: Callable[[], Any]) -> None:
-    """Nobody would keep it; a store would."""
+    """A node without an agent has no thread to store the state; the error suggests a store."""
     with pytest.raises(ValueError, match=r"for the tools of an agent .* snapshots=InMemorySnapshots\(\)"):
         await make()
 
 
 @pytest.mark.parametrize("checkpointer", [None, False])
 async def test_an_agent_without_a_checkpointer_refuses_before_the_model_is_asked(checkpointer: Any) -> None:
-    """And names what it needs."""
+    """The error comes before the first model request, and names the missing checkpointer."""
     model = appending("a")
     with pytest.raises(ValueError, match=r"actor Notebook has snapshots='journal', .* no checkpointer: create_react"):
         await scribe(model, checkpointer=checkpointer).ainvoke(GO, AT)
@@ -108,7 +108,7 @@ async def test_an_agent_without_a_checkpointer_refuses_before_the_model_is_asked
 
 
 async def test_a_node_by_itself_refuses_before_any_call_begins() -> None:
-    """The plain tool beside the actor does not run either."""
+    """No call of the batch begins, including the plain tool beside the actor."""
 
     @tool
     def plain() -> None:
@@ -124,7 +124,7 @@ async def test_a_node_by_itself_refuses_before_any_call_begins() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_tool_without_its_node_refuses() -> None:
-    """LangChain's own way to run one, which is for asyncio."""
+    """A tool that is run by itself, as LangChain allows on asyncio, is refused."""
     with pytest.raises(ValueError, match=r"is not run by an agent .* snapshots=InMemorySnapshots\(\)"):
         await node().tools_by_name["append"].ainvoke({"line": "a"})
 
@@ -133,7 +133,7 @@ async def test_a_tool_without_its_node_refuses() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_graph_of_langgraphs_is_no_agent() -> None:
-    """It has a checkpointer, and no journal; the message names the agent and the store."""
+    """LangGraph's graph has a checkpointer but no journal; the error suggests an agent or a store."""
     builder = StateGraph(MessagesState)
     builder.add_node("tools", node())
     builder.add_edge(START, "tools")
@@ -148,7 +148,7 @@ async def test_a_graph_of_langgraphs_is_no_agent() -> None:
 
 
 def test_what_contradicts_it_is_refused_at_once() -> None:
-    """The journal has each call, so the state is kept after each; and there has to be something to keep."""
+    """The journal stores a state after each call, so `save="at_end"` contradicts it, as does an actor without a snapshot."""
     assert child(Notebook, snapshots="journal").save == "each_call"
     assert child(Notebook, snapshots="journal", save="each_call").save == "each_call"
     assert child(Notebook, snapshots=InMemorySnapshots()).save == child(Notebook).save == "at_end"
@@ -167,7 +167,7 @@ def test_what_contradicts_it_is_refused_at_once() -> None:
 
 
 async def test_a_key_that_cannot_be_written_down_is_refused() -> None:
-    """Another process would not find what is kept under it."""
+    """Another process could not find a state under such a key."""
     notebook = child(Notebook, key=lambda _: object(), snapshots="journal")
     agent = create_react_agent(appending("a"), [notebook], checkpointer=InMemorySaver())
     with pytest.raises(ValueError, match="object") as raised:
@@ -180,7 +180,7 @@ async def test_a_key_that_cannot_be_written_down_is_refused() -> None:
 
 
 async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None:
-    """Each call is a conversation of its own; one that was interrupted goes on with what its actors had."""
+    """Each call is a conversation of its own; an interrupted call continues with the states of its actors."""
 
     @tool
     async def ask() -> str:
@@ -209,7 +209,7 @@ async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None
 
 
 async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> None:
-    """Whatever it has itself: the conversation is that of the agent around it."""
+    """The inner conversation belongs to the outer agent, so the inner agent's own checkpointer does not help."""
     inner = scribe(appending("a"))
 
     @tool
@@ -229,7 +229,7 @@ async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> 
 async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
     checkpointer: Any, expected: list[str]
 ) -> None:
-    """As its conversation: by default each visit has its own, with `checkpointer=True` all have one."""
+    """As for messages: by default each visit has its own states, and with `checkpointer=True` all visits share them."""
     builder = StateGraph(MessagesState)
     builder.add_node("scribe", scribe(appending("a"), checkpointer=checkpointer))
     builder.add_edge(START, "scribe")
@@ -242,7 +242,7 @@ async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
 
 
 async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() -> None:
-    """The node is shared, and the threads are not, though they have one name."""
+    """Two agents may share a node, and their threads of the same name still have separate states."""
     shared = node()
     agents = [create_react_agent(appending("a"), shared, checkpointer=InMemorySaver()) for _ in range(2)]
     with anyio.fail_after(WAIT):
@@ -254,7 +254,7 @@ async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() ->
 
 
 def test_from_sync_code(tmp_path: Path) -> None:
-    """`invoke`, with a database by URL."""
+    """`invoke` stores the states, with a database by URL."""
     agent = scribe(appending("a", "b"), checkpointer=f"sqlite:///{tmp_path / 'db'}")
     for _ in range(2):
         agent.invoke(GO, AT)

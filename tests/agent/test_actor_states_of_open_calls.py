@@ -1,4 +1,4 @@
-"""A state is stored with the result of its call, and with nothing else; one that cannot be kept is no state."""
+"""A state is stored together with the result of its call; a state that cannot be stored is discarded."""
 
 from typing import Any
 
@@ -39,13 +39,13 @@ class Notebook(Actor):
 
     @handler
     async def spoil(self) -> str:
-        """Append what no serializer takes."""
+        """Append a value that no serializer accepts."""
         self.lines.append(lambda: None)
         return "spoilt"
 
     @handler
     async def spoil_and_fail(self) -> str:
-        """Append what no serializer takes, and fail."""
+        """Append a value that no serializer accepts, and fail."""
         self.lines.append(lambda: None)
         raise KeyError("of its own")
 
@@ -75,7 +75,7 @@ def agent_with(model: ScriptedModel, saver: Any, *more: Any, around: Any = None)
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_the_result_of_a_neighbour_stores_no_state_of_a_call_that_has_none(is_open: bool) -> None:
-    """The run is cancelled while a middleware still has the result: the call runs again on the state before it."""
+    """The run is cancelled while a middleware holds the result, so the call runs again on the state before it."""
     held, has_ended = anyio.Event(), anyio.Event()
 
     @tool
@@ -106,7 +106,7 @@ async def test_the_result_of_a_neighbour_stores_no_state_of_a_call_that_has_none
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_call_that_waits_for_a_person_runs_again_on_the_state_before_it(is_open: bool) -> None:
-    """What it had changed before it asked is not there twice."""
+    """A change that the call made before its question is not made twice."""
     agent = agent_with(asking(tool_call("append_and_ask", "c1", line="a")), InMemorySaver())
     with anyio.fail_after(WAIT):
         if is_open:
@@ -117,7 +117,7 @@ async def test_a_call_that_waits_for_a_person_runs_again_on_the_state_before_it(
 
 
 async def test_a_state_that_cannot_be_stored_is_no_state_for_the_next_call() -> None:
-    """The actor comes back with the one that is kept, and the model is told."""
+    """The actor is restarted with the last stored state, and the model is told."""
     saver = InMemorySaver()
     with anyio.fail_after(WAIT):
         async with agent_with(asking(tool_call("append", "c1", line="a")), saver) as agent:
@@ -132,7 +132,7 @@ async def test_a_state_that_cannot_be_stored_is_no_state_for_the_next_call() -> 
 
 
 async def test_within_a_run_the_actor_comes_back_with_the_state_that_is_kept() -> None:
-    """Else each call after the one that spoilt it would fail."""
+    """Otherwise each later call would fail because of the call that made the state unserializable."""
 
     def reply(sent: list[Any]) -> Any:
         steps = [("append", {"line": "a"}), ("spoil", {}), ("append", {"line": "b"})]
@@ -153,7 +153,7 @@ async def test_within_a_run_the_actor_comes_back_with_the_state_that_is_kept() -
 
 
 async def test_a_handlers_own_error_is_what_its_caller_reads() -> None:
-    """That its state could not be kept besides is in the log."""
+    """The caller gets the handler's error; the error of storing the state goes to the log."""
     agent = agent_with(asking(tool_call("spoil_and_fail", "c1")), InMemorySaver())
     with anyio.fail_after(WAIT):
         [found] = results(await agent.ainvoke(GO, AT))
@@ -161,7 +161,7 @@ async def test_a_handlers_own_error_is_what_its_caller_reads() -> None:
 
 
 async def test_a_snapshot_that_is_none_is_told() -> None:
-    """It is a `return` that was forgotten; each run would begin with nothing."""
+    """A `snapshot` that returns None probably lacks its `return`; each run would begin with an empty state."""
     agent = agent_with(asking(tool_call("append", "c1", line="nothing")), InMemorySaver())
     with anyio.fail_after(WAIT):
         [found] = results(await agent.ainvoke(GO, AT))
@@ -169,7 +169,7 @@ async def test_a_snapshot_that_is_none_is_told() -> None:
 
 
 async def test_a_snapshot_that_restore_does_not_take_is_named() -> None:
-    """The class has changed since it was saved."""
+    """The class may have changed since the state was stored; the error names the actor."""
 
     class Changed(Notebook):
         async def restore(self, snapshot: Any) -> None:
@@ -185,7 +185,7 @@ async def test_a_snapshot_that_restore_does_not_take_is_named() -> None:
 
 
 async def test_an_open_agent_remembers_no_thread_whose_actor_has_gone() -> None:
-    """There may be any number of threads."""
+    """An open agent may run any number of threads, so it must not keep records of evicted actors."""
     node = ToolNode([child(Notebook, snapshots="journal", cap=2)])
     agent = create_react_agent(asking(tool_call("append", "c1", line="a")), node, checkpointer=InMemorySaver())
     with anyio.fail_after(WAIT):

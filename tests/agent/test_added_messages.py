@@ -1,4 +1,4 @@
-"""A conversation takes messages in as LangGraph's `add_messages` does, also where that is not asked."""
+"""A conversation merges messages as LangGraph's `add_messages` does, also on paths that do not call it."""
 
 from copy import deepcopy
 from typing import Any
@@ -46,13 +46,13 @@ WRITES = st.one_of(
 
 
 def state() -> State:
-    """That of an agent that has said nothing yet."""
+    """Return the state of an agent that has not spoken yet."""
     flow = Flow(tools=True, before=False, after=False, response=False, direct=frozenset())
     return State(Schema(drawing(flow, AgentState, None, {}), flow), {})
 
 
 def told(messages: Any) -> Any:
-    """Messages, where each id that was made up is one like any other."""
+    """Return messages in a comparable form: all generated ids are equal."""
     return [(type(one), one.content, "new" if _is_made_up(one.id) else one.id) for one in messages]
 
 
@@ -72,7 +72,7 @@ def outcome_of(add: Any, *args: Any) -> Any:
 
 @given(st.lists(WRITES, max_size=4))
 def test_what_is_written_is_what_add_messages_makes_of_it(writes: list[Any]) -> None:
-    """Also where messages are replaced, removed, have no ids or are no messages yet."""
+    """The result is equal also where messages are replaced, removed, without ids, or not yet message objects."""
     channel: Any = BinaryOperatorAggregate(list, add_messages)
 
     def theirs(value: Any) -> Any:
@@ -91,7 +91,7 @@ def test_what_is_written_is_what_add_messages_makes_of_it(writes: list[Any]) -> 
 
 @given(st.lists(WITH_IDS, max_size=4), st.lists(WITH_IDS, max_size=3))
 def test_messages_stay_the_objects_that_they_were(before: list[BaseMessage], new: list[BaseMessage]) -> None:
-    """What a node does to a message that it was given is done to that of the thread, as in LangGraph."""
+    """As in LangGraph, a node that changes its input message in place changes the message of the thread."""
     ours = state()
     ours.apply([("messages", Overwrite(list(before)))])
     ours.apply([("messages", list(new))])
@@ -100,7 +100,7 @@ def test_messages_stay_the_objects_that_they_were(before: list[BaseMessage], new
 
 
 def test_the_list_that_was_there_stays_as_it_is() -> None:
-    """Whoever was given the conversation before sees no more of it."""
+    """A caller that holds the earlier list does not see later messages in it."""
     ours = state()
     ours.apply([("messages", [HumanMessage("a", id="a")])])
     before = ours.get("messages")
@@ -112,7 +112,7 @@ def test_the_list_that_was_there_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["id", "list"])
 def test_what_was_changed_in_place_counts(name: str) -> None:
-    """A hook may give a message another id, or put one into the list itself."""
+    """A hook may change a message's id, or append to the list itself."""
     ours = state()
     ours.apply([("messages", [HumanMessage("a", id="a")])])
     messages = ours.get("messages")

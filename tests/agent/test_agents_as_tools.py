@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_clock
 
 @pytest.mark.parametrize("order", [("one", "two", "three"), ("three", "two", "one"), ("two", "three", "one")], ids=str)
 async def test_questions_three_levels_deep_are_answered_in_any_order(order: tuple[str, ...]) -> None:
-    """No body runs more than it must on any level, and each model is asked twice."""
+    """On each level, no body runs more often than necessary, and each model is asked twice."""
     desk = Desk()
     models: list[ScriptedModel] = []
 
@@ -53,7 +53,7 @@ async def test_questions_three_levels_deep_are_answered_in_any_order(order: tupl
 
 
 async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
-    """Parallel calls with the same question inside; the answers do not get mixed up."""
+    """Parallel calls ask the same question; each gets its own answer."""
     desk = Desk()
 
     def reply(messages: Any) -> Any:
@@ -74,7 +74,7 @@ async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
 
 
 async def test_a_call_that_asks_after_its_agent_has_ended_does_not_run_the_agent_again() -> None:
-    """The inner conversation is over when the tool itself asks: its end is kept."""
+    """The inner conversation has ended when the tool itself asks, and its result is kept."""
     desk = Desk()
     inner_model = ScriptedModel([calls(tool_call("work", "1", query="x")), "inner done"])
     inner = create_react_agent(inner_model, desk.tools())
@@ -97,7 +97,7 @@ async def test_a_call_that_asks_after_its_agent_has_ended_does_not_run_the_agent
 
 
 async def test_a_sync_tool_has_an_agent_do_it() -> None:
-    """`invoke` in a worker thread: the inner conversation and its question belong to the call all the same."""
+    """With `invoke` in a worker thread, the inner conversation and its question still belong to the call."""
     desk = Desk()
     inner_model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "inner done"])
     inner = create_react_agent(inner_model, desk.tools())
@@ -119,7 +119,7 @@ async def test_a_sync_tool_has_an_agent_do_it() -> None:
 
 
 async def test_the_inner_agent_ends_with_the_run_of_the_outer_one() -> None:
-    """Promise 1: nothing is left when a run is cancelled, two levels deep."""
+    """Promise 1: when a run is cancelled, no task of an agent two levels deep is left."""
     recorder = Recorder()
     inner = create_react_agent(ScriptedModel([calls("hangs")]), [recorder.tool("hangs", hang=True)])
     agent = create_react_agent(ScriptedModel([calls(("inner", {"query": "x"}))]), [delegate(inner, "inner")])
@@ -136,7 +136,7 @@ async def test_the_inner_agent_ends_with_the_run_of_the_outer_one() -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("kind", ["memory", "aiosqlite"])
 async def test_a_graph_of_langgraph_as_a_tool_asks_and_goes_on_where_it_was(kind: str, tmp_path: Path) -> None:
-    """Its finished node runs once; then the tool has a question of its own."""
+    """The graph's finished node runs once; then the tool asks a question itself."""
     desk = Desk()
 
     async def asks(state: Any) -> Any:
@@ -164,7 +164,7 @@ async def test_a_graph_of_langgraph_as_a_tool_asks_and_goes_on_where_it_was(kind
 
 
 async def _answered(agent: Any) -> Any:
-    """Answer the graph, the neighbour, and then the tool itself."""
+    """Answer the graph's question, the neighbour's question, and the tool's own."""
     first = ids(await agent.ainvoke(QUESTION, AT))
     assert sorted(first) == ["a", "graph?"]
     second = ids(await agent.ainvoke(Command(resume={first["graph?"]: "G"}), AT))
@@ -174,7 +174,7 @@ async def _answered(agent: Any) -> Any:
 
 
 async def test_a_supervisor_hands_tasks_out_and_puts_the_answers_together() -> None:
-    """Agents as tools, side by side; the supervisor sees answers, not conversations."""
+    """With agents as tools that run in parallel, the supervisor sees their answers, and not their conversations."""
     desk = Desk()
     experts = {
         name: create_react_agent(
@@ -196,7 +196,7 @@ async def test_a_supervisor_hands_tasks_out_and_puts_the_answers_together() -> N
 
 
 async def test_an_agent_leaves_nothing_behind_for_the_next_one() -> None:
-    """Two runs in one task: the second is no part of the first, and its conversation is its own affair."""
+    """Two runs in one task are independent: the second has a conversation of its own."""
     desk, saver = Desk(), InMemorySaver()
     first = create_react_agent(ScriptedModel(["one"]), [], checkpointer=saver)
     second = create_react_agent(ScriptedModel([calls(tool_call("ask", "1", query="a"))]), desk.tools())
@@ -210,7 +210,7 @@ async def test_an_agent_leaves_nothing_behind_for_the_next_one() -> None:
 
 
 async def test_a_structured_response_leaves_nothing_behind_either() -> None:
-    """The last step asks the model as well."""
+    """The last step, which asks the model for a structured response, restores the context, too."""
     schema = {"title": "Answer", "description": "An answer.", "type": "object", "properties": {"x": {"type": "string"}}}
 
     class Structured(ScriptedModel):
@@ -226,7 +226,7 @@ async def test_a_structured_response_leaves_nothing_behind_either() -> None:
 
 
 async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
-    """What `interrupt()` looks up is that of the tool again as soon as the agent has ended."""
+    """When an inner agent has ended, `interrupt()` in the tool uses the tool's own context again."""
     inner = create_react_agent(ScriptedModel(["one", "two"]), [])
 
     @tool

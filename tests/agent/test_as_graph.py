@@ -1,4 +1,4 @@
-"""An agent as a graph that LangGraph has compiled, for those who ask `isinstance(x, Pregel)`."""
+"""An agent as a graph compiled by LangGraph, for code that checks `isinstance(x, Pregel)`."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def made(*replies: Any, **options: Any) -> Any:
 
 
 def test_it_is_what_langgraph_asks_for() -> None:
-    """Servers and libraries ask `isinstance`, and take the name, the schemas and the nodes."""
+    """Servers and libraries check `isinstance`, and use the name, the schemas and the nodes."""
     agent = made(name="clerk", context_schema=Context)
     graph, builder = agent.as_graph(), agent.builder
 
@@ -49,7 +49,7 @@ def test_it_is_what_langgraph_asks_for() -> None:
 
 @pytest.mark.parametrize("way", ["as_graph", "copy", "builder"])
 async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str) -> None:
-    """Questions, answers, state and history; what finished does not run again (promises 5 and 10)."""
+    """Promises 5 and 10: questions, answers, state and history work, and finished calls do not run again."""
     saver, store = InMemorySaver(), InMemoryStore()
     model, desk = ScriptedModel([busy(), "done"]), Desk()
     agent: Any = create_react_agent(model, desk.tools(), checkpointer=saver if way == "as_graph" else None, store=store)
@@ -77,7 +77,7 @@ async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str)
 
 
 def test_sync_code_has_the_same_doors() -> None:
-    """`invoke`, `stream`, `get_state`, its history and updates."""
+    """The sync methods `invoke`, `stream`, `get_state`, history and updates work, too."""
     graph = made(checkpointer=InMemorySaver()).as_graph()
     open_ids = ids(graph.invoke(QUESTION, AT))
     answers = {open_ids["a"]: "yes", open_ids["b"]: "no"}
@@ -90,7 +90,7 @@ def test_sync_code_has_the_same_doors() -> None:
 
 
 async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
-    """Its stops, config, name and store, however they came to be set."""
+    """Stops, config, name and store of the graph apply to the agent, whichever way they were set."""
     seen: list[Any] = []
 
     def prompt(state: Any, *, store: BaseStore) -> Any:
@@ -111,7 +111,7 @@ async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
 
 
 async def test_the_config_of_the_agent_is_that_of_its_graph() -> None:
-    """`with_config` before `as_graph`."""
+    """A config bound with `with_config` before `as_graph` is the config of the graph."""
     graph = made("done", checkpointer="memory").with_config(AT).as_graph()
     with anyio.fail_after(WAIT):
         await graph.ainvoke(QUESTION)
@@ -119,7 +119,7 @@ async def test_the_config_of_the_agent_is_that_of_its_graph() -> None:
 
 
 def test_a_setting_that_nobody_would_hear_of_is_refused() -> None:
-    """Promise 13: with what to use instead."""
+    """Promise 13: the error names an alternative."""
     agent = made()
     with pytest.raises(ValueError, match="has no cache: give its ToolNode"):
         agent.builder.compile(cache=InMemoryCache())
@@ -144,14 +144,14 @@ def test_a_setting_that_nobody_would_hear_of_is_refused() -> None:
     ],
 )
 def test_its_nodes_and_edges_cannot_be_changed(method: str, arguments: Any) -> None:
-    """The agent would not run them (promise 13)."""
+    """Promise 13: the agent would ignore such changes."""
     with pytest.raises(TypeError, match="The nodes and edges of an agent are its own"):
         getattr(made().builder, method)(*arguments)
 
 
 @pytest.mark.backends("asyncio")
 async def test_it_is_a_node_of_another_graph_as_the_agent_is() -> None:
-    """With its journal in the saver of that graph, and its state seen through it."""
+    """Its journal is in the saver of the surrounding graph, and that graph shows its state."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     saver = InMemorySaver()
     graph = chain(("worker", create_react_agent(model, desk.tools()).as_graph()), saver=saver)
@@ -166,7 +166,7 @@ async def test_it_is_a_node_of_another_graph_as_the_agent_is() -> None:
 
 
 async def test_a_saver_that_shows_dicts_serves_to_look_at_a_thread() -> None:
-    """LangGraph's server looks so: it shows what is stored, and needs no classes for that."""
+    """LangGraph's server reads threads in this way: it shows the stored data without importing classes."""
     saver = InMemorySaver()
     shown = InMemorySaver(serde=JsonPlusSerializer(__unpack_ext_hook__=lambda *read: _msgpack_ext_hook_to_json(*read)))
     shown.storage, shown.writes, shown.blobs = saver.storage, saver.writes, saver.blobs
@@ -181,7 +181,7 @@ async def test_a_saver_that_shows_dicts_serves_to_look_at_a_thread() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_its_events_are_the_agents() -> None:
-    """The second version of LangChain's events, which servers read."""
+    """The events of version 2, which servers read, are those of the agent."""
     graph = made("done", name="clerk").as_graph()
     with anyio.fail_after(WAIT):
         events = [(event["event"], event["name"]) async for event in graph.astream_events(QUESTION, version="v2")]
@@ -194,7 +194,7 @@ async def test_its_events_are_the_agents() -> None:
 @pytest.mark.backends("trio")
 @pytest.mark.parametrize("kind", ["agent", "graph"])
 async def test_events_on_trio_are_refused_in_a_sentence(kind: str) -> None:
-    """LangChain's part of them is asyncio's; it died of "no running event loop"."""
+    """LangChain's events need asyncio, and failed on trio with "no running event loop"."""
     agent = made("done")
     events = (agent if kind == "agent" else agent.as_graph()).astream_events(QUESTION, version="v2")
     with pytest.raises(RuntimeError, match=r"needs asyncio; on trio, read agent.astream\(stream_mode="):

@@ -1,4 +1,4 @@
-"""What libraries read and set on an agent and on its tools node, as LangGraph's have it."""
+"""Attributes of agents and tool nodes that libraries read and set, as on LangGraph's objects."""
 
 import copy
 import pickle
@@ -50,14 +50,14 @@ def agent_of(maker: Any, tools: Any, **options: Any) -> Any:
     "name", ["context_schema", "cache", "cache_policy", "debug", "retry_policy", "store", "name", "config"]
 )
 def test_an_agent_has_the_attributes_of_a_graph(name: str) -> None:
-    """Servers and libraries read them."""
+    """Servers and libraries read the attributes of a compiled graph."""
     options: Any = {"context_schema": Context, "store": InMemoryStore(), "name": "helper", "debug": True}
     ours, theirs = (agent_of(maker, [remember], **options) for maker in (create_react_agent, langgraph_agent))
     assert getattr(ours, name) == getattr(theirs, name)
 
 
 def test_an_agent_lists_its_channels_and_is_valid() -> None:
-    """As LangGraph's, by key."""
+    """The channels are listed by key, as for LangGraph's agent."""
     ours, theirs = (agent_of(maker, [remember]) for maker in (create_react_agent, langgraph_agent))
     assert {"messages", "remaining_steps"} <= ours.channels.keys() & theirs.channels.keys()
     assert ours.validate() is ours
@@ -68,7 +68,7 @@ def test_an_agent_lists_its_channels_and_is_valid() -> None:
 
 
 async def test_a_store_that_is_set_is_what_tools_get() -> None:
-    """Servers give a loaded agent their own store; a copy has its own, and leaves the first alone."""
+    """Servers set their own store on a loaded agent; a copy with another store leaves the first agent unchanged."""
     first, second = InMemoryStore(), InMemoryStore()
     agent = agent_of(create_react_agent, [remember])
     agent.store = first
@@ -82,7 +82,7 @@ async def test_a_store_that_is_set_is_what_tools_get() -> None:
 
 
 def test_what_an_agent_cannot_have_is_an_error() -> None:
-    """A policy that nobody follows would be ignored in silence."""
+    """A policy for graph nodes would be ignored, so setting one is an error."""
     agent = agent_of(create_react_agent, [remember])
     with pytest.raises(AttributeError, match="retry_policy"):
         agent.retry_policy = [RetryPolicy()]
@@ -95,7 +95,7 @@ def test_what_an_agent_cannot_have_is_an_error() -> None:
 
 
 def test_a_node_has_what_langgraphs_node_has() -> None:
-    """langgraph-supervisor and deepagents read these; who writes them is told that nothing would follow."""
+    """langgraph-supervisor and deepagents read these; setting them has no effect, so it is refused."""
 
     @tool
     def peek(state: Any) -> str:
@@ -115,7 +115,7 @@ def test_a_node_has_what_langgraphs_node_has() -> None:
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda node: pickle.loads(pickle.dumps(node))])
 async def test_a_copy_of_a_node_works_with_limits_of_its_own(how: Any) -> None:
-    """Limits hold locks and threads, which no pickle can have; attributes of subclasses come along."""
+    """Limits hold locks and threads, so copies make new ones; attributes of subclasses are kept."""
     limit, policies = Limit(concurrency=2), {"fail": CallPolicy(timeout=4.0, limit=Limit(concurrency=1))}
     node = Counted([fail], handle_tool_errors=True, timeout=3.0, middleware=[passing], limit=limit, policies=policies)
     node.label = "mine"
@@ -135,14 +135,14 @@ async def passing(request: Any, call_next: Any) -> Any:
 
 
 class Counted(ToolNode):
-    """At module level, so that it pickles."""
+    """A node class at module level, so that it can be pickled."""
 
     label = ""
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_an_agent_takes_langgraphs_own_node(version: Any) -> None:
-    """Its tools, names, error handling and wrappers are taken over; the calls are supervised."""
+    """The agent takes over the node's tools, names, error handling and wrappers, and supervises the calls."""
     wrapped: list[str] = []
 
     async def wrap(request: Any, execute: Any) -> Any:
@@ -163,7 +163,7 @@ async def test_an_agent_takes_langgraphs_own_node(version: Any) -> None:
 
 
 async def test_langgraphs_own_default_for_errors_stays_the_default() -> None:
-    """Errors of tools are raised, those of arguments are for the model."""
+    """Errors of tools are raised, and errors of arguments become messages for the model."""
     agent = create_react_agent(
         ScriptedModel([calls(tool_call("fail", wrong=1)), calls(tool_call("fail", path="/"))]),
         LangGraphToolNode([fail]),
@@ -173,7 +173,7 @@ async def test_langgraphs_own_default_for_errors_stays_the_default() -> None:
 
 
 def test_a_subclass_of_langgraphs_node_is_refused_with_a_remedy() -> None:
-    """What it overrides would not be called."""
+    """Methods that the subclass overrides would not be called."""
 
     class Guard(LangGraphToolNode):
         def _run_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:

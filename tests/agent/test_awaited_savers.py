@@ -1,4 +1,4 @@
-"""Checkpointers that others have written: each of their methods is called, and none holds the event loop."""
+"""Checkpointers by users: overridden methods are called, and do not block the event loop."""
 
 import time
 from pathlib import Path
@@ -23,7 +23,7 @@ QUESTION = {"messages": [("user", "go")]}
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_a_tool_may_await_a_node_of_several_calls_whatever_keeps_the_thread(kind: str, tmp_path: Path) -> None:
-    """The inner node writes its ledger to the saver of the agent around it; on trio, that has a loop elsewhere."""
+    """The inner node writes its ledger to the outer agent's saver; on trio, that saver lives on another loop."""
     inner = ToolNode([Recorder().tool("work")])
 
     async def delegate() -> str:
@@ -40,7 +40,7 @@ async def test_a_tool_may_await_a_node_of_several_calls_whatever_keeps_the_threa
 
 
 class Counting(InMemorySaver):
-    """Overrides the async half."""
+    """Overrides the async methods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Counting(InMemorySaver):
 
 
 async def test_overrides_of_the_saver_in_memory_are_called() -> None:
-    """A user's subclass that encrypts or counts is not the plain one."""
+    """A subclass of the in-memory saver may encrypt or count, so it must not be treated as the plain saver."""
     saver = Counting()
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], checkpointer=saver)
 
@@ -71,7 +71,7 @@ async def test_overrides_of_the_saver_in_memory_are_called() -> None:
 
 
 class Slow(InMemorySaver):
-    """Overrides the sync half, with something that blocks."""
+    """Overrides the sync methods with blocking code."""
 
     def put(self, *args: Any, **kwargs: Any) -> Any:
         time.sleep(0.2)
@@ -84,7 +84,7 @@ class Slow(InMemorySaver):
 
 @pytest.mark.exhaustive
 async def test_a_slow_override_does_not_hold_the_event_loop() -> None:
-    """What only a sync method does is done in a thread, though the class has inherited an async one."""
+    """Methods that are only sync run in a thread, although the class inherits async ones."""
     agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=Slow())
     gaps: list[float] = []
 

@@ -1,4 +1,4 @@
-"""A run that is cancelled ends cancelled, also where a client under it lets the cancellation fall (promise 4)."""
+"""Promise 4: a cancelled run ends as cancelled, even if a client below it swallows the cancellation."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ QUESTION = {"messages": [("user", "go")]}
 
 
 class Deaf:
-    """A hook that lets a cancellation fall.
+    """A hook that swallows cancellations.
 
     Args:
         times: how many it does not hear.
@@ -48,7 +48,7 @@ class Deaf:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("kept", [False, True])
 async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) -> None:
-    """`asyncio.wait_for` lets one fall before Python 3.12, and with it every client that has a timeout for a chunk."""
+    """Before Python 3.12 `asyncio.wait_for` may swallow a cancellation, as do clients with a timeout for chunks."""
     recorder, hook = Recorder(), Deaf(1)
     model = ScriptedModel([calls(("work", {"query": "a"})), "done"])
     saver = InMemorySaver() if kept else None
@@ -69,7 +69,7 @@ async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) 
 
 @pytest.mark.backends("asyncio")
 async def test_who_hears_no_cancellation_is_cancelled_again_when_the_grace_is_over() -> None:
-    """One that comes once would leave a stream that never ends running for good."""
+    """A body that swallows one cancellation would otherwise leave an endless stream running for good."""
     hook = Deaf(3)
     agent = create_react_agent(ScriptedModel(["done"]), [], pre_model_hook=hook)
     with anyio.fail_after(10 * DEFAULT_GRACE):
@@ -84,7 +84,7 @@ async def test_who_hears_no_cancellation_is_cancelled_again_when_the_grace_is_ov
 
 @pytest.mark.backends("asyncio")
 async def test_what_was_cancelled_before_the_run_is_no_matter_of_the_run() -> None:
-    """A clean-up may run an agent in a task that counts a cancellation."""
+    """A clean-up may run an agent in a task that was cancelled before; the run ignores that older cancellation."""
 
     async def main() -> Any:
         try:
@@ -104,7 +104,7 @@ async def test_what_was_cancelled_before_the_run_is_no_matter_of_the_run() -> No
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_a_flood_of_tokens_that_nobody_wants_any_more_leads_to_no_call() -> None:
-    """The client of a provider is deaf in a flood; what it had been told to do in the end is not done."""
+    """In a flood of tokens the client swallows the cancellation; calls that the model then requests do not run."""
     recorder, flowing, leave = Recorder(), threading.Event(), threading.Event()
 
     def flood(handler: Handler) -> None:

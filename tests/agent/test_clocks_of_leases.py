@@ -1,4 +1,4 @@
-"""A thread has one run at a time although the clocks of machines differ, are set, or stand still."""
+"""A thread has one run at a time, although the clocks of machines differ, are set, or stand still."""
 
 import time
 from collections.abc import Callable
@@ -41,14 +41,14 @@ def _hold(saver: Any, until: float) -> None:
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> "Slept":
-    """Replaces the wait of those that watch a holder."""
+    """Replace the wait of tasks that watch a lease holder."""
     found = Slept()
     monkeypatch.setattr(_lease, "sleep", found)
     return found
 
 
 class Slept:
-    """Notes how long was waited, and does something meanwhile."""
+    """Records the waited seconds, and runs a function meanwhile."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -62,7 +62,7 @@ class Slept:
 
 
 async def test_a_holder_whose_clock_is_an_hour_behind_keeps_its_thread(slept: Slept) -> None:
-    """It renews its lease: a second run does not enter, and what the first one says is kept."""
+    """The holder renews its lease, so a second run does not enter, and the holder's results are kept."""
     saver = InMemorySaver()
     agent = _agent(saver)
     with anyio.fail_after(WAIT):
@@ -80,7 +80,7 @@ async def test_a_holder_whose_clock_is_an_hour_behind_keeps_its_thread(slept: Sl
 
 
 async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why the run waits; of a lease that was over yesterday no clock is wrong."""
+    """The log says why the run waits; a lease that ended yesterday is dead by any clock."""
     saver = InMemorySaver()
     agent = _agent(saver)
     with anyio.fail_after(WAIT):
@@ -99,7 +99,7 @@ async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, ca
     ("passed", "shown", "may_be_over"),
     [
         (20.0, 20.0, False),
-        (61.0, 61.0, True),  # it stood still
+        (61.0, 61.0, True),  # the holder was suspended
         (20.0, 20.0 + HOUR, True),  # the clock was set, or the machine was paused with one of its clocks
         (20.0, 20.0 - HOUR, True),
     ],
@@ -107,7 +107,7 @@ async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, ca
 def test_a_holder_looks_before_it_writes_when_its_lease_may_be_over(
     passed: float, shown: float, may_be_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By both clocks of its machine."""
+    """The holder checks both clocks of its machine, monotonic and wall clock."""
     clocks = [(100.0, 5_000.0)]
     monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
     lease = _lease.OwnLease()
@@ -121,7 +121,7 @@ def test_a_holder_looks_before_it_writes_when_its_lease_may_be_over(
 async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It stood still, and what wakes first is what renews its lease."""
+    """A holder that was suspended may renew its lease first, and must still notice that it was replaced."""
     saver = InMemorySaver()
     clocks = [(100.0, 5_000.0)]
     monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
@@ -137,7 +137,7 @@ async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_firs
 
 
 class Forgetful(InMemorySaver):
-    """A damaged database: from a time on, entries are not there that were stored."""
+    """A damaged database: from some time on, stored entries are missing."""
 
     is_damaged = False
 
@@ -147,7 +147,7 @@ class Forgetful(InMemorySaver):
 
 
 async def test_a_database_that_keeps_nothing_is_no_other_run() -> None:
-    """The error says that it is damaged, not that somebody else has the thread."""
+    """The error says that the database is damaged, and not that another run holds the thread."""
     saver = Forgetful()
     agent = _agent(saver)
     with anyio.fail_after(WAIT):
@@ -159,7 +159,7 @@ async def test_a_database_that_keeps_nothing_is_no_other_run() -> None:
 
 @pytest.mark.exhaustive
 async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A holder whose clock is an hour behind is written, and read, by the time of the server."""
+    """Leases are written and read by the server's clock, so a holder whose clock is an hour behind is safe."""
     right = time.time
     monkeypatch.setattr(_lease.time, "time", lambda: right() - HOUR)
     async with create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=postgres_url) as agent:
@@ -175,7 +175,7 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
                 if entry["kind"] == "hold"
             ]
             assert all(abs(holder["until"] - right() - _lease.LEASE) < 30 for holder in holders)
-            _hold(saver, right() + 30)  # over, by the clock of nobody but this machine plus two hours
+            _hold(saver, right() + 30)  # the lease has ended by every clock but that of this machine plus two hours
             monkeypatch.setattr(_lease.time, "time", lambda: right() + HOUR)
             with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
                 await agent.ainvoke(GO, CONFIG)
@@ -183,7 +183,7 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
 
 
 async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checkpoint would hide the entries of the run that has the thread, and thin the one on which they are."""
+    """Its late checkpoint would hide the entries of the new run, and thin the checkpoint below them."""
     saver = InMemorySaver()
     clocks = [(100.0, 5_000.0)]
     monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
@@ -205,7 +205,7 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(monk
 
 
 async def test_a_holder_trusts_its_lease_no_longer_than_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others count from the time that the database told. A slow answer must not prolong the lease."""
+    """Other machines count from the time in the database, so a slow answer must not prolong the lease."""
     clocks = [(100.0, 5_000.0)]
     monkeypatch.setattr(_lease.OwnLease, "read", lambda *_: clocks[-1])
     leases: list[_lease.OwnLease] = []

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 
 @pytest.fixture(params=["memory", "aiosqlite"])
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    """What a graph on asyncio can be compiled with."""
+    """A checkpointer for graphs on asyncio."""
     async with saver_of(request.param, tmp_path / "db") as made:
         yield made
 
@@ -42,7 +42,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainly(
     saver: Any, version: Any, anew: bool
 ) -> None:
-    """All surface together; what had finished, before the agent and in it, does not run again."""
+    """Both questions appear at once, and calls that finished before or inside the agent do not run again."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
 
     def graph() -> Any:
@@ -67,7 +67,7 @@ async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainl
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_a_graph_in_sync_code_has_the_same_nested_agent(kind: str, tmp_path: Path) -> None:
-    """`graph.invoke`, with savers for sync code."""
+    """`graph.invoke` works with a nested agent and savers for sync code."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     connection = sqlite3.connect(tmp_path / "db", check_same_thread=False)
     saver: Any = InMemorySaver() if kind == "memory" else SqliteSaver(connection)
@@ -89,7 +89,7 @@ def test_a_graph_in_sync_code_has_the_same_nested_agent(kind: str, tmp_path: Pat
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any, version: Any) -> None:
-    """`get_state(subgraphs=True)`, and the inner config is good for a look of its own."""
+    """`get_state(subgraphs=True)` shows the inner state, and its config can be used to read it again."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     graph = chain(("worker", create_react_agent(model, desk.tools(), version=version)), saver=saver)
 
@@ -109,7 +109,7 @@ async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any,
 
 
 async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph() -> None:
-    """Its own checkpointer is for when it runs by itself."""
+    """The agent's own checkpointer is only used when the agent runs by itself."""
     own, around = InMemorySaver(), InMemorySaver()
     agent = create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=own)
     with anyio.fail_after(WAIT):
@@ -124,7 +124,7 @@ async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph(
 
 
 async def test_a_graph_without_a_checkpointer_shows_the_questions_all_the_same() -> None:
-    """There is nothing to go on from, as with LangGraph's own agents."""
+    """Without a checkpointer the questions cannot be answered, as with LangGraph's own agents."""
     desk = Desk()
     graph = chain(("worker", create_react_agent(ScriptedModel([busy()]), desk.tools())))
     with anyio.fail_after(WAIT):
@@ -135,7 +135,7 @@ async def test_a_graph_without_a_checkpointer_shows_the_questions_all_the_same()
 
 
 async def test_an_agent_that_is_visited_twice_has_two_inner_conversations(saver: Any) -> None:
-    """A loop in the graph: each visit begins with the graph's messages, and asks a question of its own."""
+    """In a loop of the graph, each visit begins with the graph's messages and asks its own question."""
     desk = Desk()
     asking = [calls(tool_call("ask", f"c{number}", query=f"{number}")) for number in (1, 2)]
     model = ScriptedModel([asking[0], "one", asking[1], "two"])
@@ -164,7 +164,7 @@ async def test_an_agent_that_is_visited_twice_has_two_inner_conversations(saver:
 
 
 async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: Any) -> None:
-    """Three at once, each with a question; answered in another order."""
+    """Three concurrent sends ask one question each, and the answers come in another order."""
     desk = Desk()
 
     def reply(messages: Any) -> Any:
@@ -193,7 +193,7 @@ async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: 
 
 
 async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None:
-    """What both have goes in and out; the agent's private key is kept over its question."""
+    """Keys of both schemas are passed in and out; the agent's private key survives its question."""
 
     class Inner(AgentState):
         notes: str
@@ -221,7 +221,7 @@ async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None
 
 
 async def test_an_error_in_a_nested_agent_reaches_the_caller_and_what_finished_is_kept(saver: Any) -> None:
-    """Promises 2 and 3: the same object; `None` goes on with the call that failed, and with no other."""
+    """Promises 2 and 3: the error is the same object, and `None` continues with the failed call only."""
     desk, broken = Desk(), [ValueError("no")]
 
     @tool
@@ -249,7 +249,7 @@ async def test_an_error_in_a_nested_agent_reaches_the_caller_and_what_finished_i
 
 
 async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> None:
-    """Promise 1; what had finished is found by the run that goes on."""
+    """Promise 1: nothing is left; the next run finds the finished results."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "x"}), "hangs"), "done"])
     again = Recorder()
     stuck = chain(
@@ -258,7 +258,7 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
     tools = [again.tool("work"), again.tool("hangs")]
     freed = chain(("worker", create_react_agent(model, tools, on_unknown="rerun")), saver=saver)
     with anyio.fail_after(WAIT):
-        # LangGraph waits for its tasks where it is cancelled once, as asyncio does, and not by a scope of anyio's.
+        # LangGraph waits for its tasks if it is cancelled once, as asyncio does, but not by a scope of anyio.
         running = asyncio.create_task(stuck.ainvoke(QUESTION, AT))
         await recorder.wait_for("finished")
         running.cancel()
@@ -273,7 +273,7 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
 
 
 async def test_the_recursion_limit_of_the_graph_holds_inside_too() -> None:
-    """As in LangGraph: the number counts for each graph by itself."""
+    """As in LangGraph, the limit counts the steps of each graph separately."""
     desk = Desk()
     model = ScriptedModel([calls(tool_call("work", query="x"))], loop=True)
     graph = chain(("worker", create_react_agent(model, desk.tools())), saver=InMemorySaver())
@@ -284,7 +284,7 @@ async def test_the_recursion_limit_of_the_graph_holds_inside_too() -> None:
 
 
 async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
-    """Time travel: nothing of the other branch is known, and the old one's question is another."""
+    """A fork knows nothing of the other branch, and asks a question with a new id."""
     desk = Desk()
     model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"], loop=True)
     graph = chain(("worker", create_react_agent(model, desk.tools())), ("after", desk.node("after")), saver=saver)
@@ -302,7 +302,7 @@ async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
 
 
 async def test_a_change_of_the_inner_state_is_what_the_agent_goes_on_with(saver: Any) -> None:
-    """`update_state` with the config of the inner state: the person edits the call instead of answering."""
+    """With the inner config, `update_state` lets a person edit the call in place of answering."""
     desk = Desk()
     model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
     graph = chain(("worker", create_react_agent(model, desk.tools())), saver=saver)
@@ -319,7 +319,7 @@ async def test_a_change_of_the_inner_state_is_what_the_agent_goes_on_with(saver:
 
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
 async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, when: str) -> None:
-    """A stop without a question: the graph waits as well, and `None` goes on."""
+    """The agent stops without a question; the graph stops, too, and `None` continues both."""
     desk, model = Desk(), ScriptedModel([calls(tool_call("work", "1", query="x")), "done"])
     agent = create_react_agent(model, desk.tools(), **{when: ["tools"]})
     graph = chain(("worker", agent), ("after", desk.node("after")), saver=saver)
@@ -342,7 +342,7 @@ async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, w
 async def test_an_agent_called_twice_in_one_node_does_not_run_again_what_it_finished(
     saver: Any, with_config: bool
 ) -> None:
-    """The first call has ended, the second asks: the node's function runs again, the first conversation does not."""
+    """The first agent call has ended and the second one asks; the node runs again, but the first agent does not."""
     desk = Desk()
     model = ScriptedModel(
         [calls(tool_call("work", "1", query="x")), "one", calls(tool_call("ask", "2", query="a")), "two"]
@@ -366,7 +366,7 @@ async def test_an_agent_called_twice_in_one_node_does_not_run_again_what_it_fini
 
 
 async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_visit() -> None:
-    """`checkpointer=True`, as for every graph within a graph; alone it has nowhere to keep it."""
+    """`checkpointer=True` works as for every subgraph; an agent without a graph around it cannot use this setting."""
     model = ScriptedModel(["one", "two"])
     agent = create_react_agent(model, [], checkpointer=True)
 
@@ -385,7 +385,7 @@ async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_
 
 
 async def test_a_node_streams_the_tokens_of_an_agent_by_hand() -> None:
-    """`astream(stream_mode="messages")` within a function: its own tokens are what was asked for."""
+    """`astream(stream_mode="messages")` in a function of a node yields the agent's own tokens."""
     agent = create_react_agent(ScriptedModel(["one two"]), [])
     seen: list[str] = []
 
@@ -404,7 +404,7 @@ async def test_a_node_streams_the_tokens_of_an_agent_by_hand() -> None:
 
 @pytest.mark.parametrize("send", [False, True], ids=["goto", "send"])
 async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> None:
-    """A swarm: each takes over the whole conversation by a command for the graph, and asks on the way."""
+    """Each agent of a swarm takes over the whole conversation with a command for the graph, and asks a question."""
     desk = Desk()
     ada = ScriptedModel([calls(tool_call("to_bob", "1")), "the end"])
     bob = ScriptedModel([calls(tool_call("ask", "2", query="a")), calls(tool_call("to_ada", "3"))])
@@ -426,7 +426,7 @@ async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> Non
 
 
 async def test_a_command_for_the_parent_goes_up_one_level_only() -> None:
-    """A graph in a graph: both have a node of that name."""
+    """In nested graphs that both have a node of this name, the command is for the nearest parent."""
     desk = Desk()
     agent = create_react_agent(ScriptedModel([calls(tool_call("to_next", "1"))]), [hand_off("next")])
     inner = StateGraph(MessagesState)
@@ -444,7 +444,7 @@ async def test_a_command_for_the_parent_goes_up_one_level_only() -> None:
 
 
 async def test_the_second_agent_of_a_node_hands_over_too() -> None:
-    """Its namespace has a number, of which the graph around knows nothing."""
+    """The second agent's namespace ends with a number that the surrounding graph does not know."""
     desk = Desk()
     agent = create_react_agent(ScriptedModel(["hi", calls(tool_call("to_next", "1"))]), [hand_off("next")])
 

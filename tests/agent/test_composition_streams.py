@@ -1,4 +1,4 @@
-"""What is heard of an agent within a graph, or within a call, compared with LangGraph's own."""
+"""Streams of agents within a graph or a call, compared with LangGraph's agent."""
 
 import warnings
 from collections.abc import AsyncIterator
@@ -24,14 +24,14 @@ on_asyncio = pytest.mark.backends("asyncio")
 
 
 def langgraphs_agent(*args: Any, **options: Any) -> Any:
-    """The agent that ours stands in for."""
+    """LangGraph's agent, which callboard's replaces."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return langgraphs(*args, **options)
 
 
 def plain(chunk: Any) -> Any:
-    """A chunk without ids: messages in words, of metadata the node only."""
+    """Return a chunk without ids: messages in words, and only the node of the metadata."""
     if isinstance(chunk, BaseMessage):
         return f"{chunk.type}:{chunk.content}"
     if isinstance(chunk, dict) and "langgraph_node" in chunk:
@@ -44,12 +44,12 @@ def plain(chunk: Any) -> Any:
 
 
 async def heard(stream: AsyncIterator[Any]) -> list[Any]:
-    """All chunks of a stream, without ids."""
+    """Return all chunks of a stream, without ids."""
     return [plain(chunk) async for chunk in stream]
 
 
 def worked(desk: Desk, make: Any, **options: Any) -> Any:
-    """A graph with an agent that works once and is done."""
+    """A graph with an agent that makes one call and ends."""
     model = ScriptedModel([calls(tool_call("work", "1", query="x")), "all done"])
     agent = make(model, desk.tools(), name="worker", **options)
     return chain(("before", desk.node("before")), ("worker", agent), ("after", desk.node("after")))
@@ -62,7 +62,7 @@ def worked(desk: Desk, make: Any, **options: Any) -> Any:
 async def test_a_graph_tells_of_a_nested_agent_what_it_tells_of_langgraphs(
     mode: str, subgraphs: bool, version: str
 ) -> None:
-    """Chunk by chunk, namespaces included."""
+    """The chunks are equal one by one, including their namespaces."""
     with anyio.fail_after(WAIT):
         expected, actual = [
             await heard(worked(Desk(), make, version=version).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs))
@@ -75,7 +75,7 @@ async def test_a_graph_tells_of_a_nested_agent_what_it_tells_of_langgraphs(
 
 @on_asyncio
 async def test_messages_of_a_nested_agent_are_told_once_though_it_stopped_in_between() -> None:
-    """A run that was interrupted has no result: what it said so far is told when it has ended."""
+    """An interrupted run has no result, so its messages are streamed when the agent has ended."""
     desk = Desk()
     asked = calls(tool_call("work", "1", query="x"), tool_call("ask", "2", query="a"))
     agent = create_react_agent(ScriptedModel([asked, "done"]), desk.tools(), name="worker")
@@ -90,7 +90,7 @@ async def test_messages_of_a_nested_agent_are_told_once_though_it_stopped_in_bet
 
 @on_asyncio
 async def test_an_agent_stops_under_astream_events_and_goes_on_without() -> None:
-    """The graph streams the agent then; it is the same conversation, whichever way it is run."""
+    """The graph streams the agent in one run and invokes it in the next; the conversation is the same."""
     desk = Desk()
     asked = calls(tool_call("work", "1", query="x"), tool_call("ask", "2", query="a"))
     model = ScriptedModel([asked, "done"])
@@ -111,7 +111,7 @@ async def test_an_agent_stops_under_astream_events_and_goes_on_without() -> None
     ("values", False), ("values", True), ("updates", False), ("updates", True), ("messages", False),
 ])  # fmt: skip
 async def test_a_hand_off_is_told_as_langgraph_tells_it(mode: str, subgraphs: bool) -> None:
-    """The call that leaves writes nothing in its own agent."""
+    """The call that hands over writes nothing to its own agent."""
 
     def swarm(make: Any) -> Any:
         ada = make(ScriptedModel([calls(tool_call("to_bob", "1"))]), [hand_off("bob")], name="ada")
@@ -128,7 +128,7 @@ async def test_a_hand_off_is_told_as_langgraph_tells_it(mode: str, subgraphs: bo
 
 
 def delegating(make: Any, desk: Desk) -> Any:
-    """An agent that has another one do the work."""
+    """An agent with a tool that runs another agent."""
     inner = make(ScriptedModel([calls(tool_call("work", "2", query="x")), "inner done"]), desk.tools())
     asked = calls(tool_call("inner", "1", query="q"))
     return make(ScriptedModel([asked, "done"]), [delegate(inner, "inner")])
@@ -136,7 +136,7 @@ def delegating(make: Any, desk: Desk) -> Any:
 
 @pytest.mark.parametrize("mode", ["updates", "custom"])
 async def test_an_agent_tells_of_an_agent_in_its_call_if_asked_to(mode: str) -> None:
-    """`subgraphs=True`: chunks of the inner one come with the namespace of the call; without it there are none."""
+    """With `subgraphs=True` the inner agent's chunks have the call's namespace; otherwise they are not streamed."""
     with anyio.fail_after(WAIT):
         alone = await heard(delegating(create_react_agent, Desk()).astream(QUESTION, stream_mode=mode))
         everything = await heard(
@@ -157,7 +157,7 @@ async def test_an_agent_tells_of_an_agent_in_its_call_if_asked_to(mode: str) -> 
 @pytest.mark.parametrize("subgraphs", [False, True], ids=["of the agent", "of all"])
 @pytest.mark.parametrize("mode", ["values", "updates", "messages", "custom"])
 async def test_an_agent_within_a_call_is_told_of_as_by_langgraph(mode: str, subgraphs: bool) -> None:
-    """The same with both agents LangGraph's."""
+    """The chunks equal those of two agents of LangGraph."""
     with anyio.fail_after(WAIT):
         expected, actual = [
             await heard(delegating(make, Desk()).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs))
@@ -169,7 +169,7 @@ async def test_an_agent_within_a_call_is_told_of_as_by_langgraph(mode: str, subg
 
 @on_asyncio
 async def test_an_agent_tells_of_a_graph_of_langgraph_in_its_call() -> None:
-    """Its nodes are heard under the namespace of the call."""
+    """The graph's nodes are streamed under the namespace of the call."""
     desk = Desk()
 
     async def say(state: Any) -> Any:
@@ -187,7 +187,7 @@ async def test_an_agent_tells_of_a_graph_of_langgraph_in_its_call() -> None:
 
 @on_asyncio
 async def test_a_node_streams_an_agent_by_hand_and_the_graph_hears_of_it_too() -> None:
-    """Both readers: the function, and whoever asked the graph for everything."""
+    """Both readers get the agent's chunks: the function in the node, and the reader of the whole graph."""
     model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
     agent = create_react_agent(model, Desk().tools())
     by_hand: list[Any] = []

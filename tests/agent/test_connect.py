@@ -1,4 +1,4 @@
-"""Savers and stores by URL: what is understood, when a file is opened, and what is said of one that cannot be."""
+"""Savers and stores by URL: accepted forms, when a file is opened, and errors for unusable databases."""
 
 import gc
 import os
@@ -50,7 +50,7 @@ def url(tmp_path: Path) -> str:
 
 
 async def test_a_conversation_goes_on_in_another_agent_on_the_same_file(url: str) -> None:
-    """The string is all that two processes have to share."""
+    """Two processes need to share only the URL."""
     with anyio.fail_after(WAIT):
         await agent_of(calls("work"), "done", url=url).ainvoke(QUESTION, THREAD)
         result = await agent_of("again", url=url).ainvoke(QUESTION, THREAD)
@@ -59,7 +59,7 @@ async def test_a_conversation_goes_on_in_another_agent_on_the_same_file(url: str
 
 
 async def test_a_file_is_not_touched_before_it_is_needed(tmp_path: Path, url: str) -> None:
-    """Importing a module that makes an agent opens nothing."""
+    """Importing a module that defines an agent must not open its file."""
     agent = agent_of("hi", url=url, store=url)
 
     assert list(tmp_path.iterdir()) == []
@@ -71,7 +71,7 @@ async def test_a_file_is_not_touched_before_it_is_needed(tmp_path: Path, url: st
 def test_a_relative_path_is_taken_from_where_the_agent_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that moves on keeps its file."""
+    """A process that changes its working directory keeps its file."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     agent = agent_of("hi", url="sqlite:///agent.db")
@@ -85,7 +85,7 @@ def test_a_relative_path_is_taken_from_where_the_agent_was_made(
 
 @pytest.mark.parametrize("url", ["memory", "MEMORY", "memory://", "sqlite://", "sqlite:///:memory:"])
 def test_in_memory_is_langgraphs_own(url: str) -> None:
-    """Nothing lasts, and nothing is shared between two agents."""
+    """URLs for memory give LangGraph's savers and stores, which two agents never share."""
     assert type(saver_of(url)) is InMemorySaver
     assert type(store_of(url)) is InMemoryStore
     assert saver_of(url) is not saver_of(url)
@@ -93,12 +93,12 @@ def test_in_memory_is_langgraphs_own(url: str) -> None:
 
 @pytest.mark.parametrize("given", [None, True, False, InMemorySaver()])
 def test_what_langgraph_takes_for_a_checkpointer_stays_as_it_is(given: Any) -> None:
-    """True and False are for agents within graphs."""
+    """True and False are settings for agents within graphs."""
     assert saver_of(given) is given
 
 
 def test_a_store_stays_as_it_is() -> None:
-    """As does none."""
+    """A store object, or None, is used as given."""
     store = InMemoryStore()
 
     assert store_of(store) is store
@@ -106,14 +106,14 @@ def test_a_store_stays_as_it_is() -> None:
 
 
 def test_what_is_made_of_a_url_is_of_langgraphs_types(url: str) -> None:
-    """Whoever asks by type is satisfied."""
+    """Code that checks for LangGraph's types works with savers made of URLs."""
     assert isinstance(saver_of(url), BaseCheckpointSaver)
     assert isinstance(store_of(url), BaseStore)
 
 
 @pytest.mark.parametrize("given", [3, Path("agent.db"), object])
 def test_what_is_no_saver_and_no_url_is_refused(given: object) -> None:
-    """When the agent is made, not when it first runs."""
+    """The error comes when the agent is created, and not at its first run."""
     with pytest.raises(TypeError, match="Invalid checkpointer"):
         create_react_agent(ScriptedModel([]), [], checkpointer=given)
     with pytest.raises(TypeError, match="A store is one of LangGraph's or a URL"):
@@ -124,7 +124,7 @@ def test_what_is_no_saver_and_no_url_is_refused(given: object) -> None:
     "url", ["agent.db", "", "redis://host", "sqlite", "sqlite:agent.db", "postgresql", "file:///x"]
 )
 def test_an_unknown_form_is_named_beside_the_known_ones(url: str) -> None:
-    """A path alone is none of them: it would make a file of every slip."""
+    """A bare path is refused, because otherwise each misspelt URL would create a file."""
     with pytest.raises(ValueError, match="known are sqlite:///relative") as caught:
         saver_of(url)
 
@@ -141,7 +141,7 @@ def test_an_unknown_form_is_named_beside_the_known_ones(url: str) -> None:
     ],
 )
 def test_a_slip_in_a_url_is_answered_with_the_right_form(url: str, advice: str) -> None:
-    """An empty variable in `sqlite:///{path}` must not keep conversations nowhere."""
+    """An empty variable in `sqlite:///{path}` must not select a database in memory."""
     with pytest.raises(ValueError, match=advice):
         saver_of(url)
     with pytest.raises(ValueError, match=advice):
@@ -150,7 +150,7 @@ def test_a_slip_in_a_url_is_answered_with_the_right_form(url: str, advice: str) 
 
 @pytest.mark.parametrize("url", ["postgresql+asyncpg://me:s3cr/e@t@host/db", "postgresql://me:s3cr%ze@host/db"])
 def test_a_password_is_not_shown(url: str) -> None:
-    """Errors end up in logs."""
+    """Error messages end up in logs."""
     with pytest.raises(ValueError, match="postgresql") as caught:
         saver_of(url)
 
@@ -169,7 +169,7 @@ def test_a_password_is_not_shown(url: str) -> None:
 def test_a_missing_driver_is_named_with_what_brings_it(
     url: str, missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the agent is made."""
+    """The error comes when the agent is created, and names the package to install."""
     monkeypatch.setitem(sys.modules, missing, None)
     for name in ("_sqlite", "_postgresql"):
         monkeypatch.delitem(sys.modules, f"callboard.conversations.{name}", raising=False)
@@ -180,7 +180,7 @@ def test_a_missing_driver_is_named_with_what_brings_it(
 
 
 async def broken(agent: Any) -> StorageError:
-    """What an agent says of its database, run after run."""
+    """Return the errors of an agent about its database, one for each run."""
     with anyio.fail_after(WAIT):
         with pytest.raises(StorageError) as first:
             await agent.ainvoke(QUESTION, THREAD)
@@ -195,7 +195,7 @@ async def broken(agent: Any) -> StorageError:
 )
 @pytest.mark.parametrize("kind", ["saver", "store"])
 async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path, content: bytes, kind: str) -> None:
-    """Somebody needs it, whatever it is."""
+    """The file may be valuable, so it is not changed."""
     path = tmp_path / "notes.db"
     path.write_bytes(content)
     work = partial(saver_of(f"sqlite:///{path}").get_tuple, THREAD)  # type: ignore[union-attr]
@@ -215,7 +215,7 @@ async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path
 
 
 async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, url: str) -> None:
-    """What is left of it can be saved."""
+    """Unlike a foreign file, a damaged database may be partly recoverable."""
     path = tmp_path / "agent.db"
     agent = agent_of("x" * 50_000, "y", url=url)
     with anyio.fail_after(WAIT):
@@ -232,7 +232,7 @@ async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, ur
 
 
 async def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
-    """It is a slip more often than not."""
+    """A missing directory usually means a misspelt path."""
     error = await broken(agent_of("never", url=f"sqlite:///{tmp_path / 'no' / 'agent.db'}"))
 
     assert f"there is no directory {str(tmp_path / 'no')!r}" in str(error)
@@ -240,7 +240,7 @@ async def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
 
 
 async def test_a_directory_is_no_file(tmp_path: Path) -> None:
-    """Of itself SQLite says the same of both."""
+    """SQLite's own error is the same for a directory and for a missing file."""
     error = await broken(agent_of("never", url=f"sqlite:///{tmp_path}"))
 
     assert "is a directory; name a file in it" in str(error)
@@ -248,7 +248,7 @@ async def test_a_directory_is_no_file(tmp_path: Path) -> None:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root may write everything; nobody may not."""
+    """Run without root's privileges, because root may write to every file."""
     if os.geteuid():
         yield
         return
@@ -261,7 +261,7 @@ def without_privileges() -> Iterator[None]:
 
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
 async def test_a_file_that_may_not_be_written_is_named_with_what_has_to_be_allowed(mode: str) -> None:
-    """SQLite has several ways to say so, by the journal that the file had."""
+    """SQLite reports this in several ways, depending on the journal mode of the file."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "agent.db"
         with closing(sqlite3.connect(path)) as made:
@@ -280,7 +280,7 @@ async def test_a_file_that_may_not_be_written_is_named_with_what_has_to_be_allow
 
 @pytest.mark.parametrize("table", ["checkpoints", "writes"])
 async def test_tables_of_another_program_are_left_alone(tmp_path: Path, url: str, table: str) -> None:
-    """An application's database may have a table of the same name."""
+    """An application's database may have a table of the same name, which must not be changed."""
     path = tmp_path / "agent.db"
     with closing(sqlite3.connect(path)) as theirs:
         theirs.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, mine TEXT)")
@@ -295,7 +295,7 @@ async def test_tables_of_another_program_are_left_alone(tmp_path: Path, url: str
 
 
 async def test_a_store_of_a_newer_version_is_refused(tmp_path: Path, url: str) -> None:
-    """Rather than written to with half the knowledge."""
+    """Writing to a newer format without knowing it could destroy data."""
     with anyio.fail_after(WAIT):
         store: Any = store_of(url)
         await store.aput(("a",), "b", {"c": 1})
@@ -309,7 +309,7 @@ async def test_a_store_of_a_newer_version_is_refused(tmp_path: Path, url: str) -
 
 
 async def test_an_error_that_is_not_about_the_file_stays_as_it_is(url: str) -> None:
-    """A value that cannot be stored is the caller's, and the saver goes on."""
+    """A value that cannot be stored is the caller's error, and the saver remains usable."""
     saver: Any = saver_of(url)
     where: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": "", "checkpoint_id": "1"}}
 
@@ -321,7 +321,7 @@ async def test_an_error_that_is_not_about_the_file_stays_as_it_is(url: str) -> N
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """Another process that writes, and writes."""
+    """Another process that writes without pause."""
     with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
         other.execute("PRAGMA journal_mode=WAL")
         other.execute("BEGIN IMMEDIATE")
@@ -329,7 +329,7 @@ def busy(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connection) -> None:
-    """A lock that is given back in time is no error."""
+    """A lock that is released in time causes no error."""
     results: list[Any] = []
 
     async def ask() -> None:
@@ -348,7 +348,7 @@ async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connecti
 async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
     url: str, busy: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing but an error: later, all goes well."""
+    """After the error, later runs succeed."""
     monkeypatch.setattr("callboard.conversations._sqlite.PATIENCE", 0.2)
     agent = agent_of("hi", "hi", url=url)
 
@@ -356,7 +356,7 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
         with pytest.raises(StorageError, match="is in use"):
             await agent.ainvoke(QUESTION, THREAD)
         busy.execute("COMMIT")
-        await close(agent.checkpointer)  # the patience of a connection is fixed when it is opened
+        await close(agent.checkpointer)  # the busy timeout of a connection is fixed when it is opened
         monkeypatch.undo()
         result = await agent.ainvoke(QUESTION, THREAD)
 
@@ -365,7 +365,7 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
 
 @pytest.mark.parametrize("kind", ["saver", "store"])
 def test_many_may_open_a_new_file_at_once(tmp_path: Path, kind: str) -> None:
-    """Each of them finds the tables, whoever makes them."""
+    """Each process finds the tables, whichever of them creates them."""
     for number in range(5):
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
         things: list[Any] = [saver_of(url) if kind == "saver" else store_of(url) for _ in range(8)]
@@ -391,7 +391,7 @@ def test_many_may_open_a_new_file_at_once(tmp_path: Path, kind: str) -> None:
 
 
 async def test_many_threads_of_one_agent_share_its_connection(url: str) -> None:
-    """Fifty conversations at once, each whole."""
+    """Fifty concurrent conversations are each stored completely."""
     agent = create_react_agent(
         ScriptedModel([lambda messages: f"reply to {messages[-1].content}"], loop=True), [], checkpointer=url
     )
@@ -411,7 +411,7 @@ async def test_many_threads_of_one_agent_share_its_connection(url: str) -> None:
 
 
 def open_files(path: Path) -> int:
-    """How many descriptors of this process lead to a file."""
+    """Return the number of this process's descriptors for a file."""
     middleware = Path("/proc/self/fd").iterdir()
     return sum(os.path.realpath(middleware) == str(path) for middleware in middleware)
 
@@ -421,7 +421,7 @@ has_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts
 
 @has_proc
 async def test_a_file_can_be_closed(tmp_path: Path, url: str) -> None:
-    """By whoever has the agent."""
+    """The owner of an agent can close its file."""
     agent = agent_of("hi", url=url)
     with anyio.fail_after(WAIT):
         await agent.ainvoke(QUESTION, THREAD)
@@ -434,7 +434,7 @@ async def test_a_file_can_be_closed(tmp_path: Path, url: str) -> None:
 @has_proc
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, backend: str) -> None:
-    """Nobody has to think of it."""
+    """The file is closed with the agent object, without an explicit call."""
 
     async def main() -> None:
         agent = agent_of("hi", url=url)
@@ -448,7 +448,7 @@ def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, 
 
 
 async def test_a_run_leaves_no_config_with_its_caller() -> None:
-    """Or the next agent in the same task takes itself for one within the first, in its thread and its saver."""
+    """Otherwise the next agent in this task would use the first agent's thread and saver."""
     first = agent_of("hi", url="memory")
     second = agent_of("hi", url="memory")
     with anyio.fail_after(WAIT):
@@ -461,7 +461,7 @@ async def test_a_run_leaves_no_config_with_its_caller() -> None:
 
 @has_proc
 async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_path: Path, url: str) -> None:
-    """Saver and store; a saver of the user's own is the user's."""
+    """The block closes saver and store opened by URL, but not a saver that the user created."""
     with anyio.fail_after(WAIT):
         async with agent_of("hi", url=url, store=url) as agent:
             await agent.ainvoke(QUESTION, THREAD)
@@ -472,7 +472,7 @@ async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_pa
 
 
 async def test_what_was_closed_is_opened_again_when_it_is_used_again(url: str) -> None:
-    """Closing twice is nothing either."""
+    """A closed agent opens its file again when needed; closing twice does nothing."""
     agent = agent_of("one", "two", url=url)
     with anyio.fail_after(WAIT):
         await close(agent.checkpointer, None, InMemorySaver())
@@ -486,11 +486,11 @@ async def test_what_was_closed_is_opened_again_when_it_is_used_again(url: str) -
 
 @pytest.mark.exhaustive
 def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
-    """Without a word, with every warning on."""
+    """A process with open agents ends without warnings or errors."""
     script = tmp_path / "script.py"
     script.write_text(
         "import logging\n"
-        "logging.getLogger('asyncio').setLevel('ERROR')\n"  # how long a step takes is the machine's affair
+        "logging.getLogger('asyncio').setLevel('ERROR')\n"  # the duration of a step depends on the machine
         "from callboard import create_react_agent\n"
         "from callboard.testing import ScriptedModel\n"
         "from callboard.conversations._connect import saver_of, store_of\n"
@@ -514,7 +514,7 @@ def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:The default datetime adapter:DeprecationWarning")  # LangGraph's, on 3.12
 async def test_tools_use_a_store_on_any_loop(url: str) -> None:
-    """LangGraph's store for SQLite has sync methods only; here both kinds work, where the agent runs."""
+    """LangGraph's SQLite store has sync methods only; by URL, sync and async methods work on each loop."""
 
     async def learn(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
         """Learn."""
@@ -542,7 +542,7 @@ async def test_tools_use_a_store_on_any_loop(url: str) -> None:
 
 
 def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
-    """It is one of LangGraph's in all but when it opens; `with_allowlist` makes one that shares its file."""
+    """The saver is LangGraph's, but opens its file later; `with_allowlist` returns a saver on the same file."""
     saver: Any = saver_of(url)
     assert isinstance(saver, LazySaver)
     saver.serde = JsonPlusSerializer(allowed_msgpack_modules=[("langchain_core.messages.human", "HumanMessage")])
@@ -578,7 +578,7 @@ def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
     ],
 )
 def test_no_form_of_url_shows_its_password(url: str) -> None:
-    """Slips are shown too, and a slip has a password as often as not."""
+    """Misspelt URLs appear in errors as well, and they may contain a password."""
     shown = masked(url)
 
     assert "s3c" not in shown

@@ -63,7 +63,7 @@ DONE = ["human:go", "ai:", "tool:work", "ai:done"]
 
 
 async def test_a_model_is_told_of_the_tools() -> None:
-    """A plain instance is bound by the agent."""
+    """The agent binds its tools to a plain model instance."""
     model = script()
 
     assert shape(await run(create_react_agent(model, [work()]))) == DONE
@@ -71,7 +71,7 @@ async def test_a_model_is_told_of_the_tools() -> None:
 
 
 async def test_a_sequence_that_ends_in_a_bound_model_is_taken_as_it_is() -> None:
-    """`prompt | model.bind_tools(tools)`: what stands before the model stays."""
+    """The steps before the model in `prompt | model.bind_tools(tools)` are kept."""
     model, tool = script(), work()
     prefix = RunnableLambda(lambda messages: [SystemMessage("brief"), *messages])
 
@@ -93,7 +93,7 @@ FORMS = pytest.mark.parametrize("form", [in_openai_form, in_anthropic_form])
 
 @FORMS
 async def test_a_model_that_has_the_tools_already_is_not_bound_again(form: Callable[[str], Any]) -> None:
-    """Whatever the provider's form of a tool is."""
+    """The test covers each provider's format of a tool."""
     model, other = script(), work("other")
     bound = model.bind(tools=[form("other"), form("work")])
 
@@ -108,7 +108,7 @@ async def test_a_model_that_has_the_tools_already_is_not_bound_again(form: Calla
     ids=["another", "none", "more"],
 )
 def test_a_model_with_other_tools_is_refused(form: Callable[[str], Any], bound: list[str], said: str) -> None:
-    """The model would ask for what nobody runs."""
+    """The model would request tools that the agent does not have."""
     model = script().bind(tools=[form(name) for name in bound])
 
     with pytest.raises(ValueError, match=re.escape(said)):
@@ -116,7 +116,7 @@ def test_a_model_with_other_tools_is_refused(form: Callable[[str], Any], bound: 
 
 
 async def test_tools_of_the_provider_are_bound_and_not_run() -> None:
-    """A dict describes what runs elsewhere; it is no tool of the node."""
+    """A dict describes a tool that runs at the provider; it is not a tool of the node."""
     model = script()
     agent = create_react_agent(model, [work(), in_openai_form("web_search")])
 
@@ -126,7 +126,7 @@ async def test_tools_of_the_provider_are_bound_and_not_run() -> None:
 
 
 async def test_tools_of_the_provider_alone_make_no_tools_node() -> None:
-    """There is nothing to run, so a reply ends the run."""
+    """The agent has no tools of its own to run, so a reply ends the run."""
     model = ScriptedModel([calls("web_search")])
     agent = create_react_agent(model, [in_openai_form("web_search")])
 
@@ -136,7 +136,7 @@ async def test_tools_of_the_provider_alone_make_no_tools_node() -> None:
 
 
 async def test_a_bound_model_counts_the_tools_of_the_provider() -> None:
-    """Those are among its tools, and not among ours."""
+    """Tools of the provider are counted among the bound tools, but not among the agent's tools."""
     model, tool = script(), work()
     bound = model.bind(tools=[in_openai_form("work"), in_openai_form("web_search")])
 
@@ -150,7 +150,7 @@ class Tier:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool) -> None:
-    """It is asked at each step, and gives a model that has its tools."""
+    """The function is called at each step, and returns a model with bound tools."""
     tool, small, large = work(), script(), ScriptedModel(["done"])
     seen: list[tuple[int, str]] = []
 
@@ -170,7 +170,7 @@ async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool)
 
 
 async def test_a_chosen_model_gives_the_structured_response_too() -> None:
-    """The choice is asked once more for it."""
+    """The function is called once more for the structured response."""
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
 
     result = await run(create_react_agent(lambda state, runtime: model, [], response_format=Answer))
@@ -179,14 +179,14 @@ async def test_a_chosen_model_gives_the_structured_response_too() -> None:
 
 
 class Provided(ScriptedModel):
-    """What a provider's package would have."""
+    """Stand-in for a provider's package."""
 
     def __init__(self, *, model: str, **options: Any) -> None:
         super().__init__([f"I am {model}"])
 
 
 async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`provider:model`, for `init_chat_model`."""
+    """The string `provider:model` is resolved by `init_chat_model`."""
     package = ModuleType("langchain_openai")
     package.ChatOpenAI = Provided  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "langchain_openai", package)
@@ -196,13 +196,13 @@ async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("model", [None, 5, ["a", "b"]], ids=repr)
 def test_what_is_no_model_is_refused(model: Any) -> None:
-    """The error shows what was given."""
+    """The error shows the invalid value."""
     with pytest.raises(TypeError, match=re.escape(f"got {model!r}")):
         create_react_agent(model, [work()])
 
 
 def test_a_runnable_that_takes_no_tools_is_refused_where_there_are_some() -> None:
-    """It could not be told of them."""
+    """Tools could not be bound to such a runnable."""
     with pytest.raises(TypeError, match="has no bind_tools"):
         create_react_agent(RunnableLambda(lambda messages: AIMessage("hi")), [work()])
 
@@ -211,7 +211,7 @@ def test_a_runnable_that_takes_no_tools_is_refused_where_there_are_some() -> Non
 
 
 async def test_tools_may_be_functions_sync_and_async() -> None:
-    """As everywhere in LangChain."""
+    """Sync and async functions become tools, as everywhere in LangChain."""
 
     def first(query: str = "") -> str:
         """Sync."""
@@ -228,13 +228,13 @@ async def test_tools_may_be_functions_sync_and_async() -> None:
 
 @pytest.mark.parametrize("tools", [[5], ["work"]], ids=repr)
 def test_what_is_no_tool_is_refused(tools: Any) -> None:
-    """The error shows what was given."""
+    """The error shows the invalid value."""
     with pytest.raises(TypeError, match="A tool is a LangChain tool or a function, got"):
         create_react_agent(script(), tools)
 
 
 async def test_middleware_is_around_every_call() -> None:
-    """`middleware=` is that of a `ToolNode`."""
+    """`middleware=` has the meaning that it has for a `ToolNode`."""
     seen: list[str] = []
 
     def middleware(name: str) -> Any:
@@ -251,7 +251,7 @@ async def test_middleware_is_around_every_call() -> None:
 
 
 def test_middleware_beside_a_node_is_refused() -> None:
-    """The node has its own; two places for one thing would be a riddle."""
+    """A node has middleware of its own, and two lists would be ambiguous."""
     with pytest.raises(ValueError, match="give middleware="):
         create_react_agent(script(), ToolNode([work()]), middleware=[lambda request, call_next: call_next(request)])
 
@@ -315,7 +315,7 @@ PROMPTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("label", PROMPTS)
 async def test_the_model_is_asked_with_the_prompt_at_each_step(label: str) -> None:
-    """In whichever form it was given, and with what its function asks for."""
+    """The prompt may have each of its forms; a function of it gets the state and other parameters that it declares."""
     prompt, text = PROMPTS[label]
     store = InMemoryStore()
     store.put(("users",), "1", {"name": "Ann"})
@@ -336,7 +336,7 @@ def test_a_prompt_of_another_kind_is_refused(prompt: Any) -> None:
 
 
 async def test_an_error_of_a_prompt_arrives_bare() -> None:
-    """Promise 3."""
+    """Promise 3: an exception in a prompt function arrives without a wrapper."""
     error = LookupError("no such user")
 
     def prompt(state: Any) -> Any:
@@ -377,7 +377,7 @@ def field(state: Any, name: str) -> Any:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("schema", [TypedState, ModelState, DataState])
 async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any], version: Any) -> None:
-    """Prompts, hooks, model choosers and tools get it in its own shape; a result is a dict, as LangGraph's."""
+    """Prompts, hooks, model choosers and tools get the state as its schema; the result is a dict, as in LangGraph."""
     kinds: dict[str, type[Any]] = {}
 
     def note(who: str, state: Any) -> None:
@@ -441,7 +441,7 @@ def test_a_state_that_lacks_a_key_is_refused(schema: Any, missing: str, options:
 
 
 async def test_a_key_without_a_reducer_is_written_once_a_step() -> None:
-    """LangGraph's error for two calls that write it at once, bare and with its advice."""
+    """Two calls that write the key at once cause LangGraph's error, without a group and with its advice."""
 
     class State(AgentState):
         mood: str
@@ -474,7 +474,7 @@ def name_of(context: Any) -> str:
 @pytest.mark.parametrize("schema", [Tier, TypedTier, ModelTier])
 @pytest.mark.parametrize("as_dict", [False, True], ids=["instance", "dict"])
 async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as_dict: bool) -> None:
-    """As an instance of its schema, also when a dict was given."""
+    """The context is an instance of its schema, even if the caller passed a dict."""
     seen: list[Any] = []
 
     def look(runtime: ToolRuntime) -> str:
@@ -503,7 +503,7 @@ async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as
 
 
 async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
-    """Before the model is asked."""
+    """The error comes before the model is asked."""
     model = script()
 
     with pytest.raises(TypeError, match="colour"):
@@ -513,7 +513,7 @@ async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
 
 
 async def test_without_a_context_there_is_none() -> None:
-    """A schema does not make it required, as in LangGraph."""
+    """As in LangGraph, a context schema does not make the context required."""
     seen: list[Any] = []
 
     def hook(state: Any, runtime: Runtime[Any]) -> Any:
@@ -529,7 +529,7 @@ async def test_without_a_context_there_is_none() -> None:
 
 
 async def test_the_hook_before_the_model_may_show_it_other_messages() -> None:
-    """`llm_input_messages` is for the model; the conversation stays as it is."""
+    """`llm_input_messages` replaces the model's input only; the conversation is unchanged."""
     model = script()
 
     async def last_only(state: Any) -> Any:
@@ -542,7 +542,7 @@ async def test_the_hook_before_the_model_may_show_it_other_messages() -> None:
 
 
 async def test_the_hook_after_the_model_may_answer_calls() -> None:
-    """Then they do not run, and the model is asked again."""
+    """Answered calls do not run, and the model is asked again."""
     recorder = Recorder()
     model = ScriptedModel([calls("work", "work"), "done"])
 
@@ -559,7 +559,7 @@ async def test_the_hook_after_the_model_may_answer_calls() -> None:
 
 
 async def test_the_hook_after_the_model_may_answer_some_calls() -> None:
-    """Only the others run."""
+    """Only calls without an answer run."""
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
 
@@ -576,7 +576,7 @@ async def test_the_hook_after_the_model_may_answer_some_calls() -> None:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("when", ["pre_model_hook", "post_model_hook"])
 async def test_a_hook_may_ask_a_person(when: str, version: Any) -> None:
-    """It starts again with the answer; what ran before it does not."""
+    """With the answer, the hook starts again; earlier steps do not."""
     model, starts = script(), 0
 
     def hook(state: Any) -> Any:
@@ -600,7 +600,7 @@ async def test_a_hook_may_ask_a_person(when: str, version: Any) -> None:
 
 
 async def test_a_hook_may_read_the_store_and_the_config() -> None:
-    """By the names of its parameters, like a node of a graph."""
+    """Hooks get the store and the config through their parameter names, like nodes of a graph."""
     store = InMemoryStore()
     seen: list[str] = []
 
@@ -618,7 +618,7 @@ async def test_a_hook_may_read_the_store_and_the_config() -> None:
 
 @pytest.mark.parametrize("when", ["pre_model_hook", "post_model_hook"])
 async def test_an_error_of_a_hook_arrives_bare(when: str) -> None:
-    """Promise 3."""
+    """Promise 3: an exception in a hook arrives without a wrapper."""
     error = ValueError("no")
 
     def hook(state: Any) -> Any:
@@ -632,7 +632,7 @@ async def test_an_error_of_a_hook_arrives_bare(when: str) -> None:
 
 
 async def test_a_hook_that_returns_no_update_says_so() -> None:
-    """With LangGraph's words, which show what it returned."""
+    """The error has LangGraph's text, which shows the returned value."""
     with pytest.raises(Exception, match="Expected dict, got nonsense"):
         await run(create_react_agent(script(), [work()], pre_model_hook=lambda state: "nonsense"))
 
@@ -649,7 +649,7 @@ class Answer(BaseModel):
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("with_hooks", [False, True], ids=["bare", "hooks"])
 async def test_the_answer_comes_in_the_shape_that_was_asked_for(version: Any, with_hooks: bool) -> None:
-    """One more request of the model, at the end."""
+    """The structured response takes one more request at the end."""
     model = ScriptedModel([calls("work"), "done", calls(("Answer", {"number": 4}))])
     hooks: dict[str, Any] = {"pre_model_hook": lambda _: {}, "post_model_hook": lambda _: {}} if with_hooks else {}
 
@@ -661,7 +661,7 @@ async def test_the_answer_comes_in_the_shape_that_was_asked_for(version: Any, wi
 
 
 async def test_a_prompt_of_the_response_stands_before_the_conversation() -> None:
-    """`(prompt, schema)`; the agent's own prompt does not."""
+    """The prompt in `(prompt, schema)` precedes the conversation; the agent's own prompt is not used."""
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
 
     await run(create_react_agent(model, [], prompt="brief", response_format=("give a number", Answer)))
@@ -670,7 +670,7 @@ async def test_a_prompt_of_the_response_stands_before_the_conversation() -> None
 
 
 async def test_a_json_schema_gives_a_dict() -> None:
-    """As LangChain's `with_structured_output` does."""
+    """A JSON schema gives a dict, as LangChain's `with_structured_output` does."""
     schema = {"title": "Answer", "description": "It.", "type": "object", "properties": {"number": {"type": "integer"}}}
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
 
@@ -695,7 +695,7 @@ async def test_a_json_schema_gives_a_dict() -> None:
     ids=["before tools", "after tools", "before both", "after agent", "before all"],
 )
 async def test_a_run_stops_at_named_nodes_and_goes_on(options: Any, stops: Any, version: Any) -> None:
-    """`ainvoke(None)` goes on; nothing runs twice."""
+    """`ainvoke(None)` continues, and nothing runs twice."""
     recorder, model = Recorder(), script()
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver(), version=version, **options)
 
@@ -710,7 +710,7 @@ async def test_a_run_stops_at_named_nodes_and_goes_on(options: Any, stops: Any, 
 
 
 async def test_a_run_may_have_stops_of_its_own() -> None:
-    """`ainvoke(interrupt_before=...)`, instead of the agent's."""
+    """`ainvoke(interrupt_before=...)` replaces the agent's stops for one run."""
     agent = create_react_agent(script(), [work()], checkpointer=InMemorySaver(), interrupt_before=["agent"])
 
     await run(agent, config=THREAD, interrupt_before=["tools"])
@@ -721,7 +721,7 @@ async def test_a_run_may_have_stops_of_its_own() -> None:
 @pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
 @pytest.mark.parametrize("node", ["nowhere", "pre_model_hook"])
 def test_a_stop_at_an_unknown_node_is_refused(option: str, node: str) -> None:
-    """The error names it."""
+    """The error names the unknown node."""
     options: dict[str, Any] = {option: [node]}
 
     with pytest.raises(ValueError, match=f"`{node}` not found"):
@@ -730,7 +730,7 @@ def test_a_stop_at_an_unknown_node_is_refused(option: str, node: str) -> None:
 
 @pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
 def test_stops_that_are_no_list_are_refused(option: str) -> None:
-    """`interrupt_before="tools"` is a slip that is easy to make; the error shows the right form."""
+    """`interrupt_before="tools"` is a likely mistake; the error shows the right form."""
     options: dict[str, Any] = {option: "tools"}
 
     with pytest.raises(TypeError, match=rf"{option} is a list of nodes, such as \['tools'\]"):
@@ -742,7 +742,7 @@ def test_stops_that_are_no_list_are_refused(option: str) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_the_name_stands_on_the_replies(version: Any) -> None:
-    """And on the agent; a supervisor tells its agents apart by it."""
+    """A supervisor tells its agents apart by the names on replies and agents."""
     agent = create_react_agent(script(), [work()], name="clerk", version=version)
 
     result = await run(agent)
@@ -752,12 +752,12 @@ async def test_the_name_stands_on_the_replies(version: Any) -> None:
 
 
 def test_without_a_name_it_has_that_of_every_graph() -> None:
-    """What callbacks and traces show."""
+    """Callbacks and traces show LangGraph's default name."""
     assert create_react_agent(script(), []).name == "LangGraph"
 
 
 async def test_debug_prints_each_step(capsys: pytest.CaptureFixture[str]) -> None:
-    """Updates and states, as LangGraph does, also when nobody reads a stream."""
+    """Updates and states are printed as in LangGraph, even if the stream has no reader."""
     await run(create_react_agent(script(), [work()], debug=True))
 
     printed = capsys.readouterr().out
@@ -767,20 +767,20 @@ async def test_debug_prints_each_step(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_unknown_options_are_refused() -> None:
-    """The error names all of them."""
+    """The error names all unknown options."""
     with pytest.raises(TypeError, match=r"unexpected keyword arguments: {'nonsense': 1, 'more': 2}"):
         create_react_agent(script(), [], nonsense=1, more=2)
 
 
 @pytest.mark.parametrize("version", ["v3", None, 2], ids=repr)
 def test_an_unknown_version_is_refused(version: Any) -> None:
-    """The error names it, and those that there are."""
+    """The error names the unknown version and the known ones."""
     with pytest.raises(ValueError, match=f"Invalid version {version}.*'v1' and 'v2'"):
         create_react_agent(script(), [], version=version)
 
 
 async def test_the_older_name_of_the_context_schema_still_works() -> None:
-    """With LangGraph's warning."""
+    """The deprecated name works with LangGraph's warning."""
     with pytest.warns(LangGraphDeprecatedSinceV10, match="`config_schema` is deprecated"):
         agent = create_react_agent(script(), [work()], config_schema=Tier)
 
@@ -789,7 +789,7 @@ async def test_the_older_name_of_the_context_schema_still_works() -> None:
 
 @pytest.mark.parametrize("checkpointer", [5, object], ids=repr)
 def test_what_keeps_no_threads_is_refused(checkpointer: Any) -> None:
-    """The error shows the kind."""
+    """The error shows the type of the invalid checkpointer."""
     with pytest.raises(TypeError, match=f"Received {type(checkpointer).__name__}"):
         create_react_agent(script(), [], checkpointer=checkpointer)
 
@@ -798,7 +798,7 @@ def test_what_keeps_no_threads_is_refused(checkpointer: Any) -> None:
     ("option", "value"), [("pre_model_hook", 5), ("post_model_hook", 5), ("tools", 5), ("state_schema", 5)], ids=repr
 )
 def test_an_option_of_a_wrong_type_is_named(option: str, value: Any) -> None:
-    """Whoever passes six options wants to know which one it was."""
+    """With several options in one call, the error has to say which one is wrong."""
     options: dict[str, Any] = {"tools": [work()], option: value}
 
     with pytest.raises(TypeError, match=rf"{option}.*5"):
@@ -809,7 +809,7 @@ def test_an_option_of_a_wrong_type_is_named(option: str, value: Any) -> None:
 
 
 class Watch:
-    """Notes from which thread it is called, and blocks until the loop has come round."""
+    """Records the calling thread, and blocks until the event loop has made a turn."""
 
     def __init__(self) -> None:
         self.loop_ran = threading.Event()
@@ -822,7 +822,7 @@ class Watch:
             assert self.loop_ran.wait(WAIT)
 
     async def tick(self) -> None:
-        """Set the event from a task of the loop, so that only a loop that goes on can set it."""
+        """Set the event from a task of the loop, so that only a running loop can set it."""
         while not self.on_loop:
             await anyio.sleep(0.001)
         self.loop_ran.set()
@@ -866,7 +866,7 @@ def sync_choice(watch: Watch, model: BaseChatModel) -> Any:
     ],
 )
 async def test_what_is_sync_does_not_block_the_loop(build: Any) -> None:
-    """A prompt may read a file, a chooser may ask a database."""
+    """A prompt may read a file, and a model chooser may query a database."""
     watch = Watch()
     agent = build(watch, ScriptedModel(["done"]))
 
