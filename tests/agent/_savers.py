@@ -60,7 +60,7 @@ def shape(messages: Sequence[BaseMessage]) -> list[str]:
 
 
 def complaint(messages: Sequence[BaseMessage]) -> str | None:
-    """Return why a provider refuses a conversation: each call needs one answer, in order, directly after its message."""
+    """Return why a provider refuses a conversation: each call needs one answer, in order, right after its message."""
     owed: list[str | None] = []
     for place, message in enumerate(messages):
         if isinstance(message, ToolMessage):

@@ -148,7 +148,7 @@ async def test_a_graph_of_langgraphs_is_no_agent() -> None:
 
 
 def test_what_contradicts_it_is_refused_at_once() -> None:
-    """The journal stores a state after each call, so `save="at_end"` contradicts it, as does an actor without a snapshot."""
+    """The journal stores a state after each call, so `save="at_end"` and actors without snapshots are refused."""
     assert child(Notebook, snapshots="journal").save == "each_call"
     assert child(Notebook, snapshots="journal", save="each_call").save == "each_call"
     assert child(Notebook, snapshots=InMemorySnapshots()).save == child(Notebook).save == "at_end"

@@ -1,4 +1,4 @@
-"""Damaged databases are read right or are a `StorageError`, whatever has happened to them; nothing raw comes out."""
+"""Damaged databases are read correctly or raise `StorageError`, whatever the damage; no other error comes out."""
 
 import shutil
 import sqlite3
@@ -47,7 +47,7 @@ def agent_on(file: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a turn that has ended and one that waits for a person."""
+    """A database file with one finished turn and one that waits for a person."""
     file = tmp_path_factory.mktemp("damage") / "agent.db"
     agent = agent_on(file)
     agent.invoke(GO, THREAD)
@@ -57,7 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said_of(act: Callable[[Any], object], agent: Any) -> Exception | None:
-    """What is told of a database; anything raw is raised."""
+    """Return the error texts about a database; any error other than `StorageError` is raised."""
     try:
         act(agent)
     except TOLD as error:
@@ -76,13 +76,13 @@ USES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("use", USES)
 def test_a_whole_database_passes(use: str, whole: Path, tmp_path: Path) -> None:
-    """Or the tests below would show nothing."""
+    """Control: without damage, no error is reported."""
     USES[use](agent_on(Path(shutil.copy(whole, tmp_path / "agent.db"))))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_an_agent_says_what_is_wrong_with_its_database(seed: int, whole: Path, tmp_path: Path) -> None:
-    """Each way to use a damaged file ends well or with an error that names it, in one line."""
+    """Each operation on a damaged file succeeds, or raises an error of one line that names the file."""
     broken = Path(shutil.copy(whole, tmp_path / "broken.db"))
     told = DAMAGES[seed % len(DAMAGES)](broken, Random(seed))
 
@@ -95,7 +95,7 @@ def test_an_agent_says_what_is_wrong_with_its_database(seed: int, whole: Path, t
 
 @pytest.mark.parametrize("seed", range(40, 72))
 def test_the_commands_print_one_line_of_a_damaged_database(seed: int, whole: Path, tmp_path: Path) -> None:
-    """No traceback, and no success where there was none."""
+    """The commands print no traceback, and report no success without one."""
     broken = Path(shutil.copy(whole, tmp_path / "broken.db"))
     told = DAMAGES[seed % len(DAMAGES)](broken, Random(seed))
 
@@ -117,7 +117,7 @@ def test_the_commands_print_one_line_of_a_damaged_database(seed: int, whole: Pat
     ],
 )
 def test_a_damaged_store_is_a_storage_error(statement: str, tmp_path: Path) -> None:
-    """What tools remember is kept in a file, too."""
+    """The store with the tools' memories is a file, too, and its errors have the same type."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
     store: Any = store_of(url)
     store.put(("a",), "b", {"c": 1})
@@ -128,6 +128,6 @@ def test_a_damaged_store_is_a_storage_error(statement: str, tmp_path: Path) -> N
     try:
         store_of(url).get(("a",), "b")  # type: ignore[union-attr]
     except StorageError as error:
-        assert "store.db" in str(error)  # noqa: PT017 (SQLite takes a number for a date, and so may the store)
+        assert "store.db" in str(error)  # SQLite accepts a number as a date, and so may the store
     else:
         assert "created_at" in statement

@@ -1,4 +1,4 @@
-"""The systems of the commissioned sequence diagrams: approval, a refusal, another plan, time travel, a typed answer."""
+"""The systems of the commissioned sequence diagrams: approval, refusal, a changed plan, time travel, a typed answer."""
 
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ QUESTION = {"messages": [HumanMessage("cancel my order")]}
 
 
 def stopped_before_tools(*replies: Any) -> tuple[Any, Recorder, ScriptedModel]:
-    """An agent that lets somebody look at each call before it runs."""
+    """An agent that stops before its tools, so that a person can inspect each call."""
     recorder, model = Recorder(), ScriptedModel(list(replies))
     tools = [recorder.tool("cancel_order"), recorder.tool("check_stock")]
     return (
@@ -36,7 +36,7 @@ CANCEL = calls(("cancel_order", {"query": "123"}))
 
 
 async def asked(agent: Any) -> Any:
-    """Run until somebody has to look, and look."""
+    """Run until the agent stops, and return its state."""
     await agent.ainvoke(QUESTION, ORDER)
     snapshot = await agent.aget_state(ORDER)
     assert snapshot.next == ("tools",)
@@ -45,7 +45,7 @@ async def asked(agent: Any) -> Any:
 
 
 async def test_an_approved_call_runs_and_the_loop_goes_on() -> None:
-    """`invoke(None)` goes on without new input."""
+    """`invoke(None)` continues without new input."""
     agent, recorder, _ = stopped_before_tools(CANCEL, "cancelled")
     with anyio.fail_after(WAIT):
         await asked(agent)
@@ -57,7 +57,7 @@ async def test_an_approved_call_runs_and_the_loop_goes_on() -> None:
 
 @pytest.mark.parametrize("replaces", [True, False], ids=["in its place", "after it"])
 async def test_a_refused_call_does_not_run(replaces: bool) -> None:
-    """The model's message is replaced by one without calls, or one is added, in the model's name."""
+    """The person replaces the model's message by one without calls, or adds a message in the model's name."""
     agent, recorder, model = stopped_before_tools(CANCEL, "what else?")
     with anyio.fail_after(WAIT):
         snapshot = await asked(agent)
@@ -75,7 +75,7 @@ async def test_a_refused_call_does_not_run(replaces: bool) -> None:
 
 @pytest.mark.parametrize("as_node", [END, "__start__"])
 async def test_with_a_further_instruction_the_model_decides_again(as_node: str) -> None:
-    """It sees what was added, and the call that it had wanted has not run."""
+    """The model reads the new instruction, and its earlier call has not run."""
     agent, recorder, model = stopped_before_tools(CANCEL, calls(("check_stock", {"query": "123"})), "in stock")
     with anyio.fail_after(WAIT):
         await asked(agent)
@@ -92,7 +92,7 @@ async def test_with_a_further_instruction_the_model_decides_again(as_node: str) 
 
 
 async def test_a_plan_is_changed_before_it_is_carried_out() -> None:
-    """A message of the model's with other calls, written by hand, without the id of the one that it follows."""
+    """The person writes a message in the model's name with other calls and with a new id."""
     agent, recorder, _ = stopped_before_tools(calls("cancel_order", ("check_stock", {"query": "123"})), "checked")
     with anyio.fail_after(WAIT):
         await agent.ainvoke(QUESTION, ORDER)
@@ -107,7 +107,7 @@ async def test_a_plan_is_changed_before_it_is_carried_out() -> None:
 
 
 async def test_the_thread_is_kept_and_any_of_its_places_is_one_to_go_back_to() -> None:
-    """Checkpoints: two turns of one thread, then another branch from the end of the first."""
+    """After two turns of one thread, a new branch starts from the checkpoint at the end of the first."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "one", "two", "another two"])
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver())
     with anyio.fail_after(WAIT):
@@ -126,7 +126,7 @@ class Spending(AgentState):
 
 
 async def test_state_and_store_are_injected_into_calls_side_by_side() -> None:
-    """The model neither sees nor sets them."""
+    """The model neither sees the injected arguments nor sets them."""
 
     @tool
     async def whose(user: Annotated[str, InjectedState("user")]) -> str:
@@ -155,7 +155,7 @@ class Answer(BaseModel):
 
 
 async def test_the_typed_answer_is_made_once_and_at_the_end() -> None:
-    """After the loop, and never between its steps."""
+    """The structured response is made once after the loop, and never between its steps."""
     recorder = Recorder()
     model = ScriptedModel(
         [calls(("work", {"query": "a"})), "warm", calls(("Answer", {"city": "Paris", "degrees": 20}))]

@@ -1,4 +1,4 @@
-"""What code written for `langgraph.prebuilt` does, and found different; each beside LangGraph's own agent."""
+"""Behaviour that code written for `langgraph.prebuilt` expects; each test compares with LangGraph's agent."""
 
 import inspect
 import warnings
@@ -46,7 +46,7 @@ def texts(messages: list[BaseMessage]) -> list[str]:
 
 @pytest.mark.parametrize("bound", [False, True])
 def test_a_recursion_limit_holds_also_if_it_is_the_default_of_langchain(bound: bool) -> None:
-    """LangChain merges configs as if a limit of 25 were none."""
+    """When LangChain merges configs, it treats the limit 25 as unset; the agent must not."""
 
     def asked(side: Any, limit: int) -> Any:
         model = ScriptedModel([calls(("double", {"x": 1}))], loop=True)
@@ -65,7 +65,7 @@ def test_a_recursion_limit_holds_also_if_it_is_the_default_of_langchain(bound: b
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 def test_an_agent_is_made_a_tool_by_its_schema(side: Any) -> None:
-    """`as_tool`, and what else asks a Runnable for its types."""
+    """`as_tool` and similar methods ask a Runnable for its input and output types."""
     one = agent(side, "hi", name="clerk")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # LangChain's method is in beta
@@ -80,14 +80,14 @@ def test_an_agent_is_made_a_tool_by_its_schema(side: Any) -> None:
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_command_may_begin_a_conversation(side: Any, kept: bool) -> None:
-    """Its update is input like any other."""
+    """The update of a `Command` is treated as input."""
     one = agent(side, "hi", checkpointer=InMemorySaver() if kept else None)
 
     assert texts(one.invoke(Command(update=QUESTION), AT)["messages"]) == ["go", "hi"]
 
 
 def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
-    """LangGraph logs that it ignores the channel."""
+    """LangGraph only logs that it ignores the update; callboard raises and leaves the thread unchanged."""
     one = agent(callboard, "hi", checkpointer=InMemorySaver())
     one.invoke(QUESTION, AT)
 
@@ -98,7 +98,7 @@ def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_model_that_is_chosen_has_to_be_one() -> None:
-    """The error names whoever chose."""
+    """The error names the function that chose the model."""
     one = callboard.create_react_agent(lambda state, runtime: 3, [])  # type: ignore[arg-type,return-value]
 
     with pytest.raises(TypeError, match="has to return a chat model for the state, got 3"):
@@ -106,7 +106,7 @@ def test_a_model_that_is_chosen_has_to_be_one() -> None:
 
 
 def test_the_drawing_is_that_of_langgraph() -> None:
-    """With the names of the tools."""
+    """The drawing shows the names of the tools."""
     ours, theirs = (agent(side, "hi").get_graph().draw_mermaid() for side in SIDES)
 
     assert ours == theirs
@@ -115,7 +115,7 @@ def test_the_drawing_is_that_of_langgraph() -> None:
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 def test_the_nodes_of_an_agent_can_be_looked_at(side: Any) -> None:
-    """Those of the agent are functions, the tools' is a `ToolNode`."""
+    """The agent's own nodes are functions, and the tools node is a `ToolNode`."""
     one = agent(side, "hi")
 
     assert list(one.nodes) == ["__start__", "agent", "tools"]
@@ -126,7 +126,7 @@ def test_the_nodes_of_an_agent_can_be_looked_at(side: Any) -> None:
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_place_where_input_was_received_takes_it_in_again(side: Any, number: int) -> None:
-    """With `None` the input of then; with other input, that one."""
+    """With `None` the original input is taken again; other input replaces it."""
     one = agent(side, "a", "b", "c", "d", checkpointer=InMemorySaver())
     one.invoke(QUESTION, AT)
     one.invoke(say("more"), AT)
@@ -149,7 +149,7 @@ def ask(what: str) -> str:
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_the_place_where_a_question_was_asked_still_has_it_when_it_was_answered(side: Any, version: Any) -> None:
-    """With the result; the present has open questions only."""
+    """The past state shows the question with its result; the present state shows open questions only."""
     model = ScriptedModel([calls(("ask", {"what": "tea?"})), "done"])
     one = side.create_react_agent(model, [ask], checkpointer=InMemorySaver(), version=version)
     one.invoke(QUESTION, AT)
@@ -164,7 +164,7 @@ def test_the_place_where_a_question_was_asked_still_has_it_when_it_was_answered(
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 def test_what_a_user_says_of_a_run_is_kept_with_its_checkpoints(side: Any) -> None:
-    """Threads are found by it: metadata, and what is configurable."""
+    """Threads can be found by their metadata and configurable values."""
     saver = InMemorySaver()
     one = agent(side, "hi", checkpointer=saver)
     one.invoke(QUESTION, {"configurable": {"thread_id": "1", "user_id": "bob"}, "metadata": {"tier": 1}})
@@ -187,7 +187,7 @@ async def saver_of_this_loop(tmp_path: Path) -> AsyncIterator[AsyncSqliteSaver]:
 async def test_a_sync_call_on_the_loop_of_its_saver_is_refused_and_does_not_hang(
     saver_of_this_loop: AsyncSqliteSaver,
 ) -> None:
-    """The loop stands still until the call ends, which would wait for the loop."""
+    """Such a call would deadlock: it blocks the loop that its own saver needs."""
     one = agent(callboard, "hi", checkpointer=saver_of_this_loop)
 
     with anyio.fail_after(60):
@@ -200,7 +200,7 @@ async def test_a_sync_call_on_the_loop_of_its_saver_is_refused_and_does_not_hang
 
 @pytest.mark.real_clock
 async def test_several_conversations_run_at_once_on_any_loop() -> None:
-    """`abatch`: as many at a time as the config says, in the order of the inputs."""
+    """`abatch` runs as many inputs at a time as the config says, and returns the results in order."""
     running: list[int] = []
     most: list[int] = []
 
@@ -226,7 +226,7 @@ async def test_several_conversations_run_at_once_on_any_loop() -> None:
 
 @pytest.mark.real_clock
 async def test_an_error_of_one_conversation_ends_the_others_or_takes_its_place() -> None:
-    """`return_exceptions` says which."""
+    """`return_exceptions` decides whether an error cancels the other runs or is returned in its place."""
     inputs = [[], [callboard.testing.tool_call("double", "1", x=2)]]
     node = callboard.ToolNode([double])
 
@@ -241,7 +241,7 @@ async def test_an_error_of_one_conversation_ends_the_others_or_takes_its_place()
 
 @pytest.mark.parametrize("number", range(1, 7))
 def test_steps_of_a_fork_are_numbered_as_in_langgraph(number: int) -> None:
-    """Wherever it begins, and whether with `None` or with other input."""
+    """The numbers are the same for every starting place, with `None` and with new input."""
 
     def steps(side: Any, given: Any) -> list[int]:
         one = agent(side, *"abcdef", checkpointer=InMemorySaver())

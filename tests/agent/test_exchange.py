@@ -1,4 +1,4 @@
-"""One thread, several agents: LangGraph's and ours go on where the other stopped (promises 2, 10 and 12)."""
+"""Promises 2, 10 and 12: LangGraph's agents and callboard's continue one thread in turns."""
 
 import asyncio
 import warnings
@@ -34,13 +34,13 @@ THEIRS = (*BY_CALL, "react v1")
 
 @pytest.fixture(params=["memory", "aiosqlite"])
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
-    """What both sides keep their threads in."""
+    """A checkpointer that all agents share."""
     async with saver_of(request.param, tmp_path / "db") as made:
         yield made
 
 
 def agent(kind: str, model: Any, tools: list[Any], **options: Any) -> Any:
-    """An agent of one of the five kinds."""
+    """Return an agent of one of the five kinds."""
     if kind == "langchain":
         return create_agent(model, tools, **options)
     version = "v1" if kind.endswith("v1") else "v2"
@@ -52,12 +52,12 @@ def agent(kind: str, model: Any, tools: list[Any], **options: Any) -> Any:
 
 
 async def told(one: Any) -> list[BaseMessage]:
-    """The conversation as an agent reads it."""
+    """Return the conversation as an agent reads it."""
     return list((await one.aget_state(AT)).values.get("messages", ()))
 
 
 async def assert_all_read_the_same(agents: list[Any]) -> list[BaseMessage]:
-    """Every agent finds the same messages, under the same ids, and nothing to do; returns them."""
+    """Assert that every agent reads the same messages and ids, and nothing is left to do; return the messages."""
     states = [await one.aget_state(AT) for one in agents]
     messages: list[BaseMessage] = states[0].values["messages"]
     for state in states:
@@ -74,7 +74,7 @@ async def assert_all_read_the_same(agents: list[Any]) -> list[BaseMessage]:
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str, ours: str, first: str) -> None:
-    """Five hops; all that was said stays, under its ids, once."""
+    """After five changes of the agent, all messages are kept once under their ids."""
     desk = Desk()
     turns = [(calls(tool_call("work", f"{n}", query=f"{n}")), f"done {n}") for n in range(5)]
     model = ScriptedModel([line for turn in turns for line in turn])
@@ -96,7 +96,7 @@ async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_a_thread_goes_back_and_forth_in_sync_code(kind: str, tmp_path: Path) -> None:
-    """The same with `invoke`, and a saver for sync code."""
+    """The agents take turns with `invoke` and a sync saver."""
     desk = Desk()
     model = ScriptedModel(["one", "two", "three"])
 
@@ -131,7 +131,7 @@ def test_a_thread_goes_back_and_forth_in_sync_code(kind: str, tmp_path: Path) ->
     ("ours", "ours v1", "ours"),
 ], ids=" > ".join)  # fmt: skip
 async def test_questions_of_one_batch_are_answered_under_three_agents(saver: Any, hops: tuple[str, ...]) -> None:
-    """One finished, two waiting: each agent sees the same questions, takes one answer, and hands on."""
+    """With one finished call and two waiting ones, each agent shows the same questions and takes one answer."""
     desk, model = Desk(), ScriptedModel([busy(), "done", "more"])
     agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in hops]
     with anyio.fail_after(WAIT):
@@ -168,7 +168,7 @@ async def test_questions_of_one_batch_are_answered_under_three_agents(saver: Any
     ("langchain", "ours", "langchain"),
 ], ids=" > ".join)  # fmt: skip
 async def test_the_second_question_of_a_call_gets_the_second_answer(saver: Any, hops: tuple[str, ...]) -> None:
-    """The answer to the first is handed on as well, or the second would be taken for it."""
+    """The first answer must be passed on, or the next agent would use the second answer in its place."""
     answers: list[str] = []
 
     @tool
@@ -192,7 +192,7 @@ async def test_the_second_question_of_a_call_gets_the_second_answer(saver: Any, 
 
 @pytest.mark.parametrize("ours", OURS)
 async def test_the_question_of_a_lone_call_under_v1_is_answered_under_ours(saver: Any, ours: str) -> None:
-    """One call, so it is clear whose question it is."""
+    """A single call in the batch makes clear which call has asked, so its answer can be used."""
     desk, model = Desk(), ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
     agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", ours)]
     with anyio.fail_after(WAIT):
@@ -206,7 +206,7 @@ async def test_the_question_of_a_lone_call_under_v1_is_answered_under_ours(saver
 
 
 async def test_a_batch_that_v1_stopped_in_is_begun_anew(saver: Any) -> None:
-    """Nobody knows whose question it was, nor what had finished; so nothing is taken for an answer."""
+    """LangGraph's v1 does not store which call asked or finished, so no input is taken for an answer."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     theirs, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", "ours"))
     with anyio.fail_after(WAIT):
@@ -225,7 +225,7 @@ async def test_a_batch_that_v1_stopped_in_is_begun_anew(saver: Any) -> None:
 @pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
                          ids=" > ".join)  # fmt: skip
 async def test_a_call_that_failed_runs_again_under_the_other(saver: Any, pair: tuple[str, str]) -> None:
-    """What finished beside it does not, where the one that stopped had stored it by call."""
+    """A finished neighbour does not run again, if the earlier agent stored results by call."""
     desk, errors = Desk(), [ValueError("no")]
 
     @tool
@@ -253,7 +253,7 @@ async def test_a_call_that_failed_runs_again_under_the_other(saver: Any, pair: t
 @pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in BY_CALL), *(("ours", theirs) for theirs in THEIRS)],
                          ids=" > ".join)  # fmt: skip
 async def test_a_cancelled_batch_is_ended_by_the_other(saver: Any, pair: tuple[str, str]) -> None:
-    """One finished, one cancelled in its body: the first is kept."""
+    """One call finished and one was cancelled in its body; the finished result is kept."""
     desk, started, held = Desk(), anyio.Event(), [True]
 
     @tool
@@ -271,7 +271,7 @@ async def test_a_cancelled_batch_is_ended_by_the_other(saver: Any, pair: tuple[s
         running = asyncio.create_task(first.ainvoke(QUESTION, AT))
         await started.wait()
         while shape((await first.aget_state(AT)).values["messages"])[-1] != "tool:did x":
-            await anyio.sleep(0.001)  # what finished is stored while the other call hangs
+            await anyio.sleep(0.001)  # the finished result is stored while the other call hangs
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -291,7 +291,7 @@ async def test_a_cancelled_batch_is_ended_by_the_other(saver: Any, pair: tuple[s
 @pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
                          ids=" > ".join)  # fmt: skip
 async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tuple[str, str], when: str) -> None:
-    """Nothing run yet, or all of it."""
+    """At the stop, none or all of the calls have run; the other agent continues correctly."""
     desk = Desk()
     model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("work", "2", query="y")), "done"])
     first = agent(pair[0], model, desk.tools(), checkpointer=saver, **{when: ["tools"]})
@@ -314,7 +314,7 @@ async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tupl
 async def test_a_model_that_failed_is_asked_again_by_the_other(
     saver: Any, pair: tuple[str, str], after_tools: bool
 ) -> None:
-    """The node has one name in `langgraph.prebuilt` and another in `langchain.agents`."""
+    """The model node is called differently in `langgraph.prebuilt` and in `langchain.agents`."""
     desk = Desk()
     before = [calls(tool_call("work", "1", query="x"))] if after_tools else []
     model = ScriptedModel([*before, ConnectionError("gone"), "done"])
@@ -330,7 +330,7 @@ async def test_a_model_that_failed_is_asked_again_by_the_other(
 
 
 async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
-    """LangGraph stopped before a hook of its own; without one the model comes next."""
+    """LangGraph stopped before a hook; an agent without this hook continues with the model."""
     model = ScriptedModel(["done"])
     theirs = agent("react v2", model, [], checkpointer=saver, pre_model_hook=lambda _: {}, interrupt_before="*")
     ours = agent("ours", model, [], checkpointer=saver)
@@ -343,7 +343,7 @@ async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
 
 
 async def test_nothing_is_left_to_do_after_a_node_of_another_name() -> None:
-    """A channel that the other side does not know, and so does not empty, is not taken for a step to come."""
+    """A leftover channel of the other agent's node must not be taken for a pending step."""
     desk = Desk()
     model = ScriptedModel([calls(tool_call("work", "1", query="x")), "done", "more"])
     async with saver_of("memory", "") as saver:
@@ -365,7 +365,7 @@ async def test_nothing_is_left_to_do_after_a_node_of_another_name() -> None:
 @pytest.mark.parametrize("pair", [*((theirs, "ours") for theirs in THEIRS), *(("ours", theirs) for theirs in THEIRS)],
                          ids=" > ".join)  # fmt: skip
 async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, pair: tuple[str, str]) -> None:
-    """A message edited by its id between two turns; the next request has the change, and no second one."""
+    """A message edited by id between two turns appears once in the next request, with its change."""
     model = ScriptedModel(["one", "two"])
     first, second = (agent(kind, model, [], checkpointer=saver) for kind in pair)
     with anyio.fail_after(WAIT):
@@ -381,7 +381,7 @@ async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, 
 
 @pytest.mark.parametrize("theirs", BY_CALL)
 async def test_a_call_of_langgraphs_is_refused_under_ours(saver: Any, theirs: str) -> None:
-    """The person answers the waiting call by hand; the finished one keeps its result."""
+    """A person answers the waiting call from outside; the finished call keeps its result."""
     desk, model = Desk(), ScriptedModel([busy(), "understood"])
     first, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
     with anyio.fail_after(WAIT):
@@ -397,7 +397,7 @@ async def test_a_call_of_langgraphs_is_refused_under_ours(saver: Any, theirs: st
 
 @pytest.mark.parametrize("theirs", BY_CALL)
 async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver: Any, theirs: str) -> None:
-    """Promise 2, for a history that LangGraph left in the middle."""
+    """Promise 2: the results that LangGraph stored in the middle of a batch are kept."""
     desk, model = Desk(), ScriptedModel([busy(), "never mind"])
     first, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
     with anyio.fail_after(WAIT):
@@ -414,7 +414,7 @@ async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver:
 
 
 async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> None:
-    """LangGraph's agent has a key more; after a turn of ours it still has its value."""
+    """A key of LangGraph's schema that callboard's agent lacks still has its value after a turn of callboard's."""
 
     class Noting(AgentState):
         notes: str
@@ -434,7 +434,7 @@ async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> No
 
 @pytest.mark.parametrize("pair", [("react v2", "ours"), ("ours", "react v2")], ids=" > ".join)
 async def test_state_that_both_know_is_handed_on(saver: Any, pair: tuple[str, str]) -> None:
-    """A structured response, and a key of a schema of one's own that a hook writes."""
+    """A structured response and a key that a hook writes are passed on."""
 
     class State(AgentStateWithStructuredResponse):
         count: int
@@ -467,7 +467,7 @@ async def test_state_that_both_know_is_handed_on(saver: Any, pair: tuple[str, st
 
 @pytest.mark.parametrize("theirs", THEIRS)
 async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_read(saver: Any, theirs: str) -> None:
-    """Older checkpoints of ours are thin: LangGraph finds no messages in them, we find all."""
+    """callboard's older checkpoints have no messages of their own; callboard can read them, LangGraph cannot."""
     model = ScriptedModel(["one", "two", "three"], loop=True)
     ours, other = (agent(kind, model, [], checkpointer=saver) for kind in ("ours", theirs))
     with anyio.fail_after(WAIT):
@@ -488,7 +488,7 @@ async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_re
 
 @pytest.mark.parametrize("theirs", THEIRS)
 async def test_the_past_under_langgraph_is_ours_to_go_back_to(saver: Any, theirs: str) -> None:
-    """History and fork of checkpoints that LangGraph wrote."""
+    """callboard reads the history of checkpoints that LangGraph wrote, and forks from them."""
     model = ScriptedModel(["one", "two", "other"])
     other, ours = (agent(kind, model, [], checkpointer=saver) for kind in (theirs, "ours"))
     with anyio.fail_after(WAIT):

@@ -1,4 +1,4 @@
-"""A conversation that a provider takes: each call has its answer, directly behind the message that asks for it."""
+"""Histories that providers accept: the answer to each call comes directly after the message with the call."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ AT: Any = {"configurable": {"thread_id": "1"}}
 
 
 async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile() -> None:
-    """LangGraph hands over call, text, answer, as they were added, and the provider refuses the thread for good."""
+    """LangGraph sends messages in the order of arrival, and the provider refuses the thread from then on."""
 
     @tool
     async def ask(query: str) -> str:
@@ -68,7 +68,7 @@ def numbered(messages: list[BaseMessage]) -> list[BaseMessage]:
 
 
 def answers_asked_for(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """The conversation without messages that answer nothing that was asked before them."""
+    """Return the conversation without answers to calls that do not precede them."""
     left, owed = [], []
     for message in messages:
         if isinstance(message, ToolMessage):
@@ -83,7 +83,7 @@ def answers_asked_for(messages: list[BaseMessage]) -> list[BaseMessage]:
 
 @given(st.lists(MESSAGES, max_size=12))
 def test_any_conversation_becomes_one_that_a_provider_takes(messages: list[BaseMessage]) -> None:
-    """Nothing of it is lost, what asks keeps its order, and what is whole stays as it is."""
+    """No message is lost, the messages with calls keep their order, and a valid conversation is unchanged."""
     before = numbered(answers_asked_for(messages))
 
     after = repaired(before)
@@ -101,7 +101,7 @@ def test_any_conversation_becomes_one_that_a_provider_takes(messages: list[BaseM
 
 
 def ordered(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """The answers to each message in the order of its calls; those that are all there stay as they arrived."""
+    """Sort the answers to each message by its calls, but leave complete sets in their order of arrival."""
     order: dict[str | None, int] = {}
     exchange, keys = 0, []
     for message in messages:
@@ -115,7 +115,7 @@ def ordered(messages: list[BaseMessage]) -> list[BaseMessage]:
 
 
 def test_answers_that_answer_nothing_stay_where_they_are() -> None:
-    """Somebody has put them there, and a provider says what is wrong with them."""
+    """A person may have added such answers, and the provider's error explains what is wrong."""
     stray = [HumanMessage("hi"), ToolMessage("?", tool_call_id="a"), AIMessage("hello")]
 
     assert repaired(stray) == stray

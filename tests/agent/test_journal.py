@@ -1,4 +1,4 @@
-"""Promise 10: what is kept of a thread, by every checkpointer, and what becomes of it when something goes wrong."""
+"""Promise 10: the stored journal of a thread, with every checkpointer, and its behaviour after errors."""
 
 import sqlite3
 import threading
@@ -47,7 +47,7 @@ class MoodState(AgentState):
 
 
 class Unheard:
-    """What no checkpointer can store."""
+    """A value that no checkpointer can store."""
 
 
 MOODS = {"unheard": Unheard(), "lock": threading.Lock()}
@@ -55,7 +55,7 @@ MOODS = {"unheard": Unheard(), "lock": threading.Lock()}
 
 @tool
 async def feel(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
-    """Have a mood; there are some that no checkpointer can store."""
+    """Set the mood; some values cannot be stored by any checkpointer."""
     mood = MOODS.get(query, query)
     return Command(update={"mood": mood, "messages": [ToolMessage(query, tool_call_id=tool_call_id)]})
 
@@ -64,7 +64,7 @@ async def feel(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> 
 
 
 async def test_a_thread_goes_on_where_it_stands_with_another_agent(saver: Any) -> None:
-    """All that an agent knows of a thread is in the checkpointer."""
+    """The checkpointer has the whole state of a thread, so a new agent object can continue."""
     model = ScriptedModel([calls(("work", {"query": "a"})), "one", "two"])
 
     with anyio.fail_after(WAIT):
@@ -78,7 +78,7 @@ async def test_a_thread_goes_on_where_it_stands_with_another_agent(saver: Any) -
 
 @pytest.mark.exhaustive
 async def test_threads_know_nothing_of_each_other(saver: Any) -> None:
-    """A hundred runs at once, each on a thread of its own, with one checkpointer."""
+    """A hundred concurrent runs, each on its own thread, share one checkpointer."""
     recorder = Recorder()
     model = ScriptedModel(
         [lambda sent: calls(("work", {"query": sent[0].content})) if len(sent) == 1 else sent[-1].content], loop=True
@@ -103,7 +103,7 @@ async def test_threads_know_nothing_of_each_other(saver: Any) -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_what_the_run_goes_on_with_is_stored_before_but_for_exit(durability: Any) -> None:
-    """What each durability means, seen by a model that looks into the checkpointer when it is asked."""
+    """For each durability, the model inspects the checkpointer when it is asked."""
     memory = InMemorySaver()
     seen: list[list[str]] = []
 
@@ -130,7 +130,7 @@ async def test_what_the_run_goes_on_with_is_stored_before_but_for_exit(durabilit
 
 @pytest.fixture(params=ON_DISK)
 async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Any, Callable[[], int]]]:
-    """A checkpointer on disk, and the bytes in it."""
+    """A checkpointer on disk, and a function that returns its size in bytes."""
 
     def size() -> int:
         with closing(sqlite3.connect(tmp_path / "db")) as reader:
@@ -149,7 +149,7 @@ TEXT = "word " * 100
 
 @pytest.mark.backends("asyncio", "trio")
 async def test_storage_grows_with_the_number_of_turns(database: tuple[Any, Callable[[], int]]) -> None:
-    """Not with its square: a checkpoint that is not the last one has no messages of its own."""
+    """The growth is linear and not quadratic, because only the last checkpoint has its own messages."""
     saver, size = database
     agent = create_react_agent(ScriptedModel([TEXT], loop=True), [], checkpointer=saver)
     sizes = {}
@@ -167,7 +167,7 @@ async def test_storage_grows_with_the_number_of_turns(database: tuple[Any, Calla
 
 @pytest.mark.backends("asyncio", "trio")
 async def test_storage_grows_with_the_number_of_calls_in_a_turn(database: tuple[Any, Callable[[], int]]) -> None:
-    """Thirty steps of five calls take twice as much as fifteen."""
+    """Thirty steps of five calls take twice the space of fifteen steps."""
     saver, size = database
     sizes, before = {}, 0
 
@@ -184,7 +184,7 @@ async def test_storage_grows_with_the_number_of_calls_in_a_turn(database: tuple[
 
 
 async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_again_and_again() -> None:
-    """The history of n turns takes about n reads, and not their square."""
+    """Reading the history of n turns takes about n reads, and not n squared."""
 
     class Counting(InMemorySaver):
         reads = 0
@@ -206,7 +206,7 @@ async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_
 
 
 async def test_to_go_on_with_a_thread_each_of_its_messages_is_read_once() -> None:
-    """The reading that makes sure of the hold makes none."""
+    """The read that verifies the hold does not read the messages again."""
     made: list[int] = []
     make = JsonPlusSerializer()._unpack_ext_hook
 
@@ -227,7 +227,7 @@ async def test_to_go_on_with_a_thread_each_of_its_messages_is_read_once() -> Non
 
 
 class Odd:
-    """Nothing that LangGraph's serializer knows."""
+    """A value that LangGraph's serializer does not know."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Odd)
@@ -236,7 +236,7 @@ class Odd:
 
 
 async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
-    """By a serializer that may do so."""
+    """A serializer that may use pickle stores such values."""
     saver = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
 
     async def work(query: str = "") -> Any:
@@ -263,7 +263,7 @@ async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
 
 @pytest.mark.parametrize("how", ["cancelled", "stream closed"])
 async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(saver: Any, how: str) -> None:
-    """Promise 2: the model sees a history that providers accept, with the results that there are."""
+    """Promise 2: the next model request is valid for providers, and has all finished results."""
     recorder = Recorder()
     tools = [recorder.tool("work"), recorder.tool("stuck", hang=True)]
     model = ScriptedModel([calls(("work", {"query": "a"}), "stuck", ("work", {"query": "b"})), "fine"])
@@ -297,7 +297,7 @@ async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(sa
 
 
 async def test_a_cancelled_run_goes_on_with_what_had_not_finished(saver: Any) -> None:
-    """`None` instead of a new message: only the call that was cancelled runs again, where the agent says so."""
+    """With `None`, only the cancelled call runs again, if the agent allows that."""
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), "slow"), "fine"])
 
@@ -321,7 +321,7 @@ async def test_a_cancelled_run_goes_on_with_what_had_not_finished(saver: Any) ->
 
 
 class Failing(InMemorySaver):
-    """Fails once, when it is told to.
+    """A checkpointer that fails once on request.
 
     Attributes:
         at: says of what is written whether to fail now.
@@ -364,7 +364,7 @@ STORES = pytest.mark.parametrize("stores", [False, True], ids=["lost", "stored"]
     "where", ["'kind': 'step', 'order': ['agent']", "content='a'", "content='b'", "'order': ['call"]
 )
 async def test_a_checkpointer_that_fails_once_loses_nothing(where: str, stores: bool) -> None:
-    """The run fails, and what could not be stored is stored with what comes next; stored twice, it counts once."""
+    """The run fails, and the next write includes the lost data; data that is stored twice counts once."""
     saver, recorder = Failing(), Recorder()
     saver.stores = stores
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done", "again"])
@@ -384,7 +384,7 @@ async def test_a_checkpointer_that_fails_once_loses_nothing(where: str, stores: 
 
 
 class Slow(SqliteSaver):
-    """Stores the result of `slow`, and comes back when it may; then it says, if it is to, that it has not.
+    """A checkpointer that stores the result of `slow`, and returns or fails on request.
 
     Attributes:
         writing: set when the result of `slow` has been stored.
@@ -406,7 +406,7 @@ class Slow(SqliteSaver):
 
 
 class BesideSlow:
-    """Tools of which `slow` ends first; the others end while its result is being written."""
+    """Tools of which `slow` ends first; the others end while its result is being stored."""
 
     def __init__(self, saver: Slow) -> None:
         self.ran: list[str] = []
@@ -422,7 +422,7 @@ class BesideSlow:
     def tools(self) -> list[Any]:
         @tool
         async def slow() -> str:
-            """Be first."""
+            """End first."""
             return await self._end("slow")
 
         @tool
@@ -432,7 +432,7 @@ class BesideSlow:
 
         @tool
         async def unheard(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
-            """Have a mood that cannot be stored."""
+            """Return a mood that cannot be stored."""
             await self._end("unheard")
             answer = ToolMessage("unheard", tool_call_id=tool_call_id)
             return Command(update={"mood": Unheard(), "messages": [answer]})
@@ -440,7 +440,7 @@ class BesideSlow:
         return [slow, work, unheard]
 
     async def run(self, agent: Any, beside: int) -> None:
-        """Run the agent, and let the write of `slow` end when so many others have finished."""
+        """Run the agent, and let the write of `slow` end when this many other calls have finished."""
         async with aclosing(agent.astream(QUESTION, at(), stream_mode="updates")) as chunks:
             async for chunk in chunks:
                 beside -= "tools" in chunk
@@ -449,7 +449,7 @@ class BesideSlow:
 
 
 async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_path: Path) -> None:
-    """A write that was stored and reported as failed is written again, and must not hide what came with it."""
+    """A write that was stored but reported as failed is repeated, and must not hide results that finished meanwhile."""
     model = ScriptedModel([calls("slow", "work"), "done"])
 
     async with saver_of("sqlite", tmp_path / "db", sync=Slow) as saver:
@@ -466,7 +466,7 @@ async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_pat
 
 
 async def test_what_cannot_be_stored_costs_no_result_that_was_to_be_stored_along_with_it(tmp_path: Path) -> None:
-    """Three calls finish, two of them while the first is written; one of the two cannot be stored."""
+    """Two calls finish while a third is stored; one of them cannot be stored, and the other one still is."""
     model = ScriptedModel([calls("slow", "unheard", "work"), "done"])
 
     async with saver_of("sqlite", tmp_path / "db", sync=Slow) as saver:
@@ -484,7 +484,7 @@ async def test_what_cannot_be_stored_costs_no_result_that_was_to_be_stored_along
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
 async def test_a_checkpoint_that_could_not_be_written_is_made_up_for(durability: Any) -> None:
-    """At the end of a turn: the answer was there, and is there."""
+    """If the write at the end of a turn fails, the next write includes the model's answer."""
     saver = Failing()
     agent = create_react_agent(ScriptedModel(["one", "two", "three"]), [], checkpointer=saver)
 
@@ -504,7 +504,7 @@ async def test_a_checkpoint_that_could_not_be_written_is_made_up_for(durability:
 
 @pytest.mark.parametrize("mood", MOODS)
 async def test_a_state_that_cannot_be_stored_is_an_error_and_costs_no_finished_result(saver: Any, mood: str) -> None:
-    """The neighbours of the call that wrote it are stored, and the thread stays usable."""
+    """Results of the neighbouring calls are stored, and the thread can be continued."""
     recorder = Recorder()
     model = ScriptedModel(
         ["one", calls(("work", {"query": "a"}), ("feel", {"query": mood}), ("work", {"query": "b"})), "fine"]
@@ -525,7 +525,7 @@ async def test_a_state_that_cannot_be_stored_is_an_error_and_costs_no_finished_r
 
 
 async def test_writes_that_contradict_each_other_do_not_make_a_thread_unusable(saver: Any) -> None:
-    """Two calls of a batch set a value that has no reducer: an error, and the next message is taken."""
+    """Two calls set a value without a reducer: the run fails, and the thread still accepts the next message."""
     model = ScriptedModel([calls(("feel", {"query": "good"}), ("feel", {"query": "bad"})), "fine"])
     agent = create_react_agent(model, [feel], checkpointer=saver, state_schema=MoodState)
 
@@ -539,10 +539,10 @@ async def test_writes_that_contradict_each_other_do_not_make_a_thread_unusable(s
 
 
 async def test_a_step_that_was_not_ended_is_seen_to_go_on() -> None:
-    """All its tasks have finished, and yet the thread is not at its end: `next` must say so."""
+    """All tasks have finished but the step is not stored as ended, so `next` must name it."""
 
     class Dying(InMemorySaver):
-        """Stores nothing from the end of the tools on, as if the process had been killed there."""
+        """Stores nothing after the tools have ended, as if the process had been killed."""
 
         dead = False
 
@@ -570,7 +570,7 @@ async def test_a_step_that_was_not_ended_is_seen_to_go_on() -> None:
 
 
 async def test_a_failed_call_is_seen_in_the_tasks() -> None:
-    """Its error stands where LangGraph puts it, beside the results of the others."""
+    """The error is in the field where LangGraph puts it, next to the results of the other calls."""
     tools = [Recorder().tool("work"), Recorder().tool("fails", raises=ValueError("no"))]
     agent = create_react_agent(ScriptedModel([calls("work", "fails"), "fine"]), tools, checkpointer=InMemorySaver())
 
@@ -586,7 +586,7 @@ async def test_a_failed_call_is_seen_in_the_tasks() -> None:
 
 
 async def test_a_run_without_a_thread_id_says_how_to_name_one(saver: Any) -> None:
-    """Nothing could be kept otherwise."""
+    """Without a thread id, nothing could be stored."""
     agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
 
     with anyio.fail_after(WAIT):
@@ -596,7 +596,7 @@ async def test_a_run_without_a_thread_id_says_how_to_name_one(saver: Any) -> Non
 
 
 async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) -> None:
-    """As savers on disk have it."""
+    """The numeric id and its text select the same thread, as in savers on disk."""
     agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
 
     with anyio.fail_after(WAIT):
@@ -612,7 +612,7 @@ async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) 
     ids=["of a new thread", "of a known thread"],
 )
 async def test_an_unknown_checkpoint_is_an_error(saver: Any, new: bool) -> None:
-    """LangGraph would quietly start a conversation from nothing."""
+    """LangGraph would start an empty conversation without an error."""
     unknown = "1f0c5b2e-0000-6000-8000-000000000000"
     agent = create_react_agent(ScriptedModel(["hi", "oh"]), [], checkpointer=saver)
 
@@ -625,7 +625,7 @@ async def test_an_unknown_checkpoint_is_an_error(saver: Any, new: bool) -> None:
 
 
 async def test_without_a_checkpointer_there_is_no_state_to_look_at() -> None:
-    """In LangGraph's words."""
+    """The error has LangGraph's text."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with pytest.raises(ValueError, match="No checkpointer set"):
@@ -638,7 +638,7 @@ async def test_without_a_checkpointer_there_is_no_state_to_look_at() -> None:
     ids=["newer", "cut", "empty", "text"],
 )
 async def test_entries_that_are_not_understood_are_an_error_and_nothing_is_lost(saver: Any, entry: Any) -> None:
-    """A thread that a newer callboard wrote, or something broken: to pass over it would be to forget."""
+    """Ignoring entries of a newer callboard, or damaged ones, would lose data."""
     agent = create_react_agent(ScriptedModel(["hi", "oh"]), [], checkpointer=saver)
 
     with anyio.fail_after(WAIT):

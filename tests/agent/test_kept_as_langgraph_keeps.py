@@ -1,4 +1,4 @@
-"""What stands beside a checkpoint is what LangGraph writes, and what it never writes is not in our journal either."""
+"""Checkpoint metadata and untracked values: callboard stores exactly the kinds of data that LangGraph stores."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ def model() -> ScriptedModel:
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_metadata_of_checkpoints_have_the_keys_that_langgraph_writes(kind: str, tmp_path: Path) -> None:
-    """Those who filter or export them by LangGraph's schema find nothing of ours."""
+    """Programs that filter or export metadata by LangGraph's schema find no further keys."""
     theirs = InMemorySaver()
     prebuilt.create_react_agent(model(), [work], checkpointer=theirs).invoke(QUESTION, THREAD)
     known = {frozenset(found.metadata) for found in theirs.list(THREAD)}
@@ -63,10 +63,10 @@ async def agent_list(saver: Any) -> list[Any]:
 
 @dataclass
 class Connection:
-    """Nothing that could be stored."""
+    """A value that cannot be stored."""
 
     secret: str
-    socket: Any = object  # no serializer takes it
+    socket: Any = object  # no serializer accepts it
 
 
 class Connected(AgentState):
@@ -75,7 +75,7 @@ class Connected(AgentState):
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durability: Any) -> None:
-    """A connection in the state is there for tools and hooks, and no byte of it is in the file."""
+    """Tools and hooks can use a connection in the state, but no byte of it is written to the file."""
     seen: list[Any] = []
 
     def look(state: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durab
 
 
 def test_commands_and_sends_carry_no_untracked_value_into_the_journal() -> None:
-    """In whatever form a node writes them."""
+    """This holds for each form in which a node can write the value."""
     flow = Flow(tools=True, before=False, after=False, response=False, direct=frozenset())
     schema = Schema(drawing(flow, Connected, None, {}), flow.entry)
     secret = {"connection": "canary", "messages": []}

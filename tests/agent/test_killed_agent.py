@@ -50,7 +50,7 @@ REPLIES = {"a1", "b1", "done", "c1", "all done"}
 
 @dataclass
 class Story:
-    """All lives of one thread, as its log tells."""
+    """All lives of one thread, from its log."""
 
     seed: int
     killed: int
@@ -58,7 +58,7 @@ class Story:
     log: list[list[Any]]
 
     def after(self, *first: Any) -> list[list[Any]]:
-        """What happened after the first time that something happened."""
+        """Return the events after the first occurrence of an event."""
         places = [place for place, line in enumerate(self.log) if line == list(first)]
         return self.log[places[0] + 1 :] if places else []
 
@@ -85,7 +85,7 @@ def stories(directory: Path, *world: object) -> list[Story]:
 
 
 def check(story: Story) -> None:
-    """What holds for every story, whatever its durability."""
+    """Check the properties that hold for every durability."""
     for how in ("stored", "found"):
         for call in {*story.names(how)}:
             assert ["started", call] not in story.after(how, call), f"{call} had finished, and ran again"
@@ -97,7 +97,7 @@ def check(story: Story) -> None:
     assert complaint(story.conversation) is None
     assert shape(story.conversation) == CONVERSATION
     for life in story.lives:
-        # The one that asks starts anew when it has its answer.
+        # A call that asks starts again with its answer.
         most = Counter(name for kind, name, *_ in (line for line in life if len(line) > 1) if kind == "started")
         assert all(times <= (2 if name == "a3" else 1) for name, times in most.items()), most
     assert set(story.names("ended")) == {"a1", "a2", "a3", "b1", "b2", "c1", "c2"}
@@ -106,7 +106,7 @@ def check(story: Story) -> None:
 def check_asked_with_what_is_stored(story: Story) -> None:
     stored: set[str] = set()
     for line in story.log:
-        if line[0] in ("stored", "found"):  # who was killed after a write may not have said so
+        if line[0] in ("stored", "found"):  # a process that is killed after a write may not have logged it
             stored.add(line[1])
         elif line[0] == "asked":
             results = [message for message in messages_from_dict(line[2]) if isinstance(message, ToolMessage)]
@@ -117,7 +117,7 @@ def check_asked_with_what_is_stored(story: Story) -> None:
 def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
     saver: str, backend: str, tmp_path: Path
 ) -> None:
-    """One kill a story, at one point after the other, until there is no further one."""
+    """Each story has one kill, at one point after the other, until all points are covered."""
     told = stories(tmp_path, saver, backend, "sync", "every", 1, 1)
 
     assert len(told) > 25
@@ -140,7 +140,7 @@ def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
 def test_killed_anywhere_nothing_is_lost_and_nothing_is_doubled(
     saver: str, backend: str, durability: str, seed: int, tmp_path: Path
 ) -> None:
-    """SIGKILL and `os._exit`, before and after writes and in bodies; 200 of them in all."""
+    """Two hundred kills with SIGKILL and `os._exit`, before and after writes and in bodies."""
     told = stories(tmp_path, saver, backend, durability, seed, KILLS)
 
     assert sum(story.killed for story in told) >= KILLS
@@ -151,7 +151,7 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_is_doubled(
 
 
 def test_with_durability_exit_a_killed_run_starts_anew_and_leaves_no_trace(tmp_path: Path) -> None:
-    """Nothing is stored before the run stops; what stopped once is kept."""
+    """With "exit", data is stored only when a run stops, and kept from then on."""
     told = stories(tmp_path, "sqlite", "asyncio", "exit", 5000, 12)
 
     for story in told:

@@ -1,4 +1,4 @@
-"""LangGraph's own server, as it is released, runs our agents as it runs LangGraph's (drop-in, promise 12)."""
+"""Promise 12: LangGraph's released server runs callboard's agents as it runs LangGraph's."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ MODES: Any = ["updates", "values", "messages-tuple", "tasks"]
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    """A client of a server for all tests; each test has threads of its own."""
+    """A client of a server for all tests; each test uses its own threads."""
     if (found := program()) is None:
         pytest.skip("LangGraph's server is not installed: see .ci/run, or set CALLBOARD_LANGGRAPH")
     server = LangGraphServer(found)
@@ -45,7 +45,7 @@ def told(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def settled(value: Any) -> Any:
-    """Without what is new in every run."""
+    """Return data without the ids and times that differ between runs."""
     if isinstance(value, dict):
         unlike = ("id", "metadata", "checkpoint", "run_id", "created_at", "triggers", "__interrupt__", "interrupts")
         return {key: settled(item) for key, item in value.items() if key not in unlike}
@@ -54,7 +54,7 @@ def settled(value: Any) -> Any:
 
 def stream(client: Any, name: str, thread: str, **asked: Any) -> list[Any]:
     parts = client.runs.stream(thread, name, stream_mode=MODES, **asked)
-    # What the server adds to a message names the run, the thread and the graph.
+    # The server adds the ids of run, thread and graph to a message.
     return [
         (part.event, settled(part.data[0] if part.event == "messages" else part.data))
         for part in parts
@@ -64,7 +64,7 @@ def stream(client: Any, name: str, thread: str, **asked: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_run_streams_what_langgraphs_agent_streams(client: Any, name: str) -> None:
-    """Updates, values, messages and tasks, part for part, with a context."""
+    """Updates, values, messages and tasks are equal part by part, with a context."""
     theirs, ours = (
         stream(client, one, new_thread(client), input=says("look"), context={"user": "ann"}) for one in ("theirs", name)
     )
@@ -75,7 +75,7 @@ def test_a_run_streams_what_langgraphs_agent_streams(client: Any, name: str) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_question_shows_in_the_state_and_its_answer_goes_on(client: Any, name: str) -> None:
-    """What finished beside it is shown, and stays."""
+    """The state shows the result of the finished neighbour, which is kept."""
     thread = new_thread(client)
     client.runs.wait(thread, name, input=says("look ask"))
     state = client.threads.get_state(thread, subgraphs=True)
@@ -98,7 +98,7 @@ def test_a_question_shows_in_the_state_and_its_answer_goes_on(client: Any, name:
 
 @pytest.mark.parametrize("name", OURS)
 def test_two_questions_are_answered_one_at_a_time(client: Any, name: str) -> None:
-    """Promise 5, over HTTP: both surface, and an answer reaches the call that asked."""
+    """Promise 5: over HTTP both questions are visible, and each answer reaches its call."""
     thread = new_thread(client)
     client.runs.wait(thread, name, input=says("ask ask"))
     first, second = client.threads.get_state(thread)["interrupts"]
@@ -111,7 +111,7 @@ def test_two_questions_are_answered_one_at_a_time(client: Any, name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_stops_before_a_node_and_goes_on(client: Any, name: str) -> None:
-    """`interrupt_before` of a request."""
+    """The request sets `interrupt_before`."""
     thread = new_thread(client)
     client.runs.wait(thread, name, input=says("look"), interrupt_before=["tools"])
     assert client.threads.get_state(thread)["next"] == ["tools"]
@@ -122,7 +122,7 @@ def test_a_run_stops_before_a_node_and_goes_on(client: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_thread_has_a_history_to_go_back_to_and_can_be_changed(client: Any, name: str) -> None:
-    """The journal is in the server's own checkpointer, so the server's own requests find it."""
+    """The journal is in the server's own checkpointer, so the server's requests read and change it."""
     thread = new_thread(client)
     client.runs.wait(thread, name, input=says("look"))
     history = client.threads.get_history(thread)
@@ -139,7 +139,7 @@ def test_a_thread_has_a_history_to_go_back_to_and_can_be_changed(client: Any, na
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_server_shows_the_same_schemas_and_drawing(client: Any, name: str) -> None:
-    """What Studio draws, and what forms are made of."""
+    """Studio draws the graph, and forms are generated from the schemas."""
 
     def about(graph: str) -> Any:
         [assistant] = client.assistants.search(graph_id=graph)
@@ -154,7 +154,7 @@ def test_the_server_shows_the_same_schemas_and_drawing(client: Any, name: str) -
 
 
 def _untitled(schema: Any) -> Any:
-    """Without the names of the state and what its authors say of it; theirs is deprecated."""
+    """Return a schema without titles and descriptions of the state, because LangGraph's class is deprecated."""
     said = ("title", "description", "deprecated")
     if isinstance(schema, dict):
         return {key: _untitled(value) for key, value in schema.items() if key not in said}
@@ -163,7 +163,7 @@ def _untitled(schema: Any) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_without_a_thread_streams_its_events(client: Any, name: str) -> None:
-    """`astream_events`, which the server asks a graph for."""
+    """The server calls `astream_events` on the graph."""
     parts = client.runs.stream(None, name, input=says("look"), stream_mode="events")
     events = {(part.data["event"], part.data["name"]) for part in parts if part.event == "events"}
 

@@ -1,4 +1,4 @@
-"""A turn of a long conversation costs what is new in it: messages that were read before are not made again."""
+"""A turn of a long conversation costs only its new messages: earlier messages are not deserialized again."""
 
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -42,13 +42,13 @@ def serde(request: pytest.FixtureRequest) -> Any:
 
 
 class Unknown(Enum):
-    """A type that no schema names."""
+    """A type that is in no schema."""
 
     ONE = 1
 
 
 class Counter:
-    """How many messages were made, and how many pydantic has taken apart."""
+    """Number of created messages, and of messages that pydantic has dumped."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -57,7 +57,7 @@ class Counter:
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
-    """Counts messages that are made and validated, or dumped, by whomever."""
+    """Counts messages that are created and validated, or dumped, by any code."""
     counter, plain, plain_dump = Counter(), BaseMessage.__init__, BaseMessage.model_dump
 
     def counting(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -85,7 +85,7 @@ def agent_with(saver: Any, replies: list[Any]) -> Any:
 
 
 async def made_by_a_turn(saver: Any, counter: Counter, length: int) -> tuple[int, int]:
-    """Messages that are made by the second of two turns after so many, and those that are dumped."""
+    """Return how many messages the last of several turns creates, and how many it dumps."""
     agent = agent_with(saver, [reply for _ in range(2) for reply in (calls(("work", {"query": "a"})), "done")])
     place = {"configurable": {"thread_id": f"of {length}"}}
     await agent.aupdate_state(place, {"messages": turns(length)}, as_node="agent")
@@ -98,7 +98,7 @@ async def made_by_a_turn(saver: Any, counter: Counter, length: int) -> tuple[int
 
 @pytest.mark.real_clock
 async def test_a_turn_makes_and_dumps_as_many_messages_however_many_are_behind_it(saver: Any, counter: Counter) -> None:
-    """It was each message of the thread, anew at every turn: most of what a turn of a long conversation took."""
+    """Earlier versions processed each message of the thread in each turn, which took most of the time."""
     with anyio.fail_after(WAIT):
         _first, short, long = [await made_by_a_turn(saver, counter, length) for length in (5, 10, 200)]
 
@@ -107,7 +107,7 @@ async def test_a_turn_makes_and_dumps_as_many_messages_however_many_are_behind_i
 
 @pytest.mark.real_clock
 async def test_what_a_user_does_to_a_message_stays_with_the_user(saver: Any) -> None:
-    """Whoever reads a thread has messages of their own, down to what is in them."""
+    """Each reader of a thread has its own copies of the messages, including nested values."""
     agent = agent_with(saver, [])
     with anyio.fail_after(WAIT):
         await agent.aupdate_state(THREAD, {"messages": turns(1)}, as_node="agent")
@@ -130,7 +130,7 @@ async def test_what_a_user_does_to_a_message_stays_with_the_user(saver: Any) -> 
 @pytest.mark.parametrize("kind", SERIALIZERS)
 @given(messages=st.lists(MESSAGES, max_size=4))
 def test_each_reading_gives_what_the_first_one_gives_and_shares_nothing(kind: str, messages: list[Any]) -> None:
-    """Of what type and with what in it, and nothing that one reader could change for another."""
+    """The values have the same types and contents, and share no mutable object between readers."""
     plain = SERIALIZERS[kind]()
     stored = plain.dumps_typed({"messages": messages})
     remembers = remembering(plain, MessageMemory())
@@ -147,7 +147,7 @@ def test_each_reading_gives_what_the_first_one_gives_and_shares_nothing(kind: st
 @pytest.mark.parametrize("kind", SERIALIZERS)
 @given(messages=st.lists(MESSAGES, max_size=4))
 def test_what_is_written_is_what_langgraph_writes(kind: str, messages: list[Any]) -> None:
-    """Byte by byte, so that LangGraph reads it; also of messages that were read before, and changed since."""
+    """LangGraph must be able to read the bytes, also of messages that were read and then changed."""
     remembers, plain = remembering(SERIALIZERS[kind](), MessageMemory()), JsonPlusSerializer()
     assert remembers.dumps_typed(messages) == plain.dumps_typed(messages)
     for found in (remembers.loads_typed(plain.dumps_typed(messages)) for _ in range(2)):
@@ -173,7 +173,7 @@ STRANGE = {
 @pytest.mark.parametrize("strange", STRANGE.values(), ids=list(STRANGE))
 @pytest.mark.parametrize("falls_back", [False, True])
 def test_what_is_strange_is_written_or_refused_as_langgraph_does(strange: Any, falls_back: bool) -> None:
-    """Also by a serializer that pickles what msgpack does not take."""
+    """This includes a serializer that uses pickle for values that msgpack refuses."""
     plain = JsonPlusSerializer(pickle_fallback=falls_back)
     remembers = remembering(plain, MessageMemory())
 
@@ -181,7 +181,7 @@ def test_what_is_strange_is_written_or_refused_as_langgraph_does(strange: Any, f
 
 
 def test_what_could_not_be_read_again_is_refused_however_often_messages_were_read() -> None:
-    """Only a message that was read, and so is allowed to all, is not looked at again."""
+    """Only a message that was read, and is allowed for all readers, skips the check."""
     serde = remembering(StrictSerializer("x"), MessageMemory())
     stored = serde.dumps_typed(turns(2))
     for _ in range(2):
@@ -201,7 +201,7 @@ ALIAS = stored_message("langchain_core.messages", "HumanMessage", {"content": "h
 
 
 def test_what_somebody_else_may_read_is_not_read_by_whoever_may_not() -> None:
-    """What was read is remembered only if it is allowed to all."""
+    """A message is cached only if all serializers may read it."""
     memory = MessageMemory()
     permissive = JsonPlusSerializer(allowed_msgpack_modules=True)
     assert remembering(permissive, memory).loads_typed(ALIAS) == HumanMessage("hi")
@@ -211,7 +211,7 @@ def test_what_somebody_else_may_read_is_not_read_by_whoever_may_not() -> None:
 
 
 def test_langgraph_hears_each_time_of_a_type_that_it_does_not_know() -> None:
-    """Also where it is within a message."""
+    """LangGraph's warning is also issued for a type nested in a message."""
     heard: list[Any] = []
     within = ormsgpack.Ext(EXT_PYDANTIC_V2, ormsgpack.packb(("nowhere", "Thing", {"a": 1}, "")))
     stored = stored_message(
@@ -229,7 +229,7 @@ def test_langgraph_hears_each_time_of_a_type_that_it_does_not_know() -> None:
 
 
 def test_what_cannot_be_read_is_the_same_error_each_time() -> None:
-    """An error is not remembered, nor what comes close to it."""
+    """Neither an error nor a partly readable value is cached."""
     reading = remembering(StrictSerializer("The database"), MessageMemory())
     stored = stored_message("langchain_core.messages.human", "HumanMessage", 3)
 
@@ -243,7 +243,7 @@ def test_what_cannot_be_read_is_the_same_error_each_time() -> None:
 
 
 def test_a_serializer_that_reads_otherwise_is_left_alone() -> None:
-    """Nobody knows what it makes of the bytes."""
+    """The cache cannot know how such a serializer interprets the bytes."""
 
     class Own(JsonPlusSerializer):
         def loads_typed(self, data: tuple[str, bytes]) -> Any:
@@ -257,7 +257,7 @@ def test_a_serializer_that_reads_otherwise_is_left_alone() -> None:
 
 
 def test_a_user_s_subclass_of_a_saver_is_the_object_that_reads() -> None:
-    """It may count on being one object, which no copy is."""
+    """The subclass may depend on being one object, so the reader must not be a copy."""
     read_by: list[int] = []
 
     class Own(InMemorySaver):
@@ -275,7 +275,7 @@ def test_a_user_s_subclass_of_a_saver_is_the_object_that_reads() -> None:
 
 
 def read_one(memory: MessageMemory, text: str, made: list[str]) -> Any:
-    """Read a message with a text, and note if it had to be made."""
+    """Read a message with this text, and record whether it was deserialized."""
     data = ormsgpack.packb(("langchain_core.messages.human", "HumanMessage", {"content": text}, ""))
 
     def make(code: int, data: bytes) -> Any:
@@ -286,7 +286,7 @@ def read_one(memory: MessageMemory, text: str, made: list[str]) -> Any:
 
 
 def test_those_go_first_that_were_not_read_for_longest() -> None:
-    """What is remembered has a bound; what is read often stays."""
+    """The cache has a bound, and evicts the least recently read messages."""
     memory, made = MessageMemory(room=20_000), list[str]()
     for number in range(100):
         read_one(memory, "often", made)
@@ -297,7 +297,7 @@ def test_those_go_first_that_were_not_read_for_longest() -> None:
 
 
 def test_a_message_larger_than_the_room_displaces_nothing() -> None:
-    """Else one large result would have the whole conversation made again."""
+    """Otherwise one large result would evict the whole conversation."""
     memory, made = MessageMemory(room=20_000), list[str]()
     for text in ("small", "x" * 30_000, "small", "x" * 30_000):
         read_one(memory, text, made)
@@ -306,7 +306,7 @@ def test_a_message_larger_than_the_room_displaces_nothing() -> None:
 
 
 def test_threads_may_read_at_once(serde: Any) -> None:
-    """Sync doors and thread pools read with one saver."""
+    """Several threads may read with one saver."""
     reading = remembering(serde, MessageMemory(room=20_000))
     stored = [serde.dumps_typed(turns(3, first)) for first in range(10)]
     expected = [serde.loads_typed(one) for one in stored]

@@ -1,4 +1,4 @@
-"""The loop: commands of tools, direct answers, the guards at its end, and what it leaves behind."""
+"""The loop of an agent: commands of tools, direct answers, guards at its end, and the context after it."""
 
 from typing import Annotated, Any
 
@@ -65,7 +65,7 @@ async def mood(mood: Annotated[str, InjectedState("mood")]) -> str:
 
 @versions
 async def test_a_command_updates_keys_that_the_next_step_sees(version: Any) -> None:
-    """Custom keys of the state, beside the message of the call."""
+    """A command updates keys of a custom state along with the call's message."""
     model = ScriptedModel([calls("cheer"), calls("mood"), "done"])
     agent = create_react_agent(model, [cheer, mood], state_schema=Moods, version=version)
 
@@ -90,7 +90,7 @@ async def test_a_command_stands_beside_plain_results(version: Any) -> None:
 
 @versions
 async def test_a_tool_may_return_several_commands(version: Any) -> None:
-    """One of them has the message."""
+    """One of the commands contains the message."""
 
     @tool
     async def many(tool_call_id: CallId) -> Any:
@@ -106,7 +106,7 @@ async def test_a_tool_may_return_several_commands(version: Any) -> None:
 
 @versions
 async def test_a_command_may_go_to_a_node_of_the_agent(version: Any) -> None:
-    """Beside the edge that leads there anyway: the model is asked once, not twice."""
+    """The command's `goto` duplicates an existing edge, and the model must be asked once only."""
 
     @tool
     async def again(tool_call_id: CallId) -> Command[Any]:
@@ -122,7 +122,7 @@ async def test_a_command_may_go_to_a_node_of_the_agent(version: Any) -> None:
 
 @versions
 async def test_a_command_for_the_graph_around_is_raised_where_there_is_none(version: Any) -> None:
-    """Whoever runs the agent by hand has to know where it wanted to go."""
+    """The caller of an agent that runs by itself has to learn the destination."""
 
     @tool
     async def hand_over(tool_call_id: CallId) -> Command[Any]:
@@ -139,7 +139,7 @@ async def test_a_command_for_the_graph_around_is_raised_where_there_is_none(vers
 
 @versions
 async def test_a_key_that_the_state_does_not_have_is_passed_over(version: Any) -> None:
-    """As LangGraph does: a tool may serve agents of several kinds."""
+    """As in LangGraph, unknown keys are ignored, because a tool may serve agents with different states."""
     model = ScriptedModel([calls("cheer"), "done"])
 
     result = await run(create_react_agent(model, [cheer], version=version))
@@ -170,7 +170,7 @@ def direct(name: str = "final", returns: str = "final") -> StructuredTool:
     ids=["alone", "first", "between", "beside an unknown tool"],
 )
 async def test_a_direct_answer_ends_the_run(asked: list[str], results: list[str] | None, version: Any) -> None:
-    """All calls of its batch finish; the model is not asked again."""
+    """All calls of the batch finish, and the model is not asked again."""
     model = ScriptedModel([calls(*asked), "not asked"])
     agent = create_react_agent(model, [direct(), Recorder().tool("work")], version=version)
 
@@ -183,7 +183,7 @@ async def test_a_direct_answer_ends_the_run(asked: list[str], results: list[str]
 
 @versions
 async def test_a_direct_tool_that_was_not_called_changes_nothing(version: Any) -> None:
-    """Only its own results are the answer."""
+    """Only results of direct tools themselves end the run."""
     model = ScriptedModel([calls("work"), "done"])
     agent = create_react_agent(model, [direct(), Recorder().tool("work")], version=version)
 
@@ -201,7 +201,7 @@ class Answer(BaseModel):
 
 @versions
 async def test_the_apology_takes_the_place_of_the_reply(version: Any) -> None:
-    """It has the reply's id, so that a conversation never has calls that nobody will answer."""
+    """The message has the reply's id, so that no unanswered calls remain in the conversation."""
     model = ScriptedModel([AIMessage("", id="asked", tool_calls=calls("work").tool_calls)])
 
     result = await run(
@@ -215,7 +215,7 @@ async def test_the_apology_takes_the_place_of_the_reply(version: Any) -> None:
 
 @versions
 async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
-    """The limit is one of a run, not of a conversation, which stays valid."""
+    """The limit belongs to one run, and the thread can be continued."""
     recorder = Recorder()
     model = ScriptedModel([calls("work"), calls("work"), "done"])
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver(), version=version)
@@ -231,7 +231,7 @@ async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
 
 @pytest.mark.parametrize("limit", [0, -3])
 async def test_a_limit_of_no_steps_is_refused(limit: int) -> None:
-    """With LangGraph's words, before anything runs."""
+    """The error has LangGraph's text, and comes before anything runs."""
     model = ScriptedModel(["done"])
 
     with pytest.raises(ValueError, match="recursion_limit must be at least 1"):
@@ -244,7 +244,7 @@ async def test_a_limit_of_no_steps_is_refused(limit: int) -> None:
 
 
 async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
-    """It would only be told that the tool is unavailable."""
+    """A call would only be answered with the error that the tool is unavailable."""
     recorder = Recorder()
     tools = [recorder.tool("flaky", raises=ConnectionError("down")), recorder.tool("work")]
     node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
@@ -256,7 +256,7 @@ async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
 
 
 async def test_a_model_that_was_bound_before_is_not_told_of_it_either() -> None:
-    """The tools that it was bound with are told again, without the one."""
+    """The model is bound again to the remaining tools."""
     recorder = Recorder()
     tools = [recorder.tool("flaky", raises=ConnectionError("down")), recorder.tool("work")]
     node = ToolNode(tools, handle_tool_errors=True, middleware=[CircuitBreaker(minimum=1)])
@@ -268,7 +268,7 @@ async def test_a_model_that_was_bound_before_is_not_told_of_it_either() -> None:
 
 
 async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None:
-    """They have no circuit of ours."""
+    """Circuits exist for the agent's own tools only."""
     recorder = Recorder()
     search = {"type": "function", "function": {"name": "search", "description": "At the provider.", "parameters": {}}}
     flaky = recorder.tool("flaky", raises=ConnectionError("down"))
@@ -286,7 +286,7 @@ async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None
 
 
 async def test_every_part_finds_its_own_config_around_it() -> None:
-    """`get_config()` tells a hook, a prompt, a model and a tool where they are, and not where another part was."""
+    """In hooks, prompts, models and tools, `get_config()` returns the config of that part."""
     seen: list[tuple[str, str]] = []
 
     def note(who: str) -> None:
@@ -328,7 +328,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("label", OPTIONS)
 async def test_a_run_leaves_no_config_behind(label: str) -> None:
-    """What the caller does next in its task is none of the run's business, and none of its handlers'."""
+    """Later code in the caller's task must not see the run's config, nor call its handlers."""
     model = ScriptedModel([calls("work"), "done", calls(("Answer", {"number": 1}))])
 
     await run(create_react_agent(model, [Recorder().tool("work")], **OPTIONS[label]), config={"tags": ["a"]})
@@ -337,7 +337,7 @@ async def test_a_run_leaves_no_config_behind(label: str) -> None:
 
 
 async def test_a_failed_run_leaves_no_config_behind() -> None:
-    """Neither does one whose model raised."""
+    """The config is restored even if the model raised."""
     with pytest.raises(ConnectionError):
         await run(create_react_agent(ScriptedModel([ConnectionError("down")]), []))
 
@@ -345,7 +345,7 @@ async def test_a_failed_run_leaves_no_config_behind() -> None:
 
 
 async def test_a_second_run_in_one_task_is_like_the_first() -> None:
-    """It is no part of the first: its questions come back as a result, and are not raised."""
+    """The second run is independent of the first: it returns its questions and does not raise them."""
 
     @tool
     def ask() -> str:
@@ -360,7 +360,7 @@ async def test_a_second_run_in_one_task_is_like_the_first() -> None:
 
 
 class Ears(BaseCallbackHandler):
-    """Counts the models that it hears of."""
+    """Counts the models whose events it receives."""
 
     def __init__(self) -> None:
         self.models = 0
@@ -370,7 +370,7 @@ class Ears(BaseCallbackHandler):
 
 
 async def test_handlers_hear_nothing_of_the_next_run() -> None:
-    """Callbacks are those of the run that they were given to."""
+    """Callbacks receive events only of the run to which they were passed."""
     ears = Ears()
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [])
 
@@ -382,7 +382,7 @@ async def test_handlers_hear_nothing_of_the_next_run() -> None:
 
 @versions
 async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> None:
-    """`get_state` tells which task raised what; going on runs it again, and not its finished neighbour."""
+    """`get_state` shows the failed task with its error; continuing runs only this call again."""
     recorder = Recorder()
     tools = [recorder.tool("work"), recorder.tool("flaky", seconds=0.05, raises=ConnectionError("down"), times=1)]
     model = ScriptedModel([calls("work", "flaky"), "done"])
@@ -399,7 +399,7 @@ async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> N
 
 
 async def test_policies_hold_within_the_loop() -> None:
-    """A timeout becomes a message, and the loop goes on."""
+    """A timeout becomes a message, and the loop continues."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
 
@@ -410,7 +410,7 @@ async def test_policies_hold_within_the_loop() -> None:
 
 
 async def test_input_beside_an_unfinished_batch_counts_after_it() -> None:
-    """What finished is kept, the rest is answered, and then comes what the user says."""
+    """Finished results are kept, unfinished calls are answered, and the new input follows."""
     recorder = Recorder()
 
     @tool

@@ -1,4 +1,4 @@
-"""Promise 10: a database that an earlier version has written is read by this one, and one of this by an earlier one."""
+"""Promise 10: this version reads databases of an earlier version, and the earlier version reads those of this one."""
 
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -32,19 +32,19 @@ KINDS = {"amend", "task", "asked", "claim", "failed", "hold", "leave", "step"}
 
 @pytest.fixture
 async def saver(tmp_path: Path) -> AsyncIterator[SqliteSaver]:
-    """A database of threads that were written before calls had typed records."""
+    """A database with threads that were written before calls had typed records."""
     with closing(load(tmp_path / "db")) as connection:
         yield SqliteSaver(connection)
 
 
 async def answered(agent: Any, thread: str, answer: object) -> Any:
-    """What becomes of a thread when its only question is answered."""
+    """Answer the only question of a thread, and return the result."""
     (question,) = (await agent.aget_state(config(thread))).interrupts
     return await agent.ainvoke(Command(resume={question.id: answer}), config(thread))
 
 
 async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(saver: SqliteSaver) -> None:
-    """Half of its answers were given to the earlier version, half are given to this one."""
+    """Half of the answers were given to the earlier version; the others are given to this version."""
     with anyio.fail_after(WAIT):
         result = await answered(agent_of(saver), "waits", "two")
 
@@ -52,7 +52,7 @@ async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(s
 
 
 async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: SqliteSaver) -> None:
-    """The error is shown until then."""
+    """Until the call runs again, its error is shown."""
     agent = agent_of(saver)
 
     with anyio.fail_after(WAIT):
@@ -64,7 +64,7 @@ async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: S
 
 
 async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver: SqliteSaver) -> None:
-    """The earlier version was killed in its body; what a person had agreed to is not asked again."""
+    """The earlier version was killed in the body; an approval that a person gave is not requested again."""
     agent = agent_of(saver)
 
     with anyio.fail_after(WAIT):
@@ -77,7 +77,7 @@ async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver
 
 
 async def test_calls_that_were_sent_go_on(saver: SqliteSaver) -> None:
-    """They have records beside those of the conversation's calls."""
+    """Calls of a `Send` have records in addition to those of the conversation's calls."""
     with anyio.fail_after(WAIT):
         result = await answered(agent_of(saver), "sent", "two")
 
@@ -85,7 +85,7 @@ async def test_calls_that_were_sent_go_on(saver: SqliteSaver) -> None:
 
 
 async def test_every_place_of_an_older_thread_can_be_shown(saver: SqliteSaver) -> None:
-    """The history is made of the entries that the earlier version wrote."""
+    """The history is built from the entries of the earlier version."""
     with anyio.fail_after(WAIT):
         places = [place async for place in agent_of(saver).aget_state_history(config("done"))]
 
@@ -104,7 +104,7 @@ async def test_every_place_of_an_older_thread_can_be_shown(saver: SqliteSaver) -
 
 
 async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
-    """What a caller of a node has kept: a result, and a call with half of its answers."""
+    """A caller of a node stored a ledger with a result, and with a call of which half the questions are answered."""
 
     async def twice() -> str:
         return f"{interrupt('first?')}, {interrupt('second?')}"
@@ -125,7 +125,7 @@ async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
 
 
 def test_each_entry_that_was_written_is_written_again_as_it_was(tmp_path: Path) -> None:
-    """So the earlier version reads what this one writes: there is no kind of entry that the database has not."""
+    """The entries are equal in both versions, so the earlier version can read those of this version."""
     with closing(load(tmp_path / "db")) as connection:
         writes = [write for found in SqliteSaver(connection).list(None) for write in found.pending_writes or ()]
     entries: list[Any] = [entry for _, channel, value in writes if channel == CHANNEL for entry in value]
@@ -152,7 +152,7 @@ ENDED = RESULTS.map(lambda result: CallRecord(output=result)) | st.just(CallReco
 
 @given(UNFINISHED | ENDED)
 def test_a_record_that_is_stored_is_the_same_record(record: CallRecord) -> None:
-    """A result may be nothing, and an empty text may be an answer, a mark or an error."""
+    """A result may be None, and an empty text may be an answer, a mark or an error."""
     stored = record.encode()
 
     assert CallRecord.decode(stored) == record

@@ -1,4 +1,4 @@
-"""A thread is run by one run at a time, in whichever process; the others are told, and nothing runs twice."""
+"""One run at a time holds a thread, across processes; other runs get an error, and no call runs twice."""
 
 import json
 import logging
@@ -46,7 +46,7 @@ FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
 
 
 class Rival:
-    """A process that runs threads when it is told to, each time in a fork."""
+    """A process that runs threads on command, each time in a fork."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.agent._rival_agent"]
@@ -75,12 +75,12 @@ class Rival:
         self.look()
 
     def kill(self) -> None:
-        """Kill the fork, whose parent does not look: it stays behind as a zombie."""
+        """Kill the fork. Its parent does not reap it, so it remains a zombie."""
         os.kill(self.pid, signal.SIGKILL)
         assert self.answer() == "gone"
 
     def look(self) -> None:
-        """Let its parent look."""
+        """Let the parent of the fork reap it."""
         self.tell("look")
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Rival:
 
 @pytest.fixture(scope="module")
 def both() -> Generator[tuple[Rival, Rival]]:
-    """Two of them."""
+    """Two rival processes."""
     made = Rival(), Rival()
     try:
         assert [rival.answer() for rival in made] == ["ready", "ready"]
@@ -104,7 +104,7 @@ DONE = {"said": ["go", "", "w1 is done", "w2 is done", "done"]}
 
 
 async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> None:
-    """Threads that only have to go on."""
+    """Threads that are ready to continue with `None`."""
     async with saver_of(saver, directory / "db") as kept:
         for number in range(rounds):
             agent = agent_in(directory / "log", kept)
@@ -119,7 +119,7 @@ async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> 
 def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
     both: tuple[Rival, Rival], saver: str, backends: list[str], tmp_path: Path
 ) -> None:
-    """The other one is told by whom; no body runs twice; again and again."""
+    """The other process gets an error that names the holder, and no body runs twice; repeated many times."""
     anyio.run(stopped_before_the_calls, tmp_path, saver, ROUNDS)
 
     for number in range(ROUNDS):
@@ -143,7 +143,7 @@ def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
 @pytest.mark.parametrize("saver", ON_DISK)
 @pytest.mark.exhaustive
 async def test_a_killed_holder_is_passed_over_at_once(both: tuple[Rival, Rival], saver: str, tmp_path: Path) -> None:
-    """Nobody waits for its lease, also while its parent has not looked yet."""
+    """The next run does not wait for the lease, even while the holder is still a zombie."""
     await stopped_before_the_calls(tmp_path, saver, 1)
     rival = both[0]
 
@@ -163,7 +163,7 @@ async def test_a_killed_holder_is_passed_over_at_once(both: tuple[Rival, Rival],
 
 
 async def test_where_a_live_process_once_ran_anybody_may_fork(both: tuple[Rival, Rival], tmp_path: Path) -> None:
-    """Its run has ended, although it has not."""
+    """A finished run does not block forks, although its process lives."""
     await stopped_before_the_calls(tmp_path, "sqlite", 1)
     rival = both[0]
 
@@ -186,7 +186,7 @@ async def test_where_a_live_process_once_ran_anybody_may_fork(both: tuple[Rival,
 
 
 class Entries(InMemorySaver):
-    """Remembers every entry."""
+    """Records every entry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,21 +207,21 @@ class Entries(InMemorySaver):
 
 
 def forge(saver: Any, holder: dict[str, Any]) -> None:
-    """Let somebody hold the thread."""
+    """Write a hold of another process to the thread."""
     found = saver.get_tuple(CONFIG)
     task = f"callboard-{commits_in(found) + 1:08}"
     saver.put_writes(found.config, [(CHANNEL, [{"kind": "hold", "holder": holder}])], task, "~callboard")
 
 
 def is_held(saver: Any) -> bool:
-    """Whether other processes would think so."""
+    """Return whether other processes would see the thread as held."""
     last = [entry for entry in entries_of(saver.get_tuple(CONFIG)) if isinstance(entry, (Held, Left))][-1:]
     return any(isinstance(entry, Held) for entry in last)
 
 
 @asynccontextmanager
 async def running(agent: Any, recorder: Recorder, **options: Any) -> AsyncGenerator[list[Any]]:
-    """A run that is in its first call, `work`, while the block runs; then it is waited for."""
+    """Start a run, let the block run while the run is in its first call `work`, then wait for the run."""
     results: list[Any] = []
 
     async def run() -> None:
@@ -239,7 +239,7 @@ release = anyio.Event()
 
 
 def held_up(script: list[Any], recorder: Recorder, saver: Any, **options: Any) -> Any:
-    """An agent whose tool takes as long as the test wants it to."""
+    """An agent whose tool runs until the test lets it end."""
     global release
     release = anyio.Event()
     tool = recorder.tool("work")
@@ -258,7 +258,7 @@ def held_up(script: list[Any], recorder: Recorder, saver: Any, **options: Any) -
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Path) -> None:
-    """With a typed error that says who; when the other has ended, it may try again."""
+    """The second task gets a typed error that names the holder, and may try again later."""
     recorder = Recorder()
 
     async with saver_of(kind, tmp_path / "db") as saver:
@@ -278,7 +278,7 @@ async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) -> None:
-    """On a thread that nobody has begun; the conversation is of one of them."""
+    """On a new thread, the conversation contains the input of exactly one run."""
     recorder = Recorder()
     answers: list[Any] = []
 
@@ -306,7 +306,7 @@ async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) ->
 
 
 async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
-    """A hold is of one thread in one checkpointer."""
+    """A hold applies to one thread id in one checkpointer."""
     recorder = Recorder()
     agent = held_up([calls("work"), "done"], recorder, InMemorySaver())
     other = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=InMemorySaver())
@@ -320,7 +320,7 @@ async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
 
 
 async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
-    """The error is what it yields; a reader that leaves lets go."""
+    """A refused stream raises the error; a reader that leaves its stream releases the thread."""
     saver, gate = Entries(), anyio.Event()
 
     async def wait() -> str:
@@ -392,7 +392,7 @@ ENDS = [_cancelled, _spent, _left, _stopped, _out_of_steps, _without_input, _ans
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
 async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
-    """For this process, and for all others."""
+    """After each kind of end, this process and all others can use the thread."""
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
 
@@ -410,7 +410,7 @@ async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt()], ids=repr)
 async def test_a_failed_run_lets_go(error: BaseException) -> None:
-    """Also one that fails with more than an error."""
+    """The hold is released after exceptions and after a `BaseException`."""
     if isinstance(error, KeyboardInterrupt):
         error = SystemError("boom")
     recorder, saver = Recorder(), Entries()
@@ -427,7 +427,7 @@ async def test_a_failed_run_lets_go(error: BaseException) -> None:
 
 
 async def test_an_interrupted_run_lets_go() -> None:
-    """Its question may be answered by anybody."""
+    """Any process may answer the question."""
     saver = Entries()
 
     async def ask(query: str = "") -> str:
@@ -445,7 +445,7 @@ async def test_an_interrupted_run_lets_go() -> None:
 
 
 async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
-    """The saver failed when it was asked whether the hold counts."""
+    """The saver failed while the hold was being verified."""
 
     class Shaky(InMemorySaver):
         reads = 0
@@ -468,7 +468,7 @@ async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path) -> None:
-    """A hold is no beginning of a conversation; neither is one that failed."""
+    """A thread with only a hold, or a failed hold, has no conversation to continue."""
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
         with anyio.fail_after(WAIT):
@@ -487,7 +487,7 @@ async def _begun(saver: Any) -> Any:
 
 
 async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over(short_lease: float) -> None:
-    """Nobody can look there."""
+    """The process cannot be inspected from here, so only its lease counts."""
     saver = InMemorySaver()
 
     with anyio.fail_after(WAIT):
@@ -502,7 +502,7 @@ async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over(s
 
 
 async def test_a_lease_that_nobody_prolongs_runs_out(short_lease: float) -> None:
-    """Without anybody's help."""
+    """After the lease has ended, the next run takes the thread automatically."""
     saver = InMemorySaver()
 
     with anyio.fail_after(WAIT):
@@ -522,7 +522,7 @@ async def test_a_lease_that_nobody_prolongs_runs_out(short_lease: float) -> None
 
 
 async def test_another_boot_of_this_machine_has_other_processes(short_lease: float) -> None:
-    """Its process ids mean nothing; its lease counts."""
+    """Process ids of an earlier boot mean nothing, so only the lease counts."""
     saver = InMemorySaver()
     before = {**_lease.new_holder(), "token": "theirs", "boot": "before", "pid": os.getppid()}
 
@@ -538,7 +538,7 @@ async def test_another_boot_of_this_machine_has_other_processes(short_lease: flo
 
 
 async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> None:
-    """Workers that are restarted get the same numbers, in containers above all."""
+    """Restarted workers often get the same process ids, above all in containers."""
     saver = InMemorySaver()
     dead = {**_lease.new_holder(), "token": "theirs", "pid": os.getppid(), "until": time.time() - 3600}
 
@@ -552,7 +552,7 @@ async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> No
 
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Seconds."""
+    """A lease of a few seconds."""
     lease = 0.06
     for module in (_lease, _journal):
         monkeypatch.setattr(module, "LEASE", lease)
@@ -560,7 +560,7 @@ def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None:
-    """And no longer than it goes on."""
+    """The lease is renewed during the run, and not after it."""
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
 
@@ -581,7 +581,7 @@ async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None
 async def test_a_write_that_fails_does_not_end_the_prolonging(
     short_lease: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A database is locked now and then; the run is another machine's otherwise."""
+    """A locked database must not stop the renewals, or another machine would take the thread."""
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
 
@@ -598,7 +598,7 @@ async def test_a_write_that_fails_does_not_end_the_prolonging(
 
 
 async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that slept; its run ends with the same error as one that came too late."""
+    """A machine that was suspended must not overwrite newer data; its run ends with the error for a held thread."""
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
     other = create_react_agent(ScriptedModel([AIMessage("taken over")]), [], checkpointer=saver)
@@ -611,7 +611,7 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
                 while _lease.is_alive(saver.holds[-1]):
                     await anyio.sleep(0.01)
                 await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
-        except ExceptionGroup as group:  # of the task group of this test
+        except ExceptionGroup as group:  # the exception group of this test's task group
             raise group.exceptions[0] from None
     state = await agent.aget_state(CONFIG)
 
@@ -622,7 +622,7 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
 
 
 async def test_agents_within_a_call_need_not_hold() -> None:
-    """They are their caller's; two calls may run the same one at once."""
+    """Inner agents belong to their caller, and two calls may run the same agent concurrently."""
     recorder, saver = Recorder(), Entries()
     inner = create_react_agent(
         ScriptedModel([lambda seen: calls("work") if len(seen) == 1 else "inner"], loop=True),
@@ -646,7 +646,7 @@ async def test_agents_within_a_call_need_not_hold() -> None:
 
 
 async def test_with_durability_exit_nobody_is_told() -> None:
-    """Nothing is written before the end."""
+    """A run with durability "exit" writes no hold, so a second run of its thread is not refused."""
     saver = Entries()
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
 
@@ -660,7 +660,7 @@ async def test_with_durability_exit_nobody_is_told() -> None:
 
 
 async def test_with_durability_exit_a_run_is_told_all_the_same() -> None:
-    """Whatever it does would be lost, or would lose what the other one does."""
+    """Such a run is refused while another run holds the thread, because one of the two would lose its data."""
     recorder = Recorder()
     agent = held_up([calls("work"), "done"], recorder, InMemorySaver())
 
@@ -671,7 +671,7 @@ async def test_with_durability_exit_a_run_is_told_all_the_same() -> None:
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_the_state_may_be_looked_at_while_a_run_goes_on(kind: str, tmp_path: Path) -> None:
-    """It is as far as it is stored; the run does not notice."""
+    """A reader sees the stored part of the run, and does not disturb the run."""
     recorder = Recorder()
 
     async with saver_of(kind, tmp_path / "db") as saver:
@@ -690,7 +690,7 @@ async def test_the_state_may_be_looked_at_while_a_run_goes_on(kind: str, tmp_pat
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_the_state_may_not_be_changed_while_a_run_goes_on(kind: str, tmp_path: Path) -> None:
-    """The run would not know, and write over it; or the change would take the place of a result."""
+    """The run could overwrite the change, or the change could replace a result."""
     recorder = Recorder()
 
     async with saver_of(kind, tmp_path / "db") as saver:
@@ -707,7 +707,7 @@ async def test_the_state_may_not_be_changed_while_a_run_goes_on(kind: str, tmp_p
 
 
 async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
-    """For as long as the process lives."""
+    """A process runs many threads, so records of ended runs would be a leak."""
     before = set(_lease._here)
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=InMemorySaver())
 

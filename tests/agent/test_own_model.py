@@ -1,4 +1,4 @@
-"""`agent_model()`: the body of a tool knows the model of the agent that calls it."""
+"""`agent_model()` returns, in the body of a tool, the model of the agent that calls the tool."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ GO: Any = {"messages": [("user", "go")]}
 
 
 class Looking:
-    """Tools that note which model they find."""
+    """Tools that record the model that they find."""
 
     def __init__(self) -> None:
         self.found: list[BaseChatModel | None] = []
 
     def of(self) -> list[Any]:
-        """A tool in the event loop, and one in a thread."""
+        """Return a tool on the event loop, and one in a thread."""
 
         async def here() -> str:
             """Look here."""
@@ -40,7 +40,7 @@ def model_that_looks() -> ScriptedModel:
 
 
 async def test_a_tool_finds_the_model_of_its_agent_and_nobody_finds_it_afterwards() -> None:
-    """Itself, without the tools that it was told of: whoever asks it does not want these called."""
+    """The model is returned without bound tools, because the tool's own request should not call them."""
     looking, model = Looking(), model_that_looks()
     await create_react_agent(model, looking.of()).ainvoke(GO)
 
@@ -50,7 +50,7 @@ async def test_a_tool_finds_the_model_of_its_agent_and_nobody_finds_it_afterward
 
 
 async def test_the_nearest_agent_counts() -> None:
-    """An agent that is a tool of another one asks with its own model, and the other one with its own."""
+    """An agent that is a tool of another agent uses its own model, and so does the outer agent."""
     looking, inner, outer = Looking(), model_that_looks(), ScriptedModel([calls(("ask", {}), ("here", {})), "done"])
     inner_agent = create_react_agent(inner, looking.of())
     around: list[BaseChatModel | None] = []
@@ -75,7 +75,7 @@ async def test_the_nearest_agent_counts() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_within_a_graph_of_langgraph_it_is_known_too() -> None:
-    """The agent is a node there, and its calls are its own."""
+    """The agent is a node of the graph, and its calls belong to it."""
     looking, model = Looking(), model_that_looks()
     graph = StateGraph(MessagesState)
     graph.add_node("agent", create_react_agent(model, looking.of()))
@@ -86,7 +86,7 @@ async def test_within_a_graph_of_langgraph_it_is_known_too() -> None:
 
 
 async def test_where_no_one_model_is_known_there_is_none() -> None:
-    """A node has no model; one that is chosen for each step is not kept."""
+    """A node has no model, and a model that is chosen for each step is not recorded."""
     looking, model = Looking(), model_that_looks()
     await ToolNode(looking.of()).ainvoke([tool_call("here", "1")])
     chosen: Any = lambda state, runtime: model.bind_tools(looking.of())
@@ -96,7 +96,7 @@ async def test_where_no_one_model_is_known_there_is_none() -> None:
 
 
 def test_by_the_sync_door_it_is_known_too() -> None:
-    """Also in the threads of sync tools."""
+    """With `invoke`, the model is also known in the threads of sync tools."""
     looking, model = Looking(), model_that_looks()
     create_react_agent(model, looking.of()).invoke(GO)
 

@@ -35,7 +35,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Asking:
-    """Tools that ask, and how often their bodies ran, by query."""
+    """Tools that ask questions, and the number of their executions by query."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -63,7 +63,7 @@ class Asking:
 
 
 def ids(result: Any) -> dict[str, str]:
-    """The ids of the open questions, by question."""
+    """Return the ids of the open questions, by question."""
     return {question.value: question.id for question in result["__interrupt__"]}
 
 
@@ -75,7 +75,7 @@ def ids(result: Any) -> dict[str, str]:
 async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one(
     saver: Any, version: Any, anew: bool
 ) -> None:
-    """All at once, answered in reverse order, an invalid answer in between; no body runs more than it must."""
+    """All questions appear at once, and are answered in reverse order with an invalid answer in between."""
     asking, recorder = Asking(), Recorder()
     tools = [*asking.tools(), recorder.tool("work")]
     asked = [("ask", {"query": name}) for name in ("a", "b", "c")]
@@ -111,7 +111,7 @@ async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one
 
 
 async def test_all_questions_are_answered_at_once(saver: Any) -> None:
-    """One command, one answer by id each."""
+    """One command contains an answer for each id."""
     asking = Asking()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver)
@@ -125,7 +125,7 @@ async def test_all_questions_are_answered_at_once(saver: Any) -> None:
 
 
 async def test_two_questions_of_one_call_come_one_after_the_other(saver: Any) -> None:
-    """A sync body that asks twice, beside one that asks once; each question has an id of its own."""
+    """A sync body asks twice next to a body that asks once; each question has an id of its own."""
     asking = Asking()
     model = ScriptedModel([calls(("ask_twice", {"query": "a"}), ("ask", {"query": "b"})), "done"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver)
@@ -148,7 +148,7 @@ async def test_two_questions_of_one_call_come_one_after_the_other(saver: Any) ->
 
 @pytest.mark.parametrize("answer", [None, False, "", {}, [], {"a": 1}], ids=repr)
 async def test_any_answer_reaches_its_question_by_id(answer: Any) -> None:
-    """Also one that is false, or looks like a map."""
+    """This includes false values, and values that look like a map."""
     seen: list[Any] = []
 
     @tool
@@ -167,7 +167,7 @@ async def test_any_answer_reaches_its_question_by_id(answer: Any) -> None:
 
 @pytest.mark.parametrize("answer", [False, "", [], {"a": 1}, 0], ids=repr)
 async def test_any_answer_but_none_reaches_the_only_question_plainly(answer: Any) -> None:
-    """`None` and an empty map are what LangGraph takes for no answer."""
+    """LangGraph treats `None` and an empty map as no answer."""
     seen: list[Any] = []
 
     @tool
@@ -188,7 +188,7 @@ async def test_any_answer_but_none_reaches_the_only_question_plainly(answer: Any
 
 
 async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver: Any) -> None:
-    """Ambiguous, unknown, or with no question open: a clear error, and the questions stay."""
+    """Ambiguous, unknown or superfluous answers raise a clear error, and the questions stay open."""
     asking = Asking()
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver)
@@ -216,7 +216,7 @@ async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver
 
 
 async def test_an_answer_without_a_checkpointer_is_refused() -> None:
-    """In LangGraph's words."""
+    """The error has LangGraph's text."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with pytest.raises(RuntimeError, match="without checkpointer"):
@@ -243,7 +243,7 @@ async def test_going_on_without_an_answer_asks_again_and_runs_nothing(saver: Any
 
 
 async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any) -> None:
-    """Promise 2: the model sees finished results, and that the others have none."""
+    """Promise 2: the model reads the finished results, and that the other calls have none."""
     asking, recorder = Asking(), Recorder()
     asked = calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"}))
     model = ScriptedModel([asked, "never mind", calls(("ask", {"query": "a"})), "done"])
@@ -255,7 +255,7 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
         assert "__interrupt__" not in result
         with pytest.raises(UnknownInterruptError):
             await agent.ainvoke(Command(resume={open_ids["a"]: "yes"}), AT)
-        # The same call again is another question.
+        # The same call in a later turn asks a new question.
         again = ids(await agent.ainvoke(MORE, AT))
         assert again["a"] not in open_ids.values()
         last = await agent.ainvoke(Command(resume="yes"), AT)
@@ -271,7 +271,7 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
 
 
 async def test_an_answer_with_an_update_changes_the_state_too(saver: Any) -> None:
-    """`Command(resume=..., update=...)`: the call goes on, and what was finished stays finished."""
+    """`Command(resume=..., update=...)` continues the call, and finished calls do not run again."""
 
     class State(AgentState):
         mood: str
@@ -291,7 +291,7 @@ async def test_an_answer_with_an_update_changes_the_state_too(saver: Any) -> Non
 
 
 async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_results(saver: Any) -> None:
-    """`Command(goto="agent")`: the model is asked, with what has finished."""
+    """With `Command(goto="agent")` the model is asked, and reads the finished results."""
     asking, recorder = Asking(), Recorder()
     model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "done"])
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
@@ -310,7 +310,7 @@ async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_
 
 
 async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
-    """Before the model and after it; the model is asked once."""
+    """Hooks may ask before and after the model, and the model is asked only once."""
     log: list[str] = []
 
     def before(state: Any) -> Any:
@@ -337,7 +337,7 @@ async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
 
 
 async def test_a_prompt_may_ask_and_is_answered(saver: Any) -> None:
-    """The step of the model waits, and is taken up with the answer."""
+    """The model's step waits for the answer and is then continued."""
 
     def prompt(state: Any) -> Any:
         return [*state["messages"], HumanMessage(interrupt("really?"))]
@@ -360,7 +360,7 @@ def _stopping(saver: Any, recorder: Recorder, model: Any, **when: Any) -> Any:
 
 
 async def test_a_call_is_inspected_and_approved_with_none(saver: Any) -> None:
-    """`interrupt_before=["tools"]`: nothing has run yet, and the state shows what would."""
+    """With `interrupt_before=["tools"]` nothing has run yet, and the state shows the pending calls."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
     agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
 
@@ -377,7 +377,7 @@ async def test_a_call_is_inspected_and_approved_with_none(saver: Any) -> None:
 
 
 async def test_a_call_is_edited_before_it_runs(saver: Any) -> None:
-    """The model's message is replaced by its id, and the tools node comes next as before."""
+    """The model's message is replaced by id, and the tools node is still next."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
     agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
 
@@ -394,7 +394,7 @@ async def test_a_call_is_edited_before_it_runs(saver: Any) -> None:
 
 
 async def test_a_call_is_refused_by_answering_it(saver: Any) -> None:
-    """A ToolMessage in the name of the tools node; the body never runs, and the model is told."""
+    """A ToolMessage is written in the name of the tools node; the body never runs, and the model reads the message."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "understood"])
     agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
 
@@ -411,7 +411,7 @@ async def test_a_call_is_refused_by_answering_it(saver: Any) -> None:
 
 
 async def test_one_of_two_calls_is_refused_and_the_other_runs(saver: Any) -> None:
-    """Answered in the model's name: the tools node comes next, with what is still open."""
+    """The answer is written in the model's name; the tools node is next, with the remaining call."""
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "understood"])
     agent = _stopping(saver, recorder, model, interrupt_before=["tools"])
@@ -430,7 +430,7 @@ async def test_one_of_two_calls_is_refused_and_the_other_runs(saver: Any) -> Non
 
 
 async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(saver: Any) -> None:
-    """What finished stays finished, also when somebody answers the rest by hand."""
+    """Finished results are kept, even if a person answers all remaining calls."""
     asking, recorder = Asking(), Recorder()
     model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"})), "understood"])
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
@@ -449,7 +449,7 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
 
 
 async def test_a_message_is_added_while_the_run_waits(saver: Any) -> None:
-    """Between the results and the model's next request."""
+    """The message follows the results, and precedes the next request to the model."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
     agent = _stopping(saver, recorder, model, interrupt_after=["tools"])
 
@@ -465,7 +465,7 @@ async def test_a_message_is_added_while_the_run_waits(saver: Any) -> None:
 
 
 async def test_every_node_is_stopped_at_if_all_are_named(saver: Any) -> None:
-    """`interrupt_before="*"`, of the agent or of one run."""
+    """`interrupt_before="*"` may be set for the agent, or for one run."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
     agent = _stopping(saver, recorder, model)
 
@@ -481,7 +481,7 @@ async def test_every_node_is_stopped_at_if_all_are_named(saver: Any) -> None:
 
 
 async def test_a_question_after_a_stop_is_answered(saver: Any) -> None:
-    """A stop before the tools, and then a call that asks."""
+    """The run stops before the tools, and then a call asks a question."""
     asking = Asking()
     model = ScriptedModel([calls(("ask", {"query": "a"})), "done"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver, interrupt_before=["tools"])
@@ -501,7 +501,7 @@ async def test_a_question_after_a_stop_is_answered(saver: Any) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_the_state_shows_each_question_once_and_with_its_task(saver: Any, version: Any) -> None:
-    """`interrupts`, `tasks` and `next` say the same; what is shown survives another agent."""
+    """`interrupts`, `tasks` and `next` agree, and another agent object shows the same state."""
     asking, recorder = Asking(), Recorder()
     model = ScriptedModel([calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"})), "done"])
     tools = [*asking.tools(), recorder.tool("work")]
@@ -519,7 +519,7 @@ async def test_the_state_shows_each_question_once_and_with_its_task(saver: Any, 
 
 
 async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> None:
-    """The same call id in two turns, each with a question: the second is a question of its own."""
+    """The same call id asks in two turns; the second question has an id of its own."""
     asking = Asking()
     again = [tool_call("ask", "same", query="a")]
     model = ScriptedModel([calls(*again), "one", calls(*again), "two"])

@@ -38,7 +38,7 @@ KINDS = pytest.mark.parametrize("kind", ["url", "sync", "async"])
 
 @asynccontextmanager
 async def saver_on(url: str, kind: str) -> AsyncIterator[Any]:
-    """A checkpointer; the async one lives on the loop of asyncio, which on trio is the background's."""
+    """Return a checkpointer; on trio, the async one lives on the background loop of asyncio."""
     if kind == "url":
         saver = saver_of(url)
         yield saver
@@ -62,7 +62,7 @@ def contents(result: Any) -> list[str]:
 
 @KINDS
 async def test_a_conversation_goes_on_in_another_agent(postgres_url: str, kind: str) -> None:
-    """With a saver of its own, as on another machine."""
+    """The second agent has its own saver, as on another machine."""
     recorder = Recorder()
     with anyio.fail_after(WAIT):
         async with saver_on(postgres_url, kind) as saver:
@@ -90,7 +90,7 @@ def asking(ran: list[str]) -> Any:
 
 @KINDS
 async def test_questions_are_answered_by_id_elsewhere_and_one_at_a_time(postgres_url: str, kind: str) -> None:
-    """Three questions beside two results: all surface at once, and nothing runs twice."""
+    """With three questions and two results, all questions appear at once, and nothing runs twice."""
     recorder, ran = Recorder(), list[str]()
     request = calls(*(("ask", {"query": name}) for name in "abc"), "work", "work")
     result: Any = None
@@ -118,7 +118,7 @@ async def test_questions_are_answered_by_id_elsewhere_and_one_at_a_time(postgres
 
 @KINDS
 async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, kind: str) -> None:
-    """Time travel and forks, also from checkpoints whose messages are kept in later ones."""
+    """Time travel and forks work, also from checkpoints whose messages are stored in later ones."""
     replies = [calls("work"), "one", "two", "three", "other two"]
     with anyio.fail_after(WAIT):
         async with saver_on(postgres_url, kind) as saver:
@@ -141,7 +141,7 @@ async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, ki
 
 @KINDS
 async def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server: Server, kind: str) -> None:
-    """Ten more turns cost what ten turns before them have cost: a thread is not stored again with each."""
+    """Ten more turns need as much space as ten earlier ones, because earlier messages are not stored again."""
     sizes = []
     with anyio.fail_after(WAIT):
         async with saver_on(postgres_url, kind) as saver:
@@ -161,7 +161,7 @@ async def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server
 
 
 async def test_fifty_conversations_at_once_share_a_few_connections(postgres_url: str, postgres_server: Server) -> None:
-    """Each is whole, and the server is left room for others."""
+    """Each conversation is complete, and the connection pool leaves room for other clients of the server."""
     saver = saver_of(postgres_url)
 
     def reply(messages: Any) -> Any:
@@ -197,13 +197,13 @@ async def test_fifty_conversations_at_once_share_a_few_connections(postgres_url:
         return [name, "", f"{name} 1", f"{name} 2", f"worked on {name} 2"]
 
     assert results == {n: turn(f"a{n}") + turn(f"b{n}") for n in range(50)}
-    assert 1 < peak <= CONNECTIONS + 1  # one makes the tables
+    assert 1 < peak <= CONNECTIONS + 1  # one run creates the tables
 
 
 async def test_connections_that_were_cut_between_two_turns_are_not_missed(
     postgres_url: str, postgres_server: Server
 ) -> None:
-    """Firewalls do that, and servers that restart."""
+    """Firewalls and server restarts cut idle connections."""
     saver = saver_of(postgres_url)
     agent = create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=saver)
     with anyio.fail_after(WAIT):
@@ -218,14 +218,14 @@ async def test_connections_that_were_cut_between_two_turns_are_not_missed(
 async def test_connections_that_are_cut_in_the_middle_of_a_turn_are_not_missed(
     postgres_url: str, postgres_server: Server
 ) -> None:
-    """What is being stored is stored again; that comes to the same."""
+    """Data whose write was cut is stored again, which gives the same result."""
 
     async def cut(query: str = "") -> str:
         """Cut every connection."""
         return str(await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1)
 
     saver = saver_of(postgres_url)
-    # One cut a batch: what is stored again is stored again once, and a server that cuts that too is away.
+    # One cut per batch: a repeated write is not repeated again, so a second cut would be an error.
     model = ScriptedModel([calls("work", "cut", "work"), calls("cut"), calls("cut", "work"), "done"])
     agent = create_react_agent(model, [cut, Recorder().tool("work")], checkpointer=saver)
     with anyio.fail_after(WAIT):
@@ -242,13 +242,13 @@ async def test_connections_that_are_cut_in_the_middle_of_a_turn_are_not_missed(
 async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_else(
     postgres_url: str, postgres_server: Server, kind: str
 ) -> None:
-    """The driver's error arrives bare; with a new connection the thread goes on, and what finished is there."""
+    """The driver's error arrives unwrapped; with a new connection the thread continues, and finished calls are kept."""
     recorder = Recorder()
 
     async def cut(query: str = "") -> str:
         """Cut every connection, once the work is done."""
         await recorder.wait_for("finished", tool="work")
-        await anyio.sleep(0.2)  # until its result is stored
+        await anyio.sleep(0.2)  # until the result is stored
         await to_thread.run_sync(postgres_server.cut, postgres_url)
         return "cut"
 
@@ -276,7 +276,7 @@ async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """A server that the test may stop."""
+    """A server of this test's own, which it may stop."""
     if (found := programs()) is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     server = Server(found)
@@ -286,13 +286,13 @@ def own_server() -> Iterator[Server]:
 
 
 async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(own_server: Server) -> None:
-    """The same agent goes on when the server is back."""
+    """The same agent object continues when the server is back."""
     recorder = Recorder()
 
     async def stop(query: str = "") -> str:
         """Stop the server, once the work is done."""
         await recorder.wait_for("finished", tool="work")
-        await anyio.sleep(0.2)  # until its result is stored
+        await anyio.sleep(0.2)  # until the result is stored
         if recorder.count("started", "work") == 1 and not stopped:
             stopped.append(True)
             await to_thread.run_sync(own_server.stop)
@@ -319,7 +319,7 @@ async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(ow
 
 
 async def refusal(url: str) -> str:
-    """What an agent says of a database that it cannot use, and a store."""
+    """Return the errors of an agent and of a store about an unusable database."""
     saver, store = saver_of(url), store_of(url)
     agent = create_react_agent(ScriptedModel(["never"]), [], checkpointer=saver)
     with anyio.fail_after(WAIT):
@@ -332,7 +332,7 @@ async def refusal(url: str) -> str:
 
 
 async def test_a_wrong_password_is_told_and_not_shown(postgres_server: Server) -> None:
-    """Neither the right one."""
+    """The error shows neither the wrong nor the right password."""
     said = await refusal(postgres_server.url(password="s3cret"))
 
     assert "password authentication failed" in said
@@ -340,12 +340,12 @@ async def test_a_wrong_password_is_told_and_not_shown(postgres_server: Server) -
 
 
 async def test_a_database_that_there_is_not_is_told(postgres_server: Server) -> None:
-    """It is not made."""
+    """The database is not created."""
     assert 'database "nowhere" does not exist' in await refusal(postgres_server.url("nowhere"))
 
 
 async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgres_server: Server) -> None:
-    """With what has to be allowed; once the tables are there, it need not be."""
+    """The error names the missing privilege, which is not needed once the tables exist."""
     name = postgres_url.rpartition("/")[2]
     postgres_server.sql("DROP ROLE IF EXISTS guest")
     postgres_server.sql("CREATE ROLE guest LOGIN PASSWORD 'guest'")
@@ -370,7 +370,7 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgre
 
 @pytest.mark.parametrize("table", ["checkpoint_migrations", "store_migrations"])
 async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres_server: Server, table: str) -> None:
-    """Rather than written to with half the knowledge."""
+    """Writing to a newer format without knowing it could destroy data."""
     saver, store = saver_of(postgres_url), store_of(postgres_url)
     with anyio.fail_after(WAIT):
         await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
@@ -388,7 +388,7 @@ async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres
 
 @pytest.mark.parametrize("kind", ["saver", "store"])
 def test_many_machines_may_make_the_tables_at_once(postgres_url: str, kind: str) -> None:
-    """One does, and the others wait without holding it up."""
+    """One machine creates the tables, and the others wait without blocking it."""
     things: list[Any] = [saver_of(postgres_url) if kind == "saver" else store_of(postgres_url) for _ in range(8)]
     barrier = threading.Barrier(len(things))
     errors: list[BaseException] = []
@@ -412,7 +412,7 @@ def test_many_machines_may_make_the_tables_at_once(postgres_url: str, kind: str)
 
 
 async def test_tools_use_a_store_on_any_loop(postgres_url: str) -> None:
-    """Ten at once, and another agent finds what they have left."""
+    """Ten tools use the store at once, and another agent finds their entries."""
 
     async def learn(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
         """Learn."""

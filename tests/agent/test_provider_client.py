@@ -1,4 +1,4 @@
-"""A provider's real client, langchain-openai's, with our agent, against a server of the tests' own."""
+"""callboard's agent with the real client of langchain-openai, against a test server."""
 
 import threading
 import time
@@ -44,7 +44,7 @@ async def provider_and_model(*script: Answer, **options: Any) -> AsyncIterator[t
 
 
 class Tools:
-    """Two real tools, neither of which ends before the other has begun."""
+    """Two tools that both wait until the other one has begun."""
 
     def __init__(self) -> None:
         self.met = threading.Barrier(2)
@@ -76,7 +76,7 @@ TURN = ["What is it like in Paris?", "", "sunny in Paris", "noon in Paris, at th
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_turn_with_two_tools_in_parallel(streaming: bool) -> None:
-    """The provider is sent what it demands: each call answered, in order, under its id."""
+    """The provider gets a valid history: each call is answered, in order, under its id."""
     tools = Tools()
     with anyio.fail_after(WAIT):
         async with provider_and_model(reply(calls=CALLS), reply("Lovely."), streaming=streaming) as (provider, model):
@@ -96,7 +96,7 @@ async def test_a_turn_with_two_tools_in_parallel(streaming: bool) -> None:
 
 
 async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
-    """Pieces of several calls take turns on the wire, and come together at the end."""
+    """Pieces of several calls are interleaved on the wire, and assembled at the end."""
     tools = Tools()
     model_says = reply("It is lovely there today.")
     chunks: list[Any] = []
@@ -128,7 +128,7 @@ async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
 
 @pytest.mark.exhaustive
 async def test_a_refusal_with_a_time_to_wait_is_waited_for_by_the_client() -> None:
-    """Its own retries are enough; the agent sees nothing of it."""
+    """The client's own retries handle the refusal, and the agent does not notice."""
     with anyio.fail_after(WAIT):
         async with provider_and_model(too_many(1), reply("Lovely."), max_retries=1) as (provider, model):
             result = await create_react_agent(model, []).ainvoke(QUESTION)
@@ -140,7 +140,7 @@ async def test_a_refusal_with_a_time_to_wait_is_waited_for_by_the_client() -> No
 
 
 async def test_a_refusal_that_stays_is_the_clients_error() -> None:
-    """Bare, and the thread can go on when the provider can."""
+    """The client's error arrives unwrapped, and the thread can be continued later."""
     with anyio.fail_after(WAIT):
         script = (too_many(0), reply("Lovely."))
         async with provider_and_model(*script, max_retries=0) as (provider, model):
@@ -154,7 +154,7 @@ async def test_a_refusal_that_stays_is_the_clients_error() -> None:
 
 
 async def test_a_connection_that_breaks_before_the_reply_is_made_again_by_the_client() -> None:
-    """Nothing has been said by then."""
+    """No token has been received by then, so the retry is safe."""
     with anyio.fail_after(WAIT):
         async with provider_and_model(hangs_up(), reply("Lovely."), max_retries=1) as (provider, model):
             result = await create_react_agent(model, []).ainvoke(QUESTION)
@@ -165,7 +165,7 @@ async def test_a_connection_that_breaks_before_the_reply_is_made_again_by_the_cl
 
 @pytest.mark.parametrize("how", ["invoke", "stream"])
 async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: str) -> None:
-    """Half a reply is no reply: no call of it runs, and none of it is in the history."""
+    """No call of an incomplete reply runs, and no part of it is in the history."""
     tools = Tools()
     half = deltas_of(None, CALLS)[:-4]
     script = (reply(calls=CALLS), hangs_up(*half), reply("Lovely."))
@@ -195,7 +195,7 @@ async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: 
 
 
 async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> None:
-    """An abandoned stream costs no more tokens."""
+    """An abandoned stream must not cost further tokens."""
     closed = threading.Event()
 
     def endless(handler: Any) -> None:
@@ -220,7 +220,7 @@ async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> N
 
 @pytest.mark.exhaustive
 async def test_many_conversations_share_one_client() -> None:
-    """Fifty at once; each gets its own answers."""
+    """Each of fifty concurrent conversations gets its own answers."""
     results: dict[int, str] = {}
     with anyio.fail_after(WAIT):
         async with provider_and_model(*[reply("Lovely.")] * 50) as (provider, model):

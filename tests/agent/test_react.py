@@ -1,4 +1,4 @@
-"""The first ReAct agent, on every loop; what it shares with LangGraph's is in `tests/parity`."""
+"""Basic behaviour of the ReAct agent on every loop; `tests/parity` compares it with LangGraph's."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def shape(result: Any) -> list[str]:
 
 
 async def test_the_model_is_asked_until_it_has_an_answer() -> None:
-    """Model, batch, model."""
+    """The sequence is model, batch, model."""
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), calls("work"), "done"])
 
@@ -37,7 +37,7 @@ async def test_the_model_is_asked_until_it_has_an_answer() -> None:
 
 
 async def test_a_tool_node_brings_its_limits_along() -> None:
-    """Policies belong to the node, wherever it runs."""
+    """Policies belong to the node, and also apply inside an agent."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("work", seconds=0.02), recorder.tool("stuck", hang=True)],
@@ -54,7 +54,7 @@ async def test_a_tool_node_brings_its_limits_along() -> None:
 
 
 async def test_max_concurrency_of_the_config_bounds_each_batch() -> None:
-    """Promise 7: obeyed on every path."""
+    """Promise 7: the limit applies on every path."""
     recorder = Recorder()
     model = ScriptedModel([calls(*["work"] * 5), "done"])
 
@@ -65,7 +65,7 @@ async def test_max_concurrency_of_the_config_bounds_each_batch() -> None:
 
 
 async def test_an_unanswered_call_in_the_history_is_answered_where_it_was_asked() -> None:
-    """Promise 2: LangGraph would refuse the thread from now on."""
+    """Promise 2: LangGraph would refuse the thread from then on."""
     history = [
         HumanMessage("first"),
         calls(("work", {"query": "a"}), ("work", {"query": "b"})),
@@ -87,7 +87,7 @@ async def test_an_unanswered_call_in_the_history_is_answered_where_it_was_asked(
 
 
 async def test_a_loop_without_end_runs_out_of_steps() -> None:
-    """The guard says so to the user, or raises where it cannot."""
+    """The guard tells the user, or raises if no message is possible."""
     agent = create_react_agent(ScriptedModel([calls("work")], loop=True), [Recorder().tool("work")])
 
     with anyio.fail_after(WAIT):
@@ -99,7 +99,7 @@ async def test_a_loop_without_end_runs_out_of_steps() -> None:
 
 
 async def test_questions_of_calls_come_back_with_the_conversation() -> None:
-    """All of them, under LangGraph's key; answering them needs a checkpointer, which is to come."""
+    """All questions are in the result under LangGraph's key."""
 
     async def ask(query: str) -> str:
         """Ask."""
@@ -115,7 +115,7 @@ async def test_questions_of_calls_come_back_with_the_conversation() -> None:
 
 
 async def test_an_error_that_nobody_handles_arrives_bare() -> None:
-    """Promise 3, through the agent."""
+    """Promise 3: an error without a handler leaves the agent unwrapped."""
     error = ValueError("no")
     agent = create_react_agent(ScriptedModel([calls("work")]), [Recorder().tool("work", raises=error)])
 
@@ -126,7 +126,7 @@ async def test_an_error_that_nobody_handles_arrives_bare() -> None:
 
 
 class Family(BaseCallbackHandler):
-    """Who runs below whom."""
+    """Records the parent of each run."""
 
     def __init__(self) -> None:
         self.names: dict[Any, str] = {}
@@ -180,7 +180,7 @@ async def test_models_and_tools_are_traced_below_one_run_of_the_agent(raises: Ex
 
 
 def test_from_sync_code() -> None:
-    """`invoke` is the same agent."""
+    """`invoke` gives the same result as `ainvoke`."""
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")])
 
     assert shape(agent.invoke(QUESTION)) == ["human:go", "ai:", "tool:work", "ai:done"]
@@ -188,7 +188,7 @@ def test_from_sync_code() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"question": "hi"}, None], ids=repr)
 async def test_an_agent_without_messages_says_what_it_needs(given: Any) -> None:
-    """The error shows the form."""
+    """The error shows the required form."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with pytest.raises(EmptyInputError, match="An agent starts from messages"):
@@ -196,6 +196,6 @@ async def test_an_agent_without_messages_says_what_it_needs(given: Any) -> None:
 
 
 async def test_input_that_is_no_state_is_refused() -> None:
-    """With LangGraph's words."""
+    """The error has LangGraph's text."""
     with pytest.raises(InvalidUpdateError, match="Expected dict, got hello"):
         await create_react_agent(ScriptedModel(["hi"]), []).ainvoke("hello")

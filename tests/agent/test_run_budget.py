@@ -1,4 +1,4 @@
-"""A budget for a whole run: when it is spent, each call gets its message, the state is kept, and nothing goes on."""
+"""Time budget of a whole run: when it is spent, each call gets its message, the state is kept, and nothing goes on."""
 
 import asyncio
 import math
@@ -36,7 +36,7 @@ GO: Any = {"messages": [("user", "go")]}
 
 
 async def run_out(agent: Any, config: Any = CONFIG, given: Any = GO, **options: Any) -> RunDeadlineExceededError:
-    """Run until the budget is spent, and not much longer."""
+    """Run until the budget is spent, and check that the run ends soon afterwards."""
     began = time.monotonic()
     with anyio.fail_after(WAIT), pytest.raises(RunDeadlineExceededError) as caught:
         await agent.ainvoke(given, config, **{"budget": BUDGET, **options})
@@ -49,16 +49,16 @@ async def messages_in(agent: Any) -> list[BaseMessage]:
 
 
 def endings(messages: list[BaseMessage]) -> list[str]:
-    """How calls ended, in one word: "deadline", or the status of a message that says nothing of that."""
+    """Return how each call ended: "deadline", or the status of a different message."""
     results = [message for message in messages if isinstance(message, ToolMessage)]
     return [result.additional_kwargs.get("callboard", {}).get("ended", result.status) for result in results]
 
 
-# Where the time may be spent.
+# Where the time is spent.
 
 
 async def test_spent_while_the_model_answers_the_thread_stands_before_the_model() -> None:
-    """`None` asks it again."""
+    """`None` asks the model again."""
     slow, quick = ScriptedModel(["late"], delay=60), ScriptedModel(["here"])
     saver = InMemorySaver()
 
@@ -73,7 +73,7 @@ async def test_spent_while_the_model_answers_the_thread_stands_before_the_model(
 
 
 async def test_calls_that_run_get_their_message_and_finished_neighbours_keep_theirs() -> None:
-    """Promise 2; the history is one that a provider takes."""
+    """Promise 2: the history is valid for providers."""
     recorder = Recorder()
     agent = create_react_agent(
         ScriptedModel([calls("quick", "stuck", "quick", "stuck"), "done"]),
@@ -92,7 +92,7 @@ async def test_calls_that_run_get_their_message_and_finished_neighbours_keep_the
 
 
 async def test_calls_in_a_queue_get_their_message_and_never_start() -> None:
-    """The queue is part of the run."""
+    """The time in a queue is part of the run's budget."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("stuck", hang=True)], policies={"stuck": CallPolicy(limit=Limit(concurrency=1))}, grace=0.1
@@ -107,7 +107,7 @@ async def test_calls_in_a_queue_get_their_message_and_never_start() -> None:
 
 
 async def test_calls_that_wait_for_a_rate_get_their_message() -> None:
-    """Neither do those behind `max_concurrency`."""
+    """Calls behind a rate, or behind `max_concurrency`, get their message and never start."""
     recorder = Recorder()
     tools = [recorder.tool("stuck", hang=True)]
     agent = create_react_agent(ScriptedModel([calls("stuck", "stuck")]), tools, checkpointer=InMemorySaver())
@@ -119,7 +119,7 @@ async def test_calls_that_wait_for_a_rate_get_their_message() -> None:
 
 
 async def test_a_sync_call_that_asks_whether_it_is_cancelled_ends() -> None:
-    """In its worker thread."""
+    """The call ends in its worker thread, and no thread is abandoned."""
     ended = threading.Event()
 
     def patient(query: str = "") -> str:
@@ -140,7 +140,7 @@ async def test_a_sync_call_that_asks_whether_it_is_cancelled_ends() -> None:
 
 
 async def test_a_sync_call_that_cannot_be_stopped_is_named_and_its_late_result_dropped() -> None:
-    """Its thread ends when it ends; the thread of the conversation is not held up by it."""
+    """The abandoned thread does not delay the conversation."""
     recorder, release = Recorder(), threading.Event()
     node = ToolNode([recorder.sync_tool("deaf", release=release)], grace=0.1)
     agent = create_react_agent(ScriptedModel([calls("deaf"), "done"]), node, checkpointer=InMemorySaver())
@@ -160,7 +160,7 @@ async def test_a_sync_call_that_cannot_be_stopped_is_named_and_its_late_result_d
 
 
 async def test_clean_up_of_calls_completes_within_their_grace() -> None:
-    """Promise 1, for the calls of a run."""
+    """Promise 1 also holds for calls that the budget of the run ends."""
     recorder = Recorder()
     tool = recorder.tool("stuck", hang=True, cleanup=0.1, shield=cleanup)
     agent = create_react_agent(ScriptedModel([calls("stuck")]), [tool], checkpointer=InMemorySaver())
@@ -172,7 +172,7 @@ async def test_clean_up_of_calls_completes_within_their_grace() -> None:
 
 
 async def test_clean_up_that_takes_longer_than_the_grace_is_cut_off() -> None:
-    """The run ends all the same."""
+    """The run ends although the clean-up has not completed."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("stuck", hang=True, cleanup=60, shield=cleanup)], grace=0.05)
     agent = create_react_agent(ScriptedModel([calls("stuck")]), node, checkpointer=InMemorySaver())
@@ -185,7 +185,7 @@ async def test_clean_up_that_takes_longer_than_the_grace_is_cut_off() -> None:
 
 
 async def test_a_body_that_swallows_its_cancellation_is_ended() -> None:
-    """Cancelled again when its grace is over."""
+    """The body is cancelled again when its grace is over."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("stubborn", hang=True, ignores_cancel=1)], grace=0.05)
     agent = create_react_agent(ScriptedModel([calls("stubborn")]), node, checkpointer=InMemorySaver())
@@ -197,7 +197,7 @@ async def test_a_body_that_swallows_its_cancellation_is_ended() -> None:
 
 
 async def test_a_result_that_a_body_rescues_counts() -> None:
-    """It was there, so it is no worse than one of a neighbour."""
+    """A result that a cancelled body returns within its grace is kept, like the result of a finished neighbour."""
 
     async def rescuing(query: str = "") -> str:
         """Save what there is."""
@@ -216,7 +216,7 @@ async def test_a_result_that_a_body_rescues_counts() -> None:
 
 @pytest.mark.parametrize("handles", [True, False])
 async def test_an_error_in_clean_up_is_the_cause_and_not_the_end(handles: bool) -> None:
-    """The run says that its budget was spent, and every call has its message."""
+    """The run raises the error about its budget, with the clean-up error as cause, and every call has its message."""
 
     async def broken(query: str = "") -> str:
         """Wait."""
@@ -239,7 +239,7 @@ async def test_an_error_in_clean_up_is_the_cause_and_not_the_end(handles: bool) 
 
 @pytest.mark.parametrize("where", ["pre_model_hook", "post_model_hook"])
 async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
-    """`None` runs it again."""
+    """`None` runs the hook again."""
     stuck = [True]
     cancelled = threading.Event()
 
@@ -270,7 +270,7 @@ async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
 
 
 async def test_spent_between_attempts_the_call_gets_its_message_and_is_not_tried_again() -> None:
-    """In the backoff of a middleware that does not look at the clock."""
+    """The budget ends a call in the backoff of a middleware that ignores the remaining time."""
     recorder = Recorder()
 
     async def again(request: Any, call_next: Callable[[Any], Any]) -> Any:
@@ -294,7 +294,7 @@ async def test_spent_between_attempts_the_call_gets_its_message_and_is_not_tried
 
 
 async def test_retry_makes_no_attempt_that_the_run_has_no_time_for() -> None:
-    """It reads the run's budget like any other; the error stands."""
+    """Retry reads the run's budget like any other one, and raises the error of the last attempt."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("flaky", raises=ConnectionError("lost"))],
@@ -312,19 +312,19 @@ async def test_retry_makes_no_attempt_that_the_run_has_no_time_for() -> None:
 
 
 class _Longest(random.Random):
-    """No luck at all: every pause is as long as it may be."""
+    """Random numbers that make every pause as long as possible."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
 
 
-# What becomes of the thread.
+# The thread afterwards.
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, durability: Any, tmp_path: Path) -> None:
-    """By every saver, for an agent that knows nothing of the run before."""
+    """With each saver, an agent object that knows nothing of the earlier run can continue."""
     recorder = Recorder()
     tools = [recorder.tool("quick"), recorder.tool("stuck", hang=True)]
 
@@ -343,7 +343,7 @@ async def test_the_state_is_kept_and_the_thread_goes_on_with_none(kind: str, dur
 
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_the_thread_goes_on_with_a_new_message(kind: str, tmp_path: Path) -> None:
-    """The model sees what finished and what did not."""
+    """The model reads which calls finished and which did not."""
     recorder = Recorder()
     tools = [recorder.tool("quick"), recorder.tool("stuck", hang=True)]
     model = ScriptedModel([calls("quick", "stuck"), "here"])
@@ -360,7 +360,7 @@ async def test_the_thread_goes_on_with_a_new_message(kind: str, tmp_path: Path) 
 
 
 async def test_what_a_person_was_asked_stays_open() -> None:
-    """A call that waits for an answer is in nobody's way; its neighbour's slowness is no answer."""
+    """A call that waits for an answer keeps its question, although its neighbour used up the budget."""
     recorder = Recorder()
 
     async def ask(query: str = "") -> str:
@@ -383,7 +383,7 @@ async def test_what_a_person_was_asked_stays_open() -> None:
 
 
 async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
-    """And it is bare."""
+    """The error arrives unwrapped."""
     recorder = Recorder()
     agent = create_react_agent(ScriptedModel([calls("stuck")]), [recorder.tool("stuck", hang=True)])
 
@@ -395,7 +395,7 @@ async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
 
 
 async def test_nothing_is_left_alive() -> None:
-    """No task, no thread of a model or a tool."""
+    """No task is left, and no thread of a model or a tool."""
     recorder = Recorder()
     agent = create_react_agent(
         ScriptedModel([calls("stuck", "stuck")]), [recorder.tool("stuck", hang=True)], checkpointer=InMemorySaver()
@@ -418,11 +418,11 @@ def _tasks() -> int:
         return trio.lowlevel.current_statistics().tasks_living
 
 
-# How much there is.
+# The remaining time.
 
 
 async def test_tools_see_what_is_left_of_it() -> None:
-    """In the event loop and in threads."""
+    """`remaining()` works on the event loop and in threads."""
     left: dict[str, float] = {}
 
     async def here(query: str = "") -> str:
@@ -447,7 +447,7 @@ async def test_tools_see_what_is_left_of_it() -> None:
 
 
 async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone() -> None:
-    """The nearest end counts."""
+    """The nearer end of the two counts."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("stuck", hang=True), recorder.tool("quick")], policies={"stuck": CallPolicy(budget=0.05)}
@@ -463,7 +463,7 @@ async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone()
 
 
 async def test_the_budget_of_the_run_within_that_of_a_call_ends_both() -> None:
-    """The message says whose it was."""
+    """The message names the budget of the run."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("stuck", hang=True)], policies={"stuck": CallPolicy(budget=60, timeout=60)})
     agent = create_react_agent(ScriptedModel([calls("stuck")]), node, checkpointer=InMemorySaver())
@@ -474,7 +474,7 @@ async def test_the_budget_of_the_run_within_that_of_a_call_ends_both() -> None:
 
 
 async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> None:
-    """Its own budget may be longer; it is cancelled with its caller, and its calls with it."""
+    """Even if its own budget is longer, the inner agent and its calls are cancelled with the caller."""
     recorder, left = Recorder(), list[float]()
 
     async def look(query: str = "") -> str:
@@ -502,7 +502,7 @@ async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> No
 
 @pytest.mark.backends("trio")
 async def test_what_is_left_is_right_across_clocks() -> None:
-    """A sync tool of an agent on trio runs another agent, which is on the bridge's loop then."""
+    """A sync tool of an agent on trio runs another agent, which uses the clock of the background loop."""
     left = list[float]()
 
     async def look(query: str = "") -> str:
@@ -525,7 +525,7 @@ async def test_what_is_left_is_right_across_clocks() -> None:
 
 
 async def test_the_shorter_budget_of_an_agent_within_a_call_is_an_error_of_that_call() -> None:
-    """Which the node around it may turn into a message."""
+    """The surrounding node may turn this error into a message."""
     recorder = Recorder()
     inner = create_react_agent(ScriptedModel([calls("stuck")]), [recorder.tool("stuck", hang=True)], budget=BUDGET)
 
@@ -545,7 +545,7 @@ async def test_the_shorter_budget_of_an_agent_within_a_call_is_an_error_of_that_
 
 
 async def test_a_run_may_have_another_budget_than_its_agent() -> None:
-    """Also none at all, which is written `math.inf`."""
+    """The budget of one run may also be none at all, written as `math.inf`."""
     recorder = Recorder()
     tools = [recorder.tool("slow", seconds=0.2)]
     agent = create_react_agent(ScriptedModel([calls("slow"), "done"], loop=True), tools, budget=0.05)
@@ -562,14 +562,14 @@ async def test_a_run_may_have_another_budget_than_its_agent() -> None:
 
 @pytest.mark.parametrize("budget", [0, -1, math.nan, "1"])
 def test_a_budget_that_is_none_is_refused_by_the_agent(budget: Any) -> None:
-    """Where it is built."""
+    """An invalid budget is refused when the agent is built."""
     with pytest.raises((ValueError, TypeError), match="budget"):
         create_react_agent(ScriptedModel(["hi"]), [], budget=budget)
 
 
 @pytest.mark.parametrize("budget", [0, -1, math.nan, "1"])
 async def test_a_budget_that_is_none_is_refused_by_a_run(budget: Any) -> None:
-    """Like the agent's own."""
+    """An invalid budget of a run raises the same error as one of the agent."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with anyio.fail_after(WAIT), pytest.raises((ValueError, TypeError), match="budget") as caught:
@@ -578,11 +578,11 @@ async def test_a_budget_that_is_none_is_refused_by_a_run(budget: Any) -> None:
     assert not isinstance(caught.value, RunDeadlineExceededError)
 
 
-# Who is told.
+# Errors and messages.
 
 
 async def test_a_stream_ends_with_the_error_bare() -> None:
-    """After the chunks of what did happen."""
+    """All earlier chunks are yielded before the error, which is not in a group."""
     recorder = Recorder()
     agent = create_react_agent(
         ScriptedModel([calls("quick", "stuck")]), [recorder.tool("quick"), recorder.tool("stuck", hang=True)]
@@ -600,7 +600,7 @@ async def test_a_stream_ends_with_the_error_bare() -> None:
 
 
 async def test_a_stream_of_updates_has_the_message_of_every_call() -> None:
-    """A view that follows them would show a call that never ends."""
+    """A view that follows the updates would otherwise show a call that never ends."""
     recorder = Recorder()
     agent = create_react_agent(
         ScriptedModel([calls("quick", "stuck")]), [recorder.tool("quick"), recorder.tool("stuck", hang=True)]
@@ -615,7 +615,7 @@ async def test_a_stream_of_updates_has_the_message_of_every_call() -> None:
 
 
 def test_sync_code_gets_the_same_error() -> None:
-    """Through `invoke` and `stream`."""
+    """`invoke` and `stream` raise the same error."""
     recorder = Recorder()
     model = ScriptedModel([calls("stuck")], loop=True)
     agent = create_react_agent(model, [recorder.tool("stuck", hang=True)], budget=BUDGET)
@@ -629,7 +629,7 @@ def test_sync_code_gets_the_same_error() -> None:
 
 
 def test_the_error_travels() -> None:
-    """Between processes."""
+    """The error can be pickled and sent to another process."""
     error = pickle.loads(pickle.dumps(RunDeadlineExceededError(1.5)))
 
     assert isinstance(error, RunDeadlineExceededError)
@@ -657,7 +657,7 @@ async def test_within_a_graph_the_agent_goes_on_where_its_budget_ended_it() -> N
 
 
 async def test_time_enough_changes_nothing() -> None:
-    """Not the result, and no message."""
+    """A sufficient budget changes neither the result nor the messages."""
     recorder = Recorder()
     agent = create_react_agent(ScriptedModel([calls("quick"), "done"]), [recorder.tool("quick")], budget=60)
 

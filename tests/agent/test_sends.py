@@ -1,4 +1,4 @@
-"""What is sent to a node of the agent survives what happens to a thread; what nobody could run is refused early."""
+"""`Send` to a node of the agent: sent input survives stops and crashes, and an impossible send is refused early."""
 
 import copy
 from typing import Annotated, Any
@@ -27,7 +27,7 @@ WAIT = 60
 
 
 class Works:
-    """Tools, and what ran."""
+    """Tools, and the record of their executions."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -86,7 +86,7 @@ versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
 @versions
 async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -> None:
-    """Also among the calls of one send."""
+    """This also holds among the calls of one send."""
     works = Works()
     works.fails = True
     agent = agent_of(works, "hi", "end", version=version)
@@ -106,7 +106,7 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
 
 @versions
 async def test_questions_of_several_calls_of_one_send_are_answered_one_by_one(version: Any) -> None:
-    """A finished sibling does not run again; the send beside it neither."""
+    """Neither a finished sibling nor the other send runs again."""
     works = Works()
     agent = agent_of(works, "hi", "end", version=version)
     asking = to_tools(
@@ -126,7 +126,7 @@ async def test_questions_of_several_calls_of_one_send_are_answered_one_by_one(ve
 
 @versions
 async def test_whoever_looks_meanwhile_sees_what_was_sent(version: Any) -> None:
-    """The journal has it before it runs: another process could go on."""
+    """The journal has the send before it runs, so another process could continue."""
     works, saver = Works(), InMemorySaver()
     agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)
     works.look = lambda: agent_of(Works(), saver=saver, version=version).aget_state(AT)
@@ -140,7 +140,7 @@ async def test_whoever_looks_meanwhile_sees_what_was_sent(version: Any) -> None:
 
 @versions
 async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
-    """From the checkpoint that a stop leaves; the same payload reaches the same node."""
+    """The checkpoint at a stop contains the send; the same payload reaches the same node."""
     works, saver = Works(), InMemorySaver()
     model = ScriptedModel(["reply", "end"])
     sends = [to_tools(tool_call("ask", "q", name="x")), sent("other")]
@@ -158,7 +158,7 @@ async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_langgraph_goes_on_with_what_was_sent() -> None:
-    """What stands in the checkpoint are its own sends, and a call that has finished it does not run again."""
+    """The checkpoint contains LangGraph's own sends, and finished calls do not run again."""
     works, saver = Works(), InMemorySaver()
     agent = agent_of(works, "hi", saver=saver)
     sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
@@ -178,7 +178,7 @@ async def test_langgraph_goes_on_with_what_was_sent() -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("stops", [True, False], ids=["before", "in the middle"])
 async def test_we_go_on_with_what_langgraph_has_sent(stops: bool) -> None:
-    """Beside the node that follows; what a question has kept from ending does not run again."""
+    """callboard runs LangGraph's sends beside the next node; finished calls of an interrupted step do not run again."""
     works, saver, model = Works(), InMemorySaver(), ScriptedModel(["one", "two", "three"])
     sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
     reply = AIMessage("", tool_calls=[tool_call("spread", "s")])
@@ -225,7 +225,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
 
 @pytest.mark.parametrize("kind", BAD)
 async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: str) -> None:
-    """LangGraph passes over a node that is not there, and breaks in the middle of the others."""
+    """LangGraph ignores a send to a missing node, and fails in the middle of a run for the other kinds."""
     send, error, match = BAD[kind]
     agent = agent_of(Works(), "hi")
     with anyio.fail_after(WAIT):
@@ -240,7 +240,7 @@ async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: s
 @versions
 @pytest.mark.parametrize("on_unknown", [None, "rerun"])
 async def test_a_killed_process_loses_nothing_that_was_sent(version: Any, on_unknown: Any) -> None:
-    """What was stored when a tool was at work is all that there is; from that another process goes on."""
+    """A process continues from the data that was stored while a tool was running."""
     works, saver, left = Works(), InMemorySaver(), InMemorySaver()
     options: Any = {"version": version, "on_unknown": on_unknown}
     agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)

@@ -1,4 +1,4 @@
-"""Checkpointers that take their time: what they are given is stored, however long it takes, or somebody is told."""
+"""Slow checkpointers: data is stored however long that takes, or an error says that it was not."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ ALL = ["human:go", "ai:", "tool:work", "ai:done"]
 
 
 class Slow(InMemorySaver):
-    """Stores nothing while its gate is closed. On trio it works on another loop, and hence looks again and again."""
+    """Stores nothing while its gate is closed. On trio it runs on another loop, and therefore polls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Slow(InMemorySaver):
 
 
 class Tool:
-    """A tool whose result meets a closed gate."""
+    """A tool whose result arrives while the gate is closed."""
 
     def __init__(self, saver: Slow) -> None:
         self.saver = saver
@@ -84,7 +84,7 @@ def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_what_takes_longer_than_any_grace_is_stored_all_the_same() -> None:
-    """A database that is busy is no reason to lose what has happened, nor to say that another run has the thread."""
+    """A busy database must cause neither lost results nor an error about another run."""
     saver, recorder = Slow(), Recorder()
 
     with anyio.fail_after(WAIT):
@@ -99,7 +99,7 @@ async def test_what_takes_longer_than_any_grace_is_stored_all_the_same() -> None
 
 
 async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> None:
-    """Within the grace, as for any clean-up: the result of the call is there for the next run."""
+    """The write ends within the grace, like any clean-up, so the next run finds the result."""
     tool = Tool(Slow())
     agent = tool.agent()
 
@@ -116,7 +116,7 @@ async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> Non
 
 
 async def test_a_checkpointer_that_never_answers_does_not_hold_a_cancelled_run() -> None:
-    """Nobody knows what it has stored, and that is said."""
+    """The error says that the outcome of the write is unknown."""
     saver = Slow()
 
     with anyio.fail_after(WAIT), pytest.raises(ExceptionGroup) as caught:
@@ -133,7 +133,7 @@ async def test_a_checkpointer_that_never_answers_does_not_hold_a_cancelled_run()
 
 @pytest.mark.backends("asyncio")
 async def test_a_native_cancellation_goes_on_when_what_it_met_is_stored() -> None:
-    """`task.cancel()`, as `asyncio.wait_for` has it: it neither cuts a write off nor is lost."""
+    """`task.cancel()`, as in `asyncio.wait_for`, neither cuts off a write nor is lost."""
     tool = Tool(Slow())
     agent = tool.agent()
 

@@ -1,4 +1,4 @@
-"""What of a long conversation has not changed since it was stored is not packed again; what has changed is stored."""
+"""Messages that have not changed since they were stored are not serialized again; changed messages are stored."""
 
 import gc
 import sys
@@ -38,7 +38,7 @@ def plain(request: pytest.FixtureRequest) -> Any:
 
 
 class Unknown(Enum):
-    """A type that no schema names."""
+    """A type that is in no schema."""
 
     ONE = 1
 
@@ -48,13 +48,13 @@ def kept(room: int | None = None) -> StoredConversations:
 
 
 def at_a_place(plain: Any, conversations: StoredConversations | None = None, place: str = "1") -> Any:
-    """The serializer of a place, which knows what was stored there."""
+    """Return the serializer of one place, which caches the conversation that was stored there."""
     conversations = conversations or kept()
     return remembering(plain, conversations.memory, conversations.at(place))
 
 
 def as_checkpoint(messages: Any) -> dict[str, Any]:
-    """A checkpoint with a conversation, and much else."""
+    """Return a checkpoint with a conversation and other values."""
     others = {"about": "b", "messages": messages, "few": [HumanMessage("x")], "more": {"a": [1, None]}}
     return {"v": 4, "id": "1", "channel_values": others, "versions_seen": {"__callboard__": {"{}": 0}}}
 
@@ -100,7 +100,7 @@ STEPS = st.tuples(st.sampled_from([*CHANGES]), st.integers(0, 30), MESSAGES, st.
 def test_whatever_happens_between_two_turns_is_stored_and_read_as_by_langgraph(
     kind: str, shape: Callable[[Any], Any], start: list[Any], steps: list[Any]
 ) -> None:
-    """Byte by byte, however a message was changed in place; and nobody shares what they have read."""
+    """The bytes are equal even if a message was changed in place, and readers share no objects."""
     plain = SERIALIZERS[kind]()
     ours, messages, identities = at_a_place(plain), [*turns(2), *start], list[int]()
     handed = []
@@ -113,7 +113,7 @@ def test_whatever_happens_between_two_turns_is_stored_and_read_as_by_langgraph(
             read = [ours.loads_typed(stored) for _ in range(2)]
             assert [*map(parts, read)] == 2 * [parts(plain.loads_typed(stored))]
             identities += [one for found in read for one in changeable(found)]
-            handed.append(read)  # or what is read next may have the identities of what was let go
+            handed.append(read)  # otherwise new objects may get the identities of freed ones
             messages = messages_in(ours.loads_typed(stored)) if goes_on else messages
     assert len(identities) == len(set(identities))
 
@@ -124,7 +124,7 @@ def messages_in(value: Any) -> Any:
 
 @pytest.mark.parametrize("shape", [as_checkpoint, list], ids=["in a checkpoint", "alone"])
 def test_an_outline_is_the_same_with_what_is_known(plain: Any, shape: Callable[[Any], Any]) -> None:
-    """It has no messages, but as many places."""
+    """An outline has placeholders for messages; cached data must not change it."""
     conversations = kept()
     stored = at_a_place(plain, conversations).dumps_typed(shape(turns(5)))
 
@@ -132,7 +132,7 @@ def test_an_outline_is_the_same_with_what_is_known(plain: Any, shape: Callable[[
 
 
 def test_what_was_stored_elsewhere_is_read_all_the_same(plain: Any) -> None:
-    """By another process, or in another thread of this one."""
+    """The conversation may have been stored by another process, or in another thread of this one."""
     conversations = kept()
     ours = at_a_place(plain, conversations)
     ours.dumps_typed(turns(5))
@@ -152,7 +152,7 @@ def _then(change: Callable[[Any], None], messages: Any, _data: bytes) -> None:
 
 @pytest.mark.parametrize("change", [change_content, lambda messages: messages.extend(turns(1, first=100))])
 def test_what_is_changed_while_it_is_packed_is_stored_the_next_time(change: Callable[[Any], None]) -> None:
-    """Savers work in threads, and the event loop goes on: what is known has to be what was stored."""
+    """Savers work in threads while the event loop goes on, so the cache must hold exactly the stored data."""
     plain, conversation = JsonPlusSerializer(), kept().at("1")
     messages = turns(5)
     for _ in range(3):
@@ -164,7 +164,7 @@ def test_what_is_changed_while_it_is_packed_is_stored_the_next_time(change: Call
 
 
 def test_the_conversations_of_one_state_are_known_apart(plain: Any) -> None:
-    """Savers that keep each channel for itself store them one after the other, again and again."""
+    """Savers that store each channel separately serialize several conversations one after the other."""
     ours = at_a_place(plain)
     first, second = turns(5), turns(5, first=100)
     for number in range(3):
@@ -176,7 +176,7 @@ def test_the_conversations_of_one_state_are_known_apart(plain: Any) -> None:
 
 
 def test_a_type_that_is_not_allowed_is_refused_wherever_it_is() -> None:
-    """In a new message, in an old one, or beside the conversation; and it is not known from then on."""
+    """The type may be in a new message, in an old one, or beside the conversation, which is then not cached."""
     ours = at_a_place(StrictSerializer("x"))
     messages = turns(5)
     ours.dumps_typed(as_checkpoint(messages))
@@ -192,7 +192,7 @@ def test_a_type_that_is_not_allowed_is_refused_wherever_it_is() -> None:
 
 
 def test_another_serializer_that_allows_less_reads_by_its_own_rules() -> None:
-    """What is known of a place is its conversation, and not what stands beside it."""
+    """The cache of a place holds the conversation only, and not the values beside it."""
     conversations = kept()
     stored = at_a_place(StrictSerializer("x", [Unknown]), conversations).dumps_typed(
         {**as_checkpoint(turns(5)), "own": Unknown.ONE}
@@ -206,7 +206,7 @@ def test_another_serializer_that_allows_less_reads_by_its_own_rules() -> None:
 
 
 def steps_of(work: Callable[[], object]) -> int:
-    """How many functions some work calls, each time."""
+    """Return how many functions each call of this work runs."""
     counted = 0
 
     def count(_frame: object, event: str, _arg: object) -> None:
@@ -226,7 +226,7 @@ def steps_of(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("shape", [as_checkpoint, list], ids=["in a checkpoint", "alone"])
 def test_a_turn_is_packed_in_as_many_steps_however_many_are_behind_it(plain: Any, shape: Callable[[Any], Any]) -> None:
-    """It was some ten for each message of the thread."""
+    """Earlier versions needed about ten steps for each message of the thread."""
 
     def steps(length: int) -> int:
         ours, messages = at_a_place(plain), turns(length)
@@ -238,7 +238,7 @@ def test_a_turn_is_packed_in_as_many_steps_however_many_are_behind_it(plain: Any
 
 
 def test_an_outline_takes_as_many_steps_however_long_the_conversation(plain: Any) -> None:
-    """Each run looks at one when it takes its thread."""
+    """Each run reads an outline when it takes its thread."""
 
     def steps(length: int) -> int:
         conversations = kept()
@@ -250,7 +250,7 @@ def test_an_outline_takes_as_many_steps_however_long_the_conversation(plain: Any
 
 
 def test_reading_what_was_stored_costs_a_copy_of_each_message(plain: Any) -> None:
-    """They belong to who reads them; nothing else is done for each."""
+    """Each reader owns its messages, so copying them is the only cost."""
 
     def steps(length: int) -> int:
         ours = at_a_place(plain)
@@ -262,7 +262,7 @@ def test_reading_what_was_stored_costs_a_copy_of_each_message(plain: Any) -> Non
 
 
 def test_what_takes_too_much_room_is_let_go(plain: Any) -> None:
-    """The one that was not used for longest; then it is packed and read as if it were new."""
+    """The least recently used conversation is evicted, and later serialized as a new one."""
     conversations = kept(room=300_000)
     stored = {}
     for number in range(60):
@@ -279,7 +279,7 @@ def test_what_takes_too_much_room_is_let_go(plain: Any) -> None:
 
 
 def test_branches_of_a_thread_do_not_pile_up(plain: Any) -> None:
-    """A conversation whose beginning is cut off with each turn is another one each time."""
+    """A conversation that is trimmed at its beginning in each turn is a new conversation each time, and must not fill the cache."""
     conversations = kept()
     for number in range(30):
         at_a_place(plain, conversations).dumps_typed(turns(10, first=number))
@@ -288,7 +288,7 @@ def test_branches_of_a_thread_do_not_pile_up(plain: Any) -> None:
 
 
 def test_short_conversations_are_not_kept(plain: Any) -> None:
-    """To pack them takes less than to know them."""
+    """Serializing a short conversation is faster than looking it up."""
     conversations = kept()
     at_a_place(plain, conversations).dumps_typed(turns(5)[: SHORTEST - 1])
 
@@ -296,7 +296,7 @@ def test_short_conversations_are_not_kept(plain: Any) -> None:
 
 
 def test_threads_may_write_and_read_at_once(plain: Any) -> None:
-    """Sync doors and thread pools use one saver."""
+    """Several threads may use one saver."""
     conversations, wrong = kept(room=200_000), list[int]()
 
     def work(number: int) -> None:
@@ -322,7 +322,7 @@ def test_threads_may_write_and_read_at_once(plain: Any) -> None:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_what_a_tool_does_to_an_old_message_is_stored(kind: str, tmp_path: Path) -> None:
-    """It was given the conversation itself, as LangGraph gives it."""
+    """As in LangGraph, a tool gets the message objects of the conversation, and may change them."""
 
     def spoil(messages: list[BaseMessage]) -> list[BaseMessage]:
         messages[1].additional_kwargs["seen"] = [len(messages)]

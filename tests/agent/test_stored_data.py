@@ -1,4 +1,4 @@
-"""What is stored is data: a database that is only read runs nothing that is in it, and is heard where it is refused."""
+"""Stored data is only data: reading a database never executes code in it, and refused types are reported."""
 
 import enum
 import json
@@ -49,7 +49,7 @@ def writing(path: str) -> str:
 
 
 class Writes:
-    """Its pickle writes a file when it is read."""
+    """An object whose pickle writes a file when it is loaded."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Writes:
 
 
 def nested(path: str) -> tuple[str, bytes]:
-    """A message that is allowed, around something that is not."""
+    """Return an allowed message that contains a forbidden value."""
     inner = ext(0, "builtins", "exec", writing(path))
     return packed(
         ormsgpack.Ext(
@@ -112,7 +112,7 @@ OF_THE_DEFAULT = [name for name in PAYLOADS if "method" not in name and "JSON" n
 
 
 def permissive(name: str) -> JsonPlusSerializer:
-    """LangGraph's serializer, as permissive as the payload needs."""
+    """Return LangGraph's serializer, as permissive as the payload needs."""
     if name in OF_THE_DEFAULT:
         return JsonPlusSerializer(allowed_msgpack_modules=True)
     return JsonPlusSerializer(pickle_fallback=True, allowed_json_modules=True)
@@ -120,7 +120,7 @@ def permissive(name: str) -> JsonPlusSerializer:
 
 @pytest.mark.parametrize("name", [name for name in PAYLOADS if "method" not in name])
 def test_what_runs_for_langgraph_does_not_run_for_us(name: str, tmp_path: Path) -> None:
-    """First that the payload works, or the test would show nothing."""
+    """The test first checks that the payload works with LangGraph's serializer."""
     harmful, harmless = tmp_path / "harmful", tmp_path / "harmless"
     found = permissive(name).loads_typed(PAYLOADS[name](str(harmful)))
     if hasattr(found, "get") and isinstance(found["channel_values"][0], Sequence):
@@ -141,13 +141,13 @@ def test_what_runs_for_langgraph_does_not_run_for_us(name: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", PAYLOADS)
 @pytest.mark.parametrize("serde", [StrictSerializer("x", unknown=lambda *_: None), OutlineSerializer()])
 def test_to_look_runs_nothing_either(name: str, serde: Any, tmp_path: Path) -> None:
-    """What shows a thread, or reads only its outline, takes other ways through the bytes."""
+    """Code that shows a thread, or reads only its outline, parses the bytes differently and must be as safe."""
     path = tmp_path / "written"
 
     try:
         serde.loads_typed(PAYLOADS[name](str(path)))
     except (StorageError, NotImplementedError) as refused:
-        assert "pickle" in str(refused)  # noqa: PT017 (not every payload is refused)
+        assert "pickle" in str(refused)  # some payloads are not refused
 
     assert not path.exists()
 
@@ -155,7 +155,7 @@ def test_to_look_runs_nothing_either(name: str, serde: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", PAYLOADS)
 @pytest.mark.parametrize("column", ["checkpoint", "write"])
 async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, column: str, tmp_path: Path) -> None:
-    """By whichever column it comes in: nothing runs, and the error says which database."""
+    """The payload may be in any column; nothing is executed, and the error names the database."""
     path, file = tmp_path / "written", tmp_path / "agent.db"
     with anyio.fail_after(WAIT):
         await agent_on(file, "hi").ainvoke(QUESTION, THREAD)
@@ -216,7 +216,7 @@ Number = NewType("Number", Order)
 
 
 class Shop(AgentState):
-    """A state with types of its own, in all the places where annotations have them."""
+    """A state with its own types, in all the places that annotations allow."""
 
     order: Order
     boxes: Annotated[Sequence[Box[Order]] | None, lambda _, new: new]
@@ -228,20 +228,20 @@ class Report(BaseModel):
 
 
 class Elsewhere(BaseModel):
-    """Named by no schema."""
+    """A class that is in no schema."""
 
     text: str
 
 
 def test_schemas_name_types_at_any_depth() -> None:
-    """What a state may contain is what its annotations say, and nothing beside it."""
+    """The types of a state are those of its annotations, and no others."""
     assert {Order, Line, Size, Box, Later} <= named_types(Shop)
     assert Elsewhere not in named_types(Shop)
     assert Report in named_types(("Sum up.", Report))
 
 
 def test_no_type_is_missed_in_a_schema_of_many() -> None:
-    """Annotations that are strings become objects that live for a moment, and another one takes the place of each."""
+    """Resolved annotation strings are temporary objects, so their identities may be reused and must not be cached."""
     module = ModuleType("shop_of_many")
     lines = ["from dataclasses import dataclass"]
     for n in range(50):
@@ -258,7 +258,7 @@ def test_no_type_is_missed_in_a_schema_of_many() -> None:
 
 
 async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> None:
-    """LangGraph in strict mode reads a type within a `Sequence` as a dict; here a state is what it was."""
+    """LangGraph in strict mode reads a type within a `Sequence` as a dict; callboard reads the original type."""
     file = tmp_path / "agent.db"
     order = Order([Line(size=Size.L, note=Later(text="soon"))])
     given = {**QUESTION, "order": order, "boxes": [Box(order)], "number": {"a": order}}
@@ -272,7 +272,7 @@ async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> 
 
 @dataclass
 class Loose:
-    """A type that a test's own function has."""
+    """A class that is local to a test function."""
 
     text: str
 
@@ -283,7 +283,7 @@ class Bag(AgentState):
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, durability: str) -> None:
-    """The first run says so, with the remedy, and not the first one after a restart."""
+    """The first run raises the error with its remedy, and not the first run after a restart."""
     file = tmp_path / "agent.db"
     given = {**QUESTION, "anything": {"deep": [Loose("x")]}}
 
@@ -300,7 +300,7 @@ async def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, durab
 
 
 async def test_a_type_that_is_not_allowed_any_more_is_named(tmp_path: Path) -> None:
-    """LangGraph reads a dict in its place, which fails much later, or not at all."""
+    """LangGraph returns a dict in place of the object, which causes an error much later, or none."""
     file = tmp_path / "agent.db"
     given = {**QUESTION, "anything": Loose("x")}
     with anyio.fail_after(WAIT):
@@ -311,7 +311,7 @@ async def test_a_type_that_is_not_allowed_any_more_is_named(tmp_path: Path) -> N
 
 
 async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: Path) -> None:
-    """The annotation in the state says only that it is some model."""
+    """The state's annotation names only the base class of models."""
     file = tmp_path / "agent.db"
 
     def agent() -> Any:
@@ -326,7 +326,7 @@ async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: P
 
 
 async def test_a_question_is_read_again(tmp_path: Path) -> None:
-    """What LangGraph's own types carry passes."""
+    """LangGraph's own types for questions are allowed."""
 
     def ask() -> str:
         """Ask."""
@@ -356,7 +356,7 @@ async def test_a_question_is_read_again(tmp_path: Path) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_the_types_of_langgraph_and_langchain_pass(value: Any) -> None:
-    """Their values come back as LangGraph's serializer reads them, from its own bytes."""
+    """Their values are read as LangGraph's serializer reads them, from its own bytes."""
     theirs, ours = JsonPlusSerializer(), StrictSerializer("x")
 
     assert ours.dumps_typed(value) == theirs.dumps_typed(value)
@@ -364,14 +364,14 @@ def test_the_types_of_langgraph_and_langchain_pass(value: Any) -> None:
 
 
 def test_messages_of_the_time_before_msgpack_are_read() -> None:
-    """A thread may be older than the format."""
+    """An old thread may be stored in the format before msgpack."""
     stored = json.dumps([dumpd(HumanMessage("hi", id="1")), dumpd(AIMessage("yes", id="2"))]).encode()
 
     assert StrictSerializer("x").loads_typed(("json", stored)) == [HumanMessage("hi", id="1"), AIMessage("yes", id="2")]
 
 
 def test_what_langchain_could_be_told_to_make_is_refused() -> None:
-    """LangGraph lets JSON name anything in langchain-core; a model or a prompt is told there what to do."""
+    """LangGraph's JSON may name any class of langchain-core; models and prompts can be made to perform actions."""
     named = {"lc": 1, "type": "constructor", "id": ["langchain", "prompts", "prompt", "PromptTemplate"], "kwargs": {}}
     named["kwargs"] = {"template": "{a}", "input_variables": ["a"], "template_format": "f-string"}
     stored = json.dumps(named).encode()
@@ -391,13 +391,13 @@ def test_what_langchain_could_be_told_to_make_is_refused() -> None:
     ],
 )
 def test_a_slip_in_stored_types_is_told_when_the_agent_is_made(given: Any, checkpointer: Any, error: Any) -> None:
-    """Also that a saver would not hear of them."""
+    """This includes an option that the saver would ignore."""
     with pytest.raises(error, match="stored_types"):
         create_react_agent(ScriptedModel([]), [], checkpointer=checkpointer, stored_types=given)
 
 
 def test_two_types_of_one_name_are_no_invitation_to_guess() -> None:
-    """Neither can be told from what is stored, so neither is written."""
+    """The stored name does not say which type is meant, so neither type is written."""
 
     def made() -> type:
         class Twin(BaseModel):
@@ -413,7 +413,7 @@ def test_two_types_of_one_name_are_no_invitation_to_guess() -> None:
 
 
 async def test_memory_by_url_is_as_strict(tmp_path: Path) -> None:
-    """What works in a test works on a file."""
+    """Code that works with memory in a test must also work with a file."""
     given = {**QUESTION, "anything": Loose("x")}
 
     with anyio.fail_after(WAIT), pytest.raises(StorageError, match="Loose"):

@@ -1,4 +1,4 @@
-"""Streams: every mode on every loop, while the run goes on, and what becomes of a run that nobody reads any more.
+"""Streams: every mode on every loop while the run goes on, and the end of runs whose reader has left.
 
 That the chunks are LangGraph's, one by one, stands in `tests/parity/test_agent_streams.py`.
 """
@@ -34,7 +34,7 @@ versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
 
 def agent_with(*tools: Any, asked: Any = None, **options: Any) -> Any:
-    """An agent whose model calls each tool once, and is done."""
+    """An agent whose model calls each tool once and ends."""
     names = asked or [tool.name for tool in tools]
     return create_react_agent(ScriptedModel([calls(*names), "all is done"]), list(tools), **options)
 
@@ -49,7 +49,7 @@ async def read(agent: Any, mode: Any, given: Any = QUESTION, config: Any = None,
 
 @versions
 async def test_values_are_the_whole_state_after_each_step(version: Any) -> None:
-    """The first is the input."""
+    """The first value is the state with the input."""
     chunks = await read(agent_with(Recorder().tool("work"), version=version), "values")
 
     assert [len(chunk["messages"]) for chunk in chunks] == [1, 2, 3, 4]
@@ -57,7 +57,7 @@ async def test_values_are_the_whole_state_after_each_step(version: Any) -> None:
 
 @versions
 async def test_updates_are_what_each_task_wrote(version: Any) -> None:
-    """In v2 each call is a task of its own, in v1 the batch is one."""
+    """In v2 each call is a task of its own; in v1 the batch is one task."""
     recorder = Recorder()
     tools = [recorder.tool("slow", seconds=0.05), recorder.tool("fast")]
 
@@ -69,7 +69,7 @@ async def test_updates_are_what_each_task_wrote(version: Any) -> None:
 
 
 async def test_without_a_mode_a_stream_has_updates() -> None:
-    """As in LangGraph."""
+    """Updates are the default mode, as in LangGraph."""
     chunks = await read(agent_with(Recorder().tool("work")), None)
 
     assert [list(chunk) for chunk in chunks] == [["agent"], ["tools"], ["agent"]]
@@ -77,7 +77,7 @@ async def test_without_a_mode_a_stream_has_updates() -> None:
 
 @versions
 async def test_messages_are_tokens_and_results_with_their_place(version: Any) -> None:
-    """The model's words one by one; each chunk says which node, in which step."""
+    """The model's tokens come one by one, and each chunk names its node and its step."""
     chunks = await read(agent_with(Recorder().tool("work"), version=version), "messages", config={"tags": ["mine"]})
 
     words = [m.content for m, _ in chunks if isinstance(m, AIMessageChunk) and m.content]
@@ -90,7 +90,7 @@ async def test_messages_are_tokens_and_results_with_their_place(version: Any) ->
 
 @versions
 async def test_messages_of_a_named_agent_are_told_once(version: Any) -> None:
-    """A message that was streamed does not come again when its node ends, nor does the history."""
+    """A streamed message is not repeated when its node ends, nor are messages of the history."""
     history = {"messages": [("user", "a"), ("ai", "b"), ("user", "c")]}
     agent = create_react_agent(ScriptedModel(["one two"]), [], name="clerk", version=version)
 
@@ -133,7 +133,7 @@ WRITERS = ["config", "runtime", "thread", "runtime_in_thread"]
 @versions
 @pytest.mark.parametrize("kind", WRITERS)
 async def test_tools_write_to_the_stream(kind: str, version: Any) -> None:
-    """From the loop and from threads, by both of the ways that LangGraph has."""
+    """Tools on the event loop and in threads can use both of LangGraph's ways to write."""
     assert await read(agent_with(writing(kind), version=version), "custom") == [{"from": kind}]
 
 
@@ -141,14 +141,14 @@ async def test_tools_write_to_the_stream(kind: str, version: Any) -> None:
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "kept"])
 async def test_what_a_tool_writes_is_the_agents_own(kind: str, kept: bool, version: Any) -> None:
-    """With `subgraphs=True` too: a call is no graph of its own."""
+    """This also holds with `subgraphs=True`, because a call is not a subgraph."""
     agent = agent_with(writing(kind), version=version, checkpointer=InMemorySaver() if kept else None)
 
     assert await read(agent, "custom", config=THREAD, subgraphs=True) == [((), {"from": kind})]
 
 
 async def test_hooks_and_prompts_write_to_the_stream() -> None:
-    """Whatever runs in a node may, and in the agent's name."""
+    """Code in any node can write to the stream, under the agent's namespace."""
 
     def before(state: Any) -> Any:
         get_stream_writer()("before")
@@ -168,7 +168,7 @@ async def test_hooks_and_prompts_write_to_the_stream() -> None:
 
 
 async def test_without_a_reader_a_writer_writes_nowhere() -> None:
-    """A tool does not have to know."""
+    """A tool need not know whether the stream has a reader."""
     agent = agent_with(writing("config"))
 
     with anyio.fail_after(WAIT):
@@ -179,7 +179,7 @@ async def test_without_a_reader_a_writer_writes_nowhere() -> None:
 
 @versions
 async def test_tasks_begin_and_end_in_pairs(version: Any) -> None:
-    """The end has the id of its beginning, and what the task wrote."""
+    """The end of a task has the id of its beginning, and the task's writes."""
     recorder = Recorder()
     agent = agent_with(recorder.tool("a"), recorder.tool("b"), version=version)
 
@@ -192,7 +192,7 @@ async def test_tasks_begin_and_end_in_pairs(version: Any) -> None:
 
 
 async def test_each_call_is_told_as_what_langgraph_sends() -> None:
-    """In v2: the call, and the state that it came from."""
+    """In v2 the task input is the call with the state that it came from."""
     chunks = await read(agent_with(Recorder().tool("work")), "tasks")
 
     [sent] = [chunk["input"] for chunk in chunks if chunk["name"] == "tools" and "input" in chunk]
@@ -203,14 +203,14 @@ async def test_each_call_is_told_as_what_langgraph_sends() -> None:
 
 @versions
 async def test_a_task_that_failed_says_so_before_its_error_is_raised(version: Any) -> None:
-    """The error itself, for whoever watches."""
+    """The chunk contains the error, for readers that show tasks."""
     error = ValueError("no")
     agent = agent_with(Recorder().tool("work", raises=error), version=version)
     chunks: list[Any] = []
 
     with anyio.fail_after(WAIT), pytest.raises(ValueError, match="no"):
         async for chunk in agent.astream(QUESTION, stream_mode="tasks"):
-            chunks.append(chunk)  # noqa: PERF401 (the error must not lose those before it)
+            chunks.append(chunk)  # earlier chunks must survive the error
 
     assert chunks[-1]["name"] == "tools"
     assert chunks[-1]["error"] is error
@@ -218,21 +218,21 @@ async def test_a_task_that_failed_says_so_before_its_error_is_raised(version: An
 
 @versions
 async def test_a_model_that_failed_says_so_too(version: Any) -> None:
-    """Its node is a task like the others."""
+    """The model's node is a task like any other."""
     error = ConnectionError("down")
     agent = create_react_agent(ScriptedModel([error]), [], version=version)
     chunks: list[Any] = []
 
     with anyio.fail_after(WAIT), pytest.raises(ConnectionError):
         async for chunk in agent.astream(QUESTION, stream_mode="tasks"):
-            chunks.append(chunk)  # noqa: PERF401 (the error must not lose those before it)
+            chunks.append(chunk)  # earlier chunks must survive the error
 
     assert [chunk["error"] for chunk in chunks if "error" in chunk] == [error]
 
 
 @versions
 async def test_checkpoints_are_places_to_go_back_to(version: Any) -> None:
-    """Each has the config of a place, and `get_state` finds it there."""
+    """Each chunk has the config of a checkpoint, with which `get_state` finds the state."""
     agent = agent_with(Recorder().tool("work"), version=version, checkpointer=InMemorySaver())
 
     chunks = await read(agent, "checkpoints", config=THREAD)
@@ -248,13 +248,13 @@ async def test_checkpoints_are_places_to_go_back_to(version: Any) -> None:
 
 
 async def test_without_a_checkpointer_there_are_no_checkpoints() -> None:
-    """As in LangGraph."""
+    """Without a checkpointer this mode yields nothing, as in LangGraph."""
     assert await read(agent_with(Recorder().tool("work")), "checkpoints") == []
 
 
 @versions
 async def test_debug_has_tasks_and_checkpoints_by_step(version: Any) -> None:
-    """With their type, the number of the step and the time."""
+    """Each chunk has its type, the number of the step and the time."""
     agent = agent_with(Recorder().tool("work"), version=version, checkpointer=InMemorySaver())
 
     chunks = await read(agent, "debug", config=THREAD)
@@ -267,7 +267,7 @@ async def test_debug_has_tasks_and_checkpoints_by_step(version: Any) -> None:
 
 @versions
 async def test_tool_events_tell_of_each_call(version: Any) -> None:
-    """By the call's id, from its start to its end; in time, and not when the batch is over."""
+    """Events from start to end carry the call's id, and are not delayed until the batch ends."""
     recorder = Recorder()
     tools = [recorder.tool("slow", seconds=0.05), recorder.tool("fast")]
 
@@ -279,7 +279,7 @@ async def test_tool_events_tell_of_each_call(version: Any) -> None:
 
 
 async def test_a_tool_event_may_have_parts() -> None:
-    """`runtime.emit_output_delta`, as in LangGraph."""
+    """`runtime.emit_output_delta` works as in LangGraph."""
 
     @tool
     async def count(runtime: ToolRuntime) -> str:
@@ -294,7 +294,7 @@ async def test_a_tool_event_may_have_parts() -> None:
 
 
 async def test_a_failed_call_is_told_as_an_event() -> None:
-    """With the error's text, though the model gets a message."""
+    """The event has the error's text, although the model gets a message."""
     node = ToolNode([Recorder().tool("work", raises=ValueError("no"))], handle_tool_errors=True)
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), node)
 
@@ -309,7 +309,7 @@ async def test_a_failed_call_is_told_as_an_event() -> None:
 
 @pytest.mark.parametrize("kind", [list, tuple])
 async def test_several_modes_come_in_one_stream_with_their_names(kind: Any) -> None:
-    """Each chunk is a pair, in the order in which things happen."""
+    """Each chunk is a pair of mode and data, in the order of events."""
     chunks = await read(agent_with(writing("config")), kind(["updates", "custom", "values"]))
 
     assert [mode for mode, _ in chunks] == [
@@ -318,7 +318,7 @@ async def test_several_modes_come_in_one_stream_with_their_names(kind: Any) -> N
 
 
 async def test_a_list_of_one_mode_names_it_too() -> None:
-    """The shape depends on what was asked for, not on how much."""
+    """The form of chunks depends on whether a list was passed, and not on its length."""
     chunks = await read(create_react_agent(ScriptedModel(["hi"]), []), ["updates"])
 
     assert [mode for mode, _ in chunks] == ["updates"]
@@ -326,7 +326,7 @@ async def test_a_list_of_one_mode_names_it_too() -> None:
 
 @pytest.mark.parametrize("mode", ["value", ["updates", "nonsense"], ("tokens",)], ids=repr)
 async def test_an_unknown_mode_is_refused(mode: Any) -> None:
-    """The error names it and those that there are; nothing runs."""
+    """The error names the unknown mode and the known ones, and nothing runs."""
     model = ScriptedModel(["hi"])
     wrong = {"value", "nonsense", "tokens"} & ({mode} if isinstance(mode, str) else set(mode))
 
@@ -337,7 +337,7 @@ async def test_an_unknown_mode_is_refused(mode: Any) -> None:
 
 
 async def test_parts_name_their_mode_and_their_graph() -> None:
-    """`version="v2"`: the same dict for every mode, with or without subgraphs."""
+    """With `version="v2"` each mode has the same dict, with or without subgraphs."""
     chunks = await read(agent_with(writing("config")), ["custom", "values"], version="v2")
 
     assert [(part["type"], part["ns"]) for part in chunks] == [
@@ -352,7 +352,7 @@ class Settled(AgentStatePydantic):
 
 
 async def test_parts_have_the_state_as_its_schema_says() -> None:
-    """A pydantic state is an instance again."""
+    """The state of a pydantic schema is yielded as an instance."""
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], state_schema=Settled)
 
     parts = await read(agent, "values", version="v2")
@@ -364,7 +364,7 @@ async def test_parts_have_the_state_as_its_schema_says() -> None:
 
 
 async def test_invoking_with_another_mode_gives_the_chunks() -> None:
-    """A list, in the shapes of a stream."""
+    """The result is a list of chunks, in the form that a stream has."""
     with anyio.fail_after(WAIT):
         updates = await agent_with(Recorder().tool("work")).ainvoke(QUESTION, stream_mode="updates")
         pairs = await agent_with(Recorder().tool("work")).ainvoke(QUESTION, stream_mode=["updates", "values"])
@@ -377,7 +377,7 @@ async def test_invoking_with_another_mode_gives_the_chunks() -> None:
 
 @pytest.mark.parametrize("keys", ["messages", ["messages"]], ids=repr)
 async def test_output_keys_say_what_chunks_have(keys: Any) -> None:
-    """One key alone stands without its name."""
+    """A single key yields its value without the name."""
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], state_schema=Settled)
 
     values = await read(agent, "values", output_keys=keys)
@@ -390,7 +390,7 @@ async def test_output_keys_say_what_chunks_have(keys: Any) -> None:
 
 @pytest.mark.parametrize("keys", ["nonsense", ["messages", "nonsense"]], ids=repr)
 async def test_an_unknown_output_key_is_refused(keys: Any) -> None:
-    """By streams and by `ainvoke`; the error names it."""
+    """Streams and `ainvoke` name the unknown key in their error."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with pytest.raises(ValueError, match="nonsense"):
@@ -400,7 +400,7 @@ async def test_an_unknown_output_key_is_refused(keys: Any) -> None:
 
 
 async def test_print_mode_prints_beside_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """It changes nothing else."""
+    """Printing does not change the chunks that are yielded."""
     chunks = await read(agent_with(writing("config")), "values", print_mode=["custom", "updates"])
     with anyio.fail_after(WAIT):
         await create_react_agent(ScriptedModel(["hi"]), []).ainvoke(QUESTION, print_mode="values")
@@ -425,7 +425,7 @@ def interrupts_in(chunks: list[Any]) -> list[Any]:
 
 @versions
 async def test_questions_come_as_chunks(version: Any) -> None:
-    """In updates and values; all of them, whatever finished meanwhile."""
+    """Updates and values contain all questions, even if other calls have finished since."""
     for mode in ("updates", "values"):
         model = ScriptedModel([calls(("ask", {"query": "a"}), "work", ("ask", {"query": "b"}))])
         agent = create_react_agent(model, [ask, Recorder().tool("work")], checkpointer=InMemorySaver(), version=version)
@@ -435,7 +435,7 @@ async def test_questions_come_as_chunks(version: Any) -> None:
 
 @versions
 async def test_tasks_that_wait_say_what_they_asked(version: Any) -> None:
-    """With plain dicts, as LangGraph does."""
+    """The questions are plain dicts, as in LangGraph."""
     chunks = await read(agent_with(ask, version=version), "tasks")
 
     assert [question["value"] for question in chunks[-1]["interrupts"]] == ["sure?"]
@@ -443,7 +443,7 @@ async def test_tasks_that_wait_say_what_they_asked(version: Any) -> None:
 
 
 async def test_a_question_is_told_while_its_neighbours_run() -> None:
-    """In v2 nobody has to wait for the slowest call to read it."""
+    """In v2 a question is yielded before the slowest call of the batch has ended."""
     recorder = Recorder()
     agent = agent_with(ask, recorder.tool("stuck", hang=True))
 
@@ -458,7 +458,7 @@ async def test_a_question_is_told_while_its_neighbours_run() -> None:
 
 @versions
 async def test_a_resumed_stream_tells_only_what_is_new(version: Any) -> None:
-    """The answered call, the reply; a neighbour that had finished is marked as known."""
+    """The stream has the answered call and the reply; a call that had finished is marked as cached."""
     recorder = Recorder()
     agent = agent_with(ask, recorder.tool("work"), checkpointer=InMemorySaver(), version=version)
 
@@ -475,7 +475,7 @@ async def test_a_resumed_stream_tells_only_what_is_new(version: Any) -> None:
 
 @pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
 async def test_a_stop_at_a_node_is_a_chunk_without_questions(option: str) -> None:
-    """As in LangGraph."""
+    """The chunk equals LangGraph's."""
     options: dict[str, Any] = {option: ["tools"]}
     agent = agent_with(Recorder().tool("work"), checkpointer=InMemorySaver(), **options)
 
@@ -487,7 +487,7 @@ async def test_a_stop_at_a_node_is_a_chunk_without_questions(option: str) -> Non
 
 @pytest.mark.parametrize("mode", ["updates", "values", "messages", "tasks", "tools"])
 async def test_chunks_arrive_while_the_run_goes_on(mode: str) -> None:
-    """The result of a call is there before its neighbour has ended."""
+    """The result of a call is yielded before its neighbour has ended."""
     recorder = Recorder()
     release = anyio.Event()
 
@@ -507,7 +507,7 @@ async def test_chunks_arrive_while_the_run_goes_on(mode: str) -> None:
 
 
 async def test_a_slow_reader_loses_nothing() -> None:
-    """Chunks wait for it; the run does not."""
+    """Chunks are queued for the reader, and the run does not wait."""
     recorder = Recorder()
     agent = agent_with(recorder.tool("work"))
     seen: list[Any] = []
@@ -521,7 +521,7 @@ async def test_a_slow_reader_loses_nothing() -> None:
 
 
 async def test_chunks_from_many_threads_arrive_once() -> None:
-    """Tools in threads write at the same time."""
+    """Tools in several threads write at the same time."""
 
     @tool
     def chatter(number: int) -> str:
@@ -539,7 +539,7 @@ async def test_chunks_from_many_threads_arrive_once() -> None:
 
 
 async def test_two_streams_of_one_agent_do_not_mix() -> None:
-    """Each reader has its own run."""
+    """Each reader gets only the chunks of its own run."""
     agent = create_react_agent(ScriptedModel([lambda messages: f"to {messages[-1].content}"], loop=True), [])
     seen: dict[str, list[str]] = {"a": [], "b": []}
 
@@ -555,11 +555,11 @@ async def test_two_streams_of_one_agent_do_not_mix() -> None:
     assert seen == {"a": ["to a"], "b": ["to b"]}
 
 
-# A stream that is left.
+# Streams whose reader leaves.
 
 
 def stuck(recorder: Recorder, *, with_cleanup: bool = False) -> Any:
-    """An agent whose only call never ends."""
+    """An agent with one call that never ends."""
     cleaned = 0.05 if with_cleanup else 0.0
     tool = recorder.tool("stuck", hang=True, cleanup=cleaned, shield=cleanup)
     return create_react_agent(ScriptedModel([calls("stuck")]), [tool])
@@ -613,7 +613,7 @@ WAYS = [by_aclose, by_break, by_an_error_of_the_reader, by_cancelling_the_reader
 @pytest.mark.parametrize("leave", WAYS)
 @pytest.mark.parametrize("mode", ["updates", ["messages", "tools", "custom"]], ids=["updates", "several"])
 async def test_a_stream_that_is_left_has_ended_its_run(leave: Leave, mode: Any) -> None:
-    """When the reader goes on, the call was cancelled and nothing of the run is alive."""
+    """When the reader goes on, the call has been cancelled and no task of the run is left."""
     recorder, before = Recorder(), live_tasks()
 
     with anyio.fail_after(WAIT):
@@ -626,7 +626,7 @@ async def test_a_stream_that_is_left_has_ended_its_run(leave: Leave, mode: Any) 
 
 @pytest.mark.parametrize("leave", WAYS)
 async def test_tools_clean_up_before_a_stream_is_gone(leave: Leave) -> None:
-    """Within the grace of the call."""
+    """The clean-up has the grace of the call."""
     recorder = Recorder()
 
     with anyio.fail_after(WAIT):
@@ -637,7 +637,7 @@ async def test_tools_clean_up_before_a_stream_is_gone(leave: Leave) -> None:
 
 @pytest.mark.filterwarnings("ignore:Async generator .* was garbage collected:ResourceWarning")
 async def test_a_stream_that_is_forgotten_ends_its_run() -> None:
-    """The loop's own hook closes it; trio warns of such code, rightly."""
+    """The event loop's hook closes the generator; trio warns about such code, for good reason."""
     recorder, before = Recorder(), live_tasks()
 
     async def forget() -> None:
@@ -656,7 +656,7 @@ async def test_a_stream_that_is_forgotten_ends_its_run() -> None:
 
 
 async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
-    """A generator starts when it is first asked."""
+    """A generator starts with its first `anext`."""
     model = ScriptedModel(["hi"])
     stream = create_react_agent(model, []).astream(QUESTION)
 
@@ -666,7 +666,7 @@ async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
 
 
 async def test_a_thread_whose_stream_was_left_goes_on() -> None:
-    """What finished is kept, what was cancelled is answered, and the model sees a valid conversation."""
+    """Finished results are kept, cancelled calls are answered, and the model gets a valid conversation."""
     recorder = Recorder()
     tools = [recorder.tool("work"), recorder.tool("stuck", hang=True)]
     model = ScriptedModel([calls("work", "stuck"), "fine"])
@@ -687,7 +687,7 @@ async def test_a_thread_whose_stream_was_left_goes_on() -> None:
 
 
 async def test_a_model_in_mid_sentence_is_cancelled_too() -> None:
-    """Its request ends with the stream."""
+    """The request to the model ends with the stream."""
     before = live_tasks()
     agent = create_react_agent(ScriptedModel(["never said"], delay=60), [])
 
@@ -700,7 +700,7 @@ async def test_a_model_in_mid_sentence_is_cancelled_too() -> None:
 
 
 async def test_an_error_comes_after_the_chunks_before_it() -> None:
-    """Bare, and once."""
+    """The error arrives once, and not in a group."""
     error = ValueError("no")
     agent = agent_with(Recorder().tool("work", raises=error))
     seen: list[Any] = []
@@ -717,14 +717,14 @@ async def test_an_error_comes_after_the_chunks_before_it() -> None:
 
 
 def test_sync_code_reads_the_same_chunks() -> None:
-    """`stream` is `astream`."""
+    """`stream` yields the chunks that `astream` yields."""
     chunks = list(agent_with(Recorder().tool("work")).stream(QUESTION, stream_mode=["updates", "values"]))
 
     assert [mode for mode, _ in chunks].count("updates") == 3
 
 
 def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
-    """When `close()` returns."""
+    """The run has ended when `close()` returns."""
     recorder = Recorder()
     stream = stuck(recorder, with_cleanup=True).stream(QUESTION)
 
@@ -737,7 +737,7 @@ def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
 
 
 def test_a_sync_stream_left_by_break_ends_its_run() -> None:
-    """The loop variable is the last that knew it."""
+    """After `break`, no reference to the generator is left, so it is closed."""
     recorder = Recorder()
 
     for _ in stuck(recorder).stream(QUESTION):
@@ -749,13 +749,13 @@ def test_a_sync_stream_left_by_break_ends_its_run() -> None:
 
 
 async def test_a_sync_stream_works_in_the_thread_of_a_loop() -> None:
-    """The loop waits meanwhile, as it does for every sync function."""
+    """The event loop is blocked meanwhile, as by every sync function."""
     chunks = list(agent_with(Recorder().tool("work")).stream(QUESTION))
 
     assert [list(chunk) for chunk in chunks] == [["agent"], ["tools"], ["agent"]]
 
 
-# Graphs inside of tools. LangGraph's own graphs run on asyncio only.
+# Graphs inside of tools. LangGraph's graphs run on asyncio only.
 
 
 def inner_graph() -> Any:
@@ -779,7 +779,7 @@ async def delegate() -> str:
 @pytest.mark.backends("asyncio")
 @versions
 async def test_chunks_of_graphs_inside_of_tools_have_their_namespace(version: Any) -> None:
-    """`subgraphs=True`: the path of the task that runs the graph, and the agent's own chunks beside."""
+    """With `subgraphs=True`, the namespace is the path of the task that runs the graph."""
     chunks = await read(agent_with(delegate, version=version), ["updates", "custom"], subgraphs=True)
 
     own = [(mode, payload) for namespace, mode, payload in chunks if namespace == ()]
@@ -791,7 +791,7 @@ async def test_chunks_of_graphs_inside_of_tools_have_their_namespace(version: An
 
 @pytest.mark.backends("asyncio")
 async def test_without_subgraphs_their_chunks_stay_inside() -> None:
-    """A reader who did not ask sees the agent only; what a graph writes by hand still comes."""
+    """Without `subgraphs`, only the agent's chunks are yielded, and chunks that a graph writes explicitly."""
     chunks = await read(agent_with(delegate), ["updates", "custom"])
 
     assert [mode for mode, _ in chunks].count("updates") == 3
@@ -799,7 +799,7 @@ async def test_without_subgraphs_their_chunks_stay_inside() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_an_agent_that_a_node_streams_has_the_namespace_of_the_node() -> None:
-    """As one that it invokes: its thread is the same, however it is run."""
+    """The namespace is the same as for an agent that is invoked, because its thread is the same."""
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [])
     namespaces: dict[str, list[Any]] = {"ainvoke": [], "astream": []}
 
@@ -827,7 +827,7 @@ async def test_an_agent_that_a_node_streams_has_the_namespace_of_the_node() -> N
 
 @pytest.mark.backends("asyncio")
 async def test_events_are_those_of_a_runnable() -> None:
-    """`astream_events`: the agent, its nodes, its model with each token, its tools; LangChain's API is asyncio's."""
+    """`astream_events` yields events of the agent, its nodes, each token of its model, and its tools."""
     agent = agent_with(Recorder().tool("work"), name="clerk")
 
     with anyio.fail_after(WAIT):
@@ -846,7 +846,7 @@ async def test_events_are_those_of_a_runnable() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_the_last_event_has_the_state() -> None:
-    """What `ainvoke` would have returned."""
+    """The last event contains the result of `ainvoke`."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with anyio.fail_after(WAIT):
@@ -864,7 +864,7 @@ class Answer(BaseModel):
 
 
 async def test_a_structured_response_is_the_last_update() -> None:
-    """As a node of its own."""
+    """The structured response is the update of a node of its own."""
     model = ScriptedModel(["done", calls(("Answer", {"number": 1}))])
 
     chunks = await read(create_react_agent(model, [], response_format=Answer), "updates")
@@ -873,7 +873,7 @@ async def test_a_structured_response_is_the_last_update() -> None:
 
 
 async def test_a_timeout_is_a_chunk_like_every_result() -> None:
-    """The stream shows what the model will read."""
+    """The stream contains the message that the model will read."""
     node = ToolNode([Recorder().tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
     agent = create_react_agent(ScriptedModel([calls("slow"), "done"]), node)
 

@@ -1,4 +1,4 @@
-"""`invoke` and `stream` with what sync code brings along: clients, threads, models that cannot be interrupted."""
+"""`invoke` and `stream` with sync clients, with threads, and with models that cannot be interrupted."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ QUESTION: Any = {"messages": [("user", "What is it like in Paris?")]}
 
 
 class Counted(httpx.HTTPTransport):
-    """The transport of a user's own client, with a proxy or a certificate perhaps."""
+    """Transport of a user's own client, which may have a proxy or a certificate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def openai_model(provider: Provider, **options: Any) -> ChatOpenAI:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_users_sync_client_is_used(streaming: bool) -> None:
-    """It may have the only proxy that leads out."""
+    """Only this client may have the proxy that leads to the internet."""
     transport = Counted()
     with Provider(reply(calls=[provider_call("a", "weather", city="Paris")]), reply("Lovely.")) as provider:
         with httpx.Client(transport=transport) as client:
@@ -69,7 +69,7 @@ def weather(city: str) -> str:
 
 @pytest.mark.backends("asyncio")
 async def test_one_client_serves_both_doors_in_turn() -> None:
-    """Its async connections belong to the user's event loop, and are not touched from another one."""
+    """The async connections belong to the user's event loop, so `invoke` must not use them from another loop."""
     with anyio.fail_after(WAIT), Provider(*[reply("Lovely.")] * 5) as provider:
         async with httpx.AsyncClient() as client:
             agent = create_react_agent(openai_model(provider, http_async_client=client), [])
@@ -85,7 +85,7 @@ async def test_one_client_serves_both_doors_in_turn() -> None:
 
 
 def test_many_threads_invoke_one_agent() -> None:
-    """As a web server of sync code does."""
+    """A sync web server invokes one agent from many threads."""
     script = [reply("Lovely.")] * 60
     with Provider(*script) as provider, ThreadPoolExecutor(30) as threads:
         agent = create_react_agent(openai_model(provider), [])
@@ -95,7 +95,7 @@ def test_many_threads_invoke_one_agent() -> None:
 
 
 def recursive(node_of: Any) -> Any:
-    """An agent with a sync tool that runs the agent again, until the number in the question is used up."""
+    """An agent with a sync tool that runs the agent again, as often as the question says."""
 
     @tool
     def dig(depth: int) -> str:
@@ -125,7 +125,7 @@ def _passed_on(request: Any, execute: Any) -> Any:
 )
 @pytest.mark.exhaustive
 def test_agents_in_sync_tools_of_themselves_never_wait_for_their_own_threads(node_of: Any) -> None:
-    """Forty at once, ten deep: a tool that waits for an agent holds no thread that this agent needs."""
+    """Forty runs at once, ten levels deep: a tool that waits for an agent holds no thread that the agent needs."""
     agent = recursive(node_of)
     with ThreadPoolExecutor(40) as threads:
         questions = [{"messages": [("user", "9")]}] * 40
@@ -138,7 +138,7 @@ _who: ContextVar[str] = ContextVar("who", default="nobody")
 
 
 def test_context_variables_reach_models_hooks_and_tools() -> None:
-    """A tenant, a trace, a locale."""
+    """Examples are a tenant, a trace and a locale."""
     seen: list[tuple[str, str]] = []
 
     def seen_by(what: str, result: Any) -> Any:
@@ -168,7 +168,7 @@ def test_context_variables_reach_models_hooks_and_tools() -> None:
 
 
 class Slow(ScriptedModel):
-    """Says words for ever, and tells when it has been stopped."""
+    """Yields words without end, and records when it has been stopped."""
 
     def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
         try:
@@ -183,7 +183,7 @@ stopped = threading.Event()
 
 
 def test_tokens_of_a_sync_model_are_streamed_as_they_come() -> None:
-    """By a thread, to a reader in another one, before the model has ended."""
+    """A thread produces the tokens, and a reader in another thread gets them before the model has ended."""
     stopped.clear()
     stream = create_react_agent(Slow([]), []).stream(QUESTION, stream_mode="messages")
     read = [next(stream) for _ in range(3)]
@@ -196,7 +196,7 @@ def test_tokens_of_a_sync_model_are_streamed_as_they_come() -> None:
 
 
 def test_a_budget_ends_a_sync_model_at_its_next_token() -> None:
-    """Between two tokens nothing can stop a thread; at the next one it ends."""
+    """A thread cannot be stopped between two tokens, so it ends at the next token."""
     stopped.clear()
     agent = create_react_agent(Slow([]), [], budget=0.3)
     with pytest.raises(RunDeadlineExceededError):
@@ -207,7 +207,7 @@ def test_a_budget_ends_a_sync_model_at_its_next_token() -> None:
 
 
 def test_a_model_that_hangs_in_its_thread_is_left_behind_with_a_word() -> None:
-    """The budget holds all the same."""
+    """The budget is kept, and a warning names the abandoned thread."""
     let_go = threading.Event()
 
     def hang(_: Any) -> str:
@@ -235,7 +235,7 @@ async def _only(city: str) -> str:
 
 
 def test_what_is_async_only_runs_by_the_sync_door_too() -> None:
-    """LangGraph refuses; here an event loop is at hand."""
+    """LangGraph refuses async tools in `invoke`; callboard runs them on its background loop."""
 
     async def before(state: Any) -> Any:
         await anyio.sleep(0)
@@ -257,7 +257,7 @@ def test_what_is_async_only_runs_by_the_sync_door_too() -> None:
 
 
 def test_batch_enters_by_the_sync_door() -> None:
-    """Each input in a thread of its own."""
+    """Each input runs in a thread of its own."""
     halves: list[str] = []
 
     def func(x: int) -> str:
@@ -278,7 +278,7 @@ def test_batch_enters_by_the_sync_door() -> None:
 
 
 async def test_async_code_within_a_run_from_sync_code_is_async_again() -> None:
-    """Whoever awaits has a loop, and what belongs to it."""
+    """Code that awaits runs on an event loop, and uses the async methods and clients of that loop."""
     log: list[str] = []
 
     def func() -> str:
@@ -326,7 +326,7 @@ async def _chunks(values: Any) -> Any:
 
 
 def test_what_consists_of_parts_has_a_sync_half_if_all_of_them_have() -> None:
-    """Otherwise LangChain refuses in the middle of it."""
+    """Otherwise LangChain would raise in the middle of the sequence."""
     both, only = RunnableLambda(_same, _asame), RunnableLambda(_asame)
     model = ScriptedModel([])
 
@@ -343,5 +343,5 @@ class AsyncModel(ScriptedModel):
 
 
 def test_a_model_that_can_only_be_awaited_is() -> None:
-    """LangGraph raises what the model raises."""
+    """LangGraph raises the model's error about a missing sync method."""
     assert create_react_agent(AsyncModel(["done"]), []).invoke(QUESTION)["messages"][-1].content == "done"

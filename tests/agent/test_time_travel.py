@@ -1,4 +1,4 @@
-"""History and forks: every place where a thread has been can be seen again, and gone on from (promise 10)."""
+"""Promise 10: every past place of a thread can be shown again, and a run can continue from it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -56,12 +56,12 @@ async def history(agent: Any, **options: Any) -> list[StateSnapshot]:
 
 
 def seen(place: StateSnapshot) -> Any:
-    """What has to be the same whenever somebody looks at a place."""
+    """Return the parts of a place that must be the same in each reading."""
     return said(place), place.next, place.metadata, [task.name for task in place.tasks], place.created_at
 
 
 def echo(recorder: Recorder, saver: Any, **options: Any) -> Any:
-    """An agent that calls `work` with each message, and repeats the result."""
+    """An agent that calls `work` with each message and repeats the result."""
 
     def reply(sent: list[Any]) -> Any:
         last = sent[-1]
@@ -80,7 +80,7 @@ TURN_C = ["human:c", "ai:", "tool:c", "ai:said c"]
 
 
 async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any) -> None:
-    """The latest first; also places in the middle of a turn, of which there is no checkpoint."""
+    """The latest comes first; places in the middle of a turn are included, although they have no checkpoint."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -98,7 +98,7 @@ async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any
 
 
 async def test_each_place_knows_the_one_before(saver: Any) -> None:
-    """`parent_config` leads from the present to the beginning, one place at a time."""
+    """`parent_config` leads from the latest place to the beginning, one place at a time."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -114,7 +114,7 @@ async def test_each_place_knows_the_one_before(saver: Any) -> None:
 
 
 async def test_steps_are_numbered_the_same_while_they_run_and_afterwards(saver: Any) -> None:
-    """From -1 for the beginning; a place has one number, whoever looks."""
+    """Numbers start at -1; a place has the same number during the run and in the history."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -129,7 +129,7 @@ async def test_steps_are_numbered_the_same_while_they_run_and_afterwards(saver: 
 
 
 async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
-    """By metadata, before a place, and to a number of places."""
+    """Filters are metadata, a place to stop before, and a number of places."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -152,7 +152,7 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
 
 
 async def test_a_history_that_is_not_read_to_its_end_leaves_nothing_behind(saver: Any) -> None:
-    """Closed early, it is closed."""
+    """If the history is closed early, its connection is released."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -164,7 +164,7 @@ async def test_a_history_that_is_not_read_to_its_end_leaves_nothing_behind(saver
 
 
 async def test_a_thread_that_is_not_there_has_no_history_and_an_empty_state(saver: Any) -> None:
-    """Looking at it does not make it."""
+    """Reading an unknown thread does not create it."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -175,7 +175,7 @@ async def test_a_thread_that_is_not_there_has_no_history_and_an_empty_state(save
 
 
 def test_from_sync_code() -> None:
-    """`get_state`, `get_state_history`, `update_state` and `bulk_update_state`."""
+    """`get_state`, `get_state_history`, `update_state` and `bulk_update_state` work in sync code."""
     agent = echo(Recorder(), InMemorySaver())
     agent.invoke(say("a"), AT)
     place = next(iter(agent.get_state_history(AT, limit=1)))
@@ -189,7 +189,7 @@ def test_from_sync_code() -> None:
 
 @pytest.mark.parametrize("number", range(10))
 async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver: Any, number: int) -> None:
-    """With `None`: what follows is done again, from wherever, and only that."""
+    """With `None`, exactly the later work is done again."""
     recorder = Recorder()
     agent = echo(recorder, saver)
 
@@ -216,7 +216,7 @@ async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver:
 
 @pytest.mark.parametrize("number", range(10))
 async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: Any, number: int) -> None:
-    """Also where calls had not been answered yet."""
+    """This also holds for places at which calls had no answer yet."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -236,7 +236,7 @@ async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: 
 
 
 async def test_a_fork_of_a_fork(saver: Any) -> None:
-    """Each branch keeps its own past; the latest is the present."""
+    """Each branch keeps its own past, and the newest branch is the current one."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -258,7 +258,7 @@ async def test_a_fork_of_a_fork(saver: Any) -> None:
 
 
 async def test_an_update_in_the_past_is_a_fork(saver: Any) -> None:
-    """The place that was updated stays as it was, and the run goes on from the changed one."""
+    """The updated place is unchanged, and the run continues from the new one."""
     recorder = Recorder()
     agent = echo(recorder, saver)
 
@@ -280,7 +280,7 @@ async def test_an_update_in_the_past_is_a_fork(saver: Any) -> None:
 
 
 async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> None:
-    """A place before the tools: everything there runs again, the question is a new one."""
+    """From a place before the tools, all calls run again and ask a new question."""
     started: list[str] = []
 
     @tool
@@ -309,7 +309,7 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
 
 
 async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: Any) -> None:
-    """A config with the checkpoint of the present is the present, and no fork."""
+    """A config with the current checkpoint selects the current place, and makes no fork."""
 
     @tool
     async def ask(query: str) -> str:
@@ -333,7 +333,7 @@ async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: A
 
 
 async def test_several_updates_at_once(saver: Any) -> None:
-    """Each is a place of its own."""
+    """Each update makes a place of its own."""
     from langgraph.types import StateUpdate
 
     agent = echo(Recorder(), saver)
@@ -351,7 +351,7 @@ async def test_several_updates_at_once(saver: Any) -> None:
 
 
 async def test_an_update_of_a_node_that_there_is_not_is_refused(saver: Any) -> None:
-    """And nothing is changed by it, nor by values that are none."""
+    """An update with an unknown node, or with invalid values, changes nothing."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -367,7 +367,7 @@ async def test_an_update_of_a_node_that_there_is_not_is_refused(saver: Any) -> N
 
 
 async def test_a_message_can_be_taken_back_and_all_of_them(saver: Any) -> None:
-    """`RemoveMessage`, of one and of all; the places before still have them."""
+    """`RemoveMessage` removes one or all messages; earlier places still have them."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):
@@ -383,7 +383,7 @@ async def test_a_message_can_be_taken_back_and_all_of_them(saver: Any) -> None:
     assert [said(place) for place in again] == [TURN_A, TURN_A[:3], ["human:b"]]
 
 
-# --- checkpoints without messages of their own
+# Checkpoints without messages of their own.
 
 
 ACTIONS = st.one_of(
@@ -402,7 +402,7 @@ ACTIONS = st.one_of(
 @example(actions=[("say", "a"), ("say", "a"), ("remove", 0), ("fork and say", 0), ("fork and say", 16)], kind="memory")
 @pytest.mark.exhaustive
 def test_every_place_has_exactly_what_it_had_when_it_was_the_present(actions: list[tuple[str, Any]], kind: str) -> None:
-    """Random turns, removals, edits and forks; a copy of each place is taken while it is new."""
+    """Random turns, removals, edits and forks; each place is compared with a copy from the time when it was new."""
     asyncio.run(_Walk(kind).go(actions))
 
 

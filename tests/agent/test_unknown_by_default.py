@@ -1,4 +1,4 @@
-"""A body that began and whose end nobody knows runs again only if it is safe to repeat."""
+"""After a crash, a body with an unknown outcome runs again only if it is marked as safe to repeat."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -25,7 +25,7 @@ SAFE: Any = {"idempotent": True}
 
 
 class Counting(InMemorySaver):
-    """Counts what it commits, and can be copied as a killed process leaves it."""
+    """A saver that counts its commits, and can be copied as a killed process leaves it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Counting(InMemorySaver):
         super().put_writes(*args, **options)
 
     def left(self) -> InMemorySaver:
-        """A saver with what is stored now."""
+        """Return a saver with the data that is stored now."""
         found = InMemorySaver()
         for name in ("storage", "writes", "blobs"):
             part = {key: deepcopy(value) for key, value in getattr(self, name).items()}
@@ -49,7 +49,7 @@ class Counting(InMemorySaver):
 
 
 class Work:
-    """Tools that note that they begin; the process is killed when so many have."""
+    """Tools that record their starts; the process is killed after a number of them."""
 
     def __init__(self, killed_at: int = 0) -> None:
         self.begun: list[str] = []
@@ -77,7 +77,7 @@ def told(result: Any) -> list[str]:
 
 
 async def resumed(tools: Callable[[Work], Any], *queries: str, killed_at: int = 1, **options: Any) -> tuple[Any, Work]:
-    """What comes of a run whose process was killed when a body began: the results, and what ran afterwards."""
+    """Resume a run whose process was killed as a body began; return the results, and the executions afterwards."""
     before, after = Work(killed_at), Work()
     with anyio.fail_after(WAIT):
         model = ScriptedModel([batch(*queries), "done"])
@@ -98,7 +98,7 @@ async def resumed(tools: Callable[[Work], Any], *queries: str, killed_at: int = 
     ids=["policy", "metadata", "node", "rerun", "metadata and policy"],
 )
 async def test_what_is_said_to_be_safe_to_repeat_runs_again_after_a_kill(tools: Any) -> None:
-    """By its policy, by its own metadata, or because the node is told to do as LangGraph does."""
+    """The mark may be in the tool's policy or metadata, or in the node's option for LangGraph's behaviour."""
     found, after = await resumed(tools, "a")
     assert found == ["did a"]
     assert after.begun == ["a"]
@@ -115,14 +115,14 @@ async def test_what_is_said_to_be_safe_to_repeat_runs_again_after_a_kill(tools: 
     ids=["nothing said", "said not to be", "policy against metadata", "policy against node"],
 )
 async def test_anything_else_is_told_as_unknown_and_does_not_run(tools: Any) -> None:
-    """A policy goes before what the tool or the node says."""
+    """A policy has precedence over the options of tool and node."""
     found, after = await resumed(tools, "a")
     assert found == [UNKNOWN]
     assert after.begun == []
 
 
 async def test_one_option_of_the_agent_lets_everything_run_again() -> None:
-    """As in LangGraph; for a node of LangGraph's, too."""
+    """The option restores LangGraph's behaviour, also for a node of LangGraph."""
     found, after = await resumed(lambda work: [work.tool()], "a", on_unknown="rerun")
     assert (found, after.begun) == (["did a"], ["a"])
     found, after = await resumed(lambda work: langgraph.prebuilt.ToolNode([work.tool()]), "a", on_unknown="rerun")
@@ -130,7 +130,7 @@ async def test_one_option_of_the_agent_lets_everything_run_again() -> None:
 
 
 def test_the_option_belongs_to_the_node_where_one_is_given() -> None:
-    """And its values are checked, as is the mark of a tool."""
+    """Values of this option, and of a tool's mark, are checked."""
     model = ScriptedModel(["done"])
     with pytest.raises(ValueError, match=r"on_unknown=\.\.\.\) belongs to the node"):
         create_react_agent(model, ToolNode([Work().tool()]), on_unknown="rerun")
@@ -142,14 +142,14 @@ def test_the_option_belongs_to_the_node_where_one_is_given() -> None:
 
 @pytest.mark.parametrize("limit", [Limit(concurrency=1), Limit(rate=Rate(1, per=0.01))], ids=["places", "rate"])
 async def test_calls_that_waited_for_a_place_when_the_process_was_killed_have_not_begun(limit: Limit) -> None:
-    """They run; only the one that had begun is unknown."""
+    """Waiting calls run; only the call that had begun has an unknown outcome."""
     found, after = await resumed(lambda work: ToolNode([work.tool()], limit=limit), "a", "b", "c")
     assert found == [UNKNOWN, "did b", "did c"]
     assert after.begun == ["b", "c"]
 
 
 async def test_a_run_that_ends_in_order_leaves_nothing_unknown_that_had_not_begun() -> None:
-    """Its claim is stored with the reply, and taken back: only a killed process could not say so."""
+    """The claim is stored with the reply and withdrawn at an orderly end; only a killed process leaves it."""
     work, at_work = Work(), anyio.Event()
 
     async def hold(request: Any, execute: Any) -> Any:
@@ -172,7 +172,7 @@ async def test_a_run_that_ends_in_order_leaves_nothing_unknown_that_had_not_begu
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
 async def test_fifty_turns_of_one_call_need_no_commit_for_their_claims(durability: Any) -> None:
-    """Four for each turn, as many as where everything may run twice."""
+    """A turn has four commits, as many as for calls that may run twice."""
     commits = []
     config: Any = {**AT, "recursion_limit": 1000}
     for on_unknown in (None, "rerun"):
@@ -186,7 +186,7 @@ async def test_fifty_turns_of_one_call_need_no_commit_for_their_claims(durabilit
 
 
 async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so() -> None:
-    """A run that is killed then leaves nothing, as LangGraph has it."""
+    """As in LangGraph, a killed run with durability "exit" leaves nothing."""
     commits = []
     for policy in (CallPolicy(), CallPolicy(on_unknown="rerun"), CallPolicy(on_unknown="fail")):
         work = Work()
@@ -199,7 +199,7 @@ async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so()
 
 
 async def test_a_retry_believes_what_a_tool_says_of_itself() -> None:
-    """It asks whether a call may run twice as everything else does."""
+    """Retry uses the same information as the journal when it decides whether a call may run twice."""
     recorder = Recorder()
     tool = recorder.tool("work", raises=ConnectionError("lost"), times=1)
     tool.metadata = SAFE

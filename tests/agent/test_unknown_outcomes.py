@@ -1,4 +1,4 @@
-"""Claims: a call that was begun and never reported is unknown, and its policy says what becomes of it."""
+"""Claims: the outcome of a call that began and never reported is unknown, and its policy decides what happens."""
 
 import shutil
 import subprocess
@@ -38,7 +38,7 @@ BEGUN = ("after claim", "in body", "before write")
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database for every case, made by agents that were killed."""
+    """A database for every case, written by killed agents."""
     directory = tmp_path_factory.mktemp("killed")
     command = [sys.executable, "-m", "tests.agent._unknown_agent", str(directory)]
     done = subprocess.run(command, check=False, capture_output=True, timeout=60, text=True, cwd=ROOT)
@@ -51,7 +51,7 @@ Resumed = Callable[..., Any]
 
 @pytest.fixture
 def resumed(killed: Path, tmp_path: Path) -> Resumed:
-    """What goes on where a case was killed: an agent and the log of both lives."""
+    """Resume a killed case; return the agent and the log of both lives."""
 
     @asynccontextmanager
     async def resumed(case: Case, policy: str = "ask", **options: Any) -> AsyncGenerator[tuple[Any, Log]]:
@@ -73,7 +73,7 @@ def questions_in(result: Any) -> list[Any]:
 @pytest.mark.parametrize("saver", ON_DISK)
 @pytest.mark.exhaustive
 async def test_killed_before_its_claim_a_call_simply_runs(resumed: Resumed, saver: str, policy: str) -> None:
-    """It cannot have had any effect."""
+    """Without a claim, the call cannot have had an effect."""
     async with resumed(Case(saver, "before claim"), policy) as (agent, log):
         result = await agent.ainvoke(None, CONFIG)
 
@@ -84,7 +84,7 @@ async def test_killed_before_its_claim_a_call_simply_runs(resumed: Resumed, save
 @pytest.mark.parametrize("policy", ["ask", "fail", "rerun"])
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_killed_after_the_write_a_call_does_not_run_again(resumed: Resumed, saver: str, policy: str) -> None:
-    """Promise 10, whatever the policy."""
+    """Promise 10: a stored result is kept under every policy."""
     async with resumed(Case(saver, "after write"), policy) as (agent, log):
         result = await agent.ainvoke(None, CONFIG)
 
@@ -95,7 +95,7 @@ async def test_killed_after_the_write_a_call_does_not_run_again(resumed: Resumed
 @pytest.mark.parametrize("point", BEGUN)
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_one_that_was_begun_fails_if_its_policy_says_so(resumed: Resumed, saver: str, point: str) -> None:
-    """The model reads that nobody knows, and the body does not run."""
+    """The model reads that the outcome is unknown, and the body does not run."""
     async with resumed(Case(saver, point), "fail") as (agent, log):
         before = log.lines
         result = await agent.ainvoke(None, CONFIG)
@@ -107,7 +107,7 @@ async def test_one_that_was_begun_fails_if_its_policy_says_so(resumed: Resumed, 
 
 @pytest.mark.parametrize("point", BEGUN)
 async def test_by_default_the_model_is_told_once_that_the_outcome_is_unknown(resumed: Resumed, point: str) -> None:
-    """The body does not run again, nor when the thread goes on for a second time."""
+    """The body does not run again, even if the thread is continued a second time."""
     async with resumed(Case("sqlite", point, policy="default"), "default") as (agent, log):
         before = log.lines
         first = await agent.ainvoke(None, CONFIG)
@@ -124,7 +124,7 @@ async def test_by_default_the_model_is_told_once_that_the_outcome_is_unknown(res
 async def test_by_default_what_had_not_begun_runs_and_what_had_finished_does_not(
     resumed: Resumed, point: str, said: str
 ) -> None:
-    """Only what lies between the two is unknown."""
+    """Only the calls between these two states are unknown."""
     async with resumed(Case("sqlite", point, policy="default"), "default") as (agent, log):
         result = await agent.ainvoke(None, CONFIG)
 
@@ -135,7 +135,7 @@ async def test_by_default_what_had_not_begun_runs_and_what_had_finished_does_not
 @pytest.mark.parametrize("point", BEGUN)
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, saver: str, point: str) -> None:
-    """It runs once more, on the word of a person."""
+    """With a person's approval, the call runs once more."""
     async with resumed(Case(saver, point)) as (agent, log):
         before = log.lines
         asked = await agent.ainvoke(None, CONFIG)
@@ -159,7 +159,7 @@ async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, 
     ids=repr,
 )
 async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, said: str, status: str) -> None:
-    """With its result, or with nothing; the body does not run."""
+    """The person gives the result, or none; the body does not run."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         await agent.ainvoke(None, CONFIG)
         result = await agent.ainvoke(Command(resume=answer), CONFIG)
@@ -171,7 +171,7 @@ async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, s
 
 @pytest.mark.parametrize("answer", ["yes", {"type": "edit"}, {"type": "approve"}, [], [ACCEPT, ACCEPT], 1, {"args": 1}])
 async def test_an_invalid_answer_is_refused_and_the_question_stays(resumed: Resumed, answer: Any) -> None:
-    """The error shows the valid ones; nothing runs."""
+    """The error lists the valid answers, and nothing runs."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         (question,) = questions_in(await agent.ainvoke(None, CONFIG))
         with pytest.raises(ValueError, match="'type': 'accept'"):
@@ -185,7 +185,7 @@ async def test_an_invalid_answer_is_refused_and_the_question_stays(resumed: Resu
 
 
 async def test_asked_twice_it_is_the_same_question(resumed: Resumed) -> None:
-    """By another agent object too; it is on the thread."""
+    """The question is stored in the thread, so another agent object shows the same one."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         (first,) = questions_in(await agent.ainvoke(None, CONFIG))
         (second,) = questions_in(await agent.ainvoke(None, CONFIG))
@@ -199,7 +199,7 @@ async def test_asked_twice_it_is_the_same_question(resumed: Resumed) -> None:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("point", ["in body", "before write"])
 async def test_a_call_runs_again_where_the_policy_says_so(resumed: Resumed, point: str, version: str) -> None:
-    """At least once, as in LangGraph; nothing was claimed."""
+    """The call runs at least once, as in LangGraph; no claim was written."""
     async with resumed(Case("sqlite", point, policy="rerun"), "rerun", version=version) as (agent, log):
         result = await agent.ainvoke(None, CONFIG)
 
@@ -218,7 +218,7 @@ async def test_a_call_runs_again_where_the_policy_says_so(resumed: Resumed, poin
     ids=str,
 )
 async def test_a_claim_is_stored_at_once_whatever_the_durability(resumed: Resumed, case: Case, is_begun: bool) -> None:
-    """Or it would say nothing."""
+    """A claim that is stored late would not survive the crash."""
     async with resumed(case, "fail") as (agent, log):
         before = log.lines
         result = await agent.ainvoke(None, CONFIG, durability=case.durability)
@@ -228,7 +228,7 @@ async def test_a_claim_is_stored_at_once_whatever_the_durability(resumed: Resume
 
 
 async def test_with_durability_exit_a_run_killed_before_any_claim_leaves_nothing(resumed: Resumed) -> None:
-    """As promised: it starts anew."""
+    """As documented, the run starts again from the beginning."""
     async with resumed(Case("sqlite", "before claim", durability="exit")) as (agent, log):
         result = await agent.ainvoke(GO, CONFIG, durability="exit")
 
@@ -239,7 +239,7 @@ async def test_with_durability_exit_a_run_killed_before_any_claim_leaves_nothing
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Resumed, saver: str, version: str) -> None:
-    """All surface together, each is answered by its id, and only what has to runs again."""
+    """All questions appear together, each is answered by its id, and no other call runs again."""
     async with resumed(Case(saver, "in body", "many"), version=version) as (agent, log):
         before = log.lines
         asked = await agent.ainvoke(None, CONFIG)
@@ -261,7 +261,7 @@ async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Res
 
 
 async def test_all_of_several_fail_if_their_policy_says_so(resumed: Resumed) -> None:
-    """While the one that asks still asks."""
+    """The call whose policy is to ask still asks."""
     async with resumed(Case("sqlite", "in body", "many"), "fail") as (agent, log):
         before = log.lines
         asked = await agent.ainvoke(None, CONFIG)
@@ -274,7 +274,7 @@ async def test_all_of_several_fail_if_their_policy_says_so(resumed: Resumed) -> 
 
 
 async def test_a_new_message_instead_of_an_answer_leaves_the_body_alone(resumed: Resumed) -> None:
-    """The model reads what is known; a provider takes the history."""
+    """The model reads what is known of the call, and the history is valid for providers."""
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         await agent.ainvoke(None, CONFIG)
         result = await agent.ainvoke({"messages": [("user", "never mind")]}, CONFIG)
@@ -287,7 +287,7 @@ async def test_a_new_message_instead_of_an_answer_leaves_the_body_alone(resumed:
 
 
 async def test_the_state_of_a_killed_thread_shows_what_is_open(resumed: Resumed) -> None:
-    """Before anybody goes on."""
+    """The state shows the question even before the thread is continued."""
     async with resumed(Case("sqlite", "in body")) as (agent, _):
         state = await agent.aget_state(CONFIG)
 
@@ -297,7 +297,7 @@ async def test_the_state_of_a_killed_thread_shows_what_is_open(resumed: Resumed)
 
 
 async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed: Resumed) -> None:
-    """What it had asked is settled: a second "yes" is no permission to pay twice."""
+    """An answer given earlier is used up: a second "yes" does not permit a second payment."""
     async with resumed(Case("sqlite", "in body", "asking")) as (agent, log):
         asked = await agent.ainvoke(None, CONFIG)
         (question,) = questions_in(asked)
@@ -311,7 +311,7 @@ async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed:
 
 
 async def test_killed_after_its_answer_a_call_fails_if_its_policy_says_so(resumed: Resumed) -> None:
-    """Nobody has to answer anything again."""
+    """The calls whose policy is "fail" need no further answer."""
     async with resumed(Case("sqlite", "in body", "asking"), "fail") as (agent, log):
         result = await agent.ainvoke(None, CONFIG)
 
@@ -320,7 +320,7 @@ async def test_killed_after_its_answer_a_call_fails_if_its_policy_says_so(resume
 
 
 async def test_its_question_is_not_mistaken_for_one_of_the_call(resumed: Resumed) -> None:
-    """An answer that is delivered twice must not run anything twice."""
+    """An answer that is delivered twice must not run a call twice."""
     async with resumed(Case("sqlite", "in body", "asking")) as (agent, _):
         stored = agent.checkpointer.get_tuple(CONFIG).pending_writes
         entries = [entry for _, channel, value in stored if channel == ENTRIES for entry in value]
@@ -334,7 +334,7 @@ async def test_its_question_is_not_mistaken_for_one_of_the_call(resumed: Resumed
 @pytest.mark.parametrize("policy", ["ask", "fail"])
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_killed_after_it_asked_a_call_is_not_unknown(resumed: Resumed, saver: str, policy: str) -> None:
-    """While a neighbour still ran: that it asked, and did nothing, is known."""
+    """The journal has the question, so the call is known to have stopped there; a neighbour was still running."""
     async with resumed(Case(saver, "in body", "beside"), policy) as (agent, log):
         asked = await agent.ainvoke(None, CONFIG)
 
@@ -344,7 +344,7 @@ async def test_killed_after_it_asked_a_call_is_not_unknown(resumed: Resumed, sav
 
 
 async def test_streams_show_the_question(resumed: Resumed) -> None:
-    """Under LangGraph's key."""
+    """The question is streamed under LangGraph's key."""
     async with resumed(Case("sqlite", "in body")) as (agent, _):
         chunks = [chunk async for chunk in agent.astream(None, CONFIG, stream_mode="updates")]
 
@@ -352,18 +352,18 @@ async def test_streams_show_the_question(resumed: Resumed) -> None:
 
 
 async def test_streams_show_the_message_of_one_that_failed(resumed: Resumed) -> None:
-    """Like that of any other call."""
+    """The message is streamed like that of any other call."""
     async with resumed(Case("sqlite", "in body"), "fail") as (agent, _):
         chunks = [chunk async for chunk in agent.astream(None, CONFIG, stream_mode="updates")]
 
     assert [shape(chunk["tools"]["messages"]) for chunk in chunks if "tools" in chunk] == [[f"tool:{UNKNOWN}"]]
 
 
-# Nobody is killed.
+# No process is killed.
 
 
 class Ledgers(InMemorySaver):
-    """Remembers every entry that was written, and in how many writes."""
+    """Records every written entry, and the number of writes."""
 
     def __init__(self, *, fails_at: str = "") -> None:
         super().__init__()
@@ -382,14 +382,14 @@ class Ledgers(InMemorySaver):
 
 
 def node_of(*tools: Any, policy: Any = "ask", **options: Any) -> ToolNode:
-    """A node all of whose tools may run once only."""
+    """A node whose tools may each run only once."""
     names = [getattr(tool, "name", None) or tool.__name__ for tool in tools]
     return ToolNode(list(tools), policies={name: CallPolicy(on_unknown=policy) for name in names}, **options)
 
 
 @pytest.mark.parametrize("policy", ["ask", "fail"])
 async def test_a_claim_is_stored_before_the_body_starts(policy: str) -> None:
-    """And one is enough."""
+    """One claim for each call is enough."""
     saver, seen = Ledgers(), list[str]()
 
     async def pay(query: str = "") -> str:
@@ -412,7 +412,7 @@ async def test_a_claim_is_stored_before_the_body_starts(policy: str) -> None:
     ids=["rerun", "idempotent", "idempotent, ask"],
 )
 async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
-    """Not a byte is written for it; and other tools cost no write more, because claims are stored with the reply."""
+    """Repeatable calls write no claim, and claims of other calls are stored with the reply, in the same write."""
 
     async def writes(node: Any) -> tuple[int, list[str]]:
         saver = Ledgers()
@@ -433,7 +433,7 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
 
 @pytest.mark.parametrize("kind", ON_DISK)
 async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Path) -> None:
-    """A hundred calls that start at once need a handful."""
+    """A hundred calls that start together need only a few writes."""
     counted = [0, 0]
 
     def count(writes: Any) -> None:
@@ -466,7 +466,7 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
 @pytest.mark.parametrize("kind", SAVERS)
 @pytest.mark.parametrize("policy", ["ask", "fail"])
 async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, policy: str, tmp_path: Path) -> None:
-    """It was claimed, and then it reported: with a question."""
+    """The call was claimed and then reported a question, so its state is known."""
     runs = list[str]()
 
     async def careful(query: str = "") -> str:
@@ -496,7 +496,7 @@ async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, polic
 
 @pytest.mark.parametrize("handles", [True, False])
 async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
-    """The call is run again, or has its message; nobody is asked."""
+    """The call runs again, or has its message; no person is asked."""
     recorder = Recorder()
     tool = recorder.tool("pay", raises=ConnectionError("lost"), times=1)
     node = node_of(tool, handle_tool_errors=handles)
@@ -516,7 +516,7 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
 
 
 async def test_a_timeout_is_an_outcome() -> None:
-    """It has its message."""
+    """A call with a timeout has its message."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("pay", hang=True)], policies={"pay": CallPolicy(on_unknown="ask", timeout=0.05)})
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node, checkpointer=InMemorySaver())
@@ -529,7 +529,7 @@ async def test_a_timeout_is_an_outcome() -> None:
 
 
 async def test_a_retry_within_the_call_is_no_second_call() -> None:
-    """The middleware has seen how each attempt ended."""
+    """The middleware knows how each attempt ended, so the retry needs no new claim."""
     recorder, saver = Recorder(), Ledgers()
     tool = recorder.tool("pay", raises=ConnectionError("lost"), times=2)
     node = node_of(tool, middleware=[Retry(attempts=3, initial=0.001, any_tool=True)])
@@ -545,7 +545,7 @@ async def test_a_retry_within_the_call_is_no_second_call() -> None:
 
 
 async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
-    """It was cut off somewhere in the middle; one that still waited for a place was not begun."""
+    """The body was cancelled at an unknown point; a call that was still waiting had not begun."""
     recorder = Recorder()
     failed: list[bool] = []
 
@@ -576,7 +576,7 @@ async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
 
 
 async def test_a_body_that_its_caller_cancelled_is_unknown() -> None:
-    """The same for a whole run."""
+    """If the whole run is cancelled, the outcome of a running body is unknown, too."""
     recorder = Recorder()
     agent = create_react_agent(
         ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay", hang=True)), checkpointer=InMemorySaver()
@@ -596,7 +596,7 @@ async def test_a_body_that_its_caller_cancelled_is_unknown() -> None:
 
 
 async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_its_own() -> None:
-    """The neighbour fails while it runs; it had its answer, and then it was cut off."""
+    """A neighbour fails while the answered call runs, so its outcome is unknown, and the next answer is not for it."""
     failed, started = list[bool](), anyio.Event()
 
     async def careful(query: str = "") -> str:
@@ -636,7 +636,7 @@ async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_
 
 
 async def test_a_question_is_kept_although_a_neighbour_failed() -> None:
-    """Promise 5: LangGraph keeps it too."""
+    """Promise 5: LangGraph keeps the question, too."""
     asked = anyio.Event()
     runs: list[str] = []
 
@@ -674,7 +674,7 @@ async def test_a_question_is_kept_although_a_neighbour_failed() -> None:
 
 
 async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> None:
-    """The saver's error is the run's, and the thread can go on."""
+    """The run raises the saver's error, and the thread can be continued."""
     recorder, saver = Recorder(), Ledgers(fails_at="claim")
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay")), checkpointer=saver)
 
@@ -689,7 +689,7 @@ async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> No
 
 
 async def test_without_a_checkpointer_nothing_is_claimed() -> None:
-    """There is nobody who could come back."""
+    """Without a checkpointer no run could be resumed, so a claim would be useless."""
     recorder = Recorder()
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay")))
 

@@ -1,4 +1,4 @@
-"""A saver that stores and then loses its connection: what it did is unknown, and has to come out right."""
+"""A saver that loses its connection after a write: the outcome is unknown, and the thread must stay correct."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ QUESTION = {"messages": [("user", "go")]}
 
 
 class Unlucky(InMemorySaver):
-    """Fails once after a write has been stored; may be cut off for good some writes later.
+    """Fails once after a write has been stored; may disconnect for good some writes later.
 
     Args:
         fails_at: the number of the write whose answer is lost.
@@ -52,7 +52,7 @@ def contents(result: Any) -> list[str]:
 
 
 async def finished_and_resumed(saver: Unlucky) -> tuple[list[str], Recorder]:
-    """One call ends as the connection is lost, one a little later; then another run goes on."""
+    """One call ends as the connection is lost, and one a little later; then another run continues."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("work"), recorder.tool("late", seconds=0.1)], on_error="finish")
     model = ScriptedModel([calls("work", "late"), "done"])
@@ -66,7 +66,7 @@ async def finished_and_resumed(saver: Unlucky) -> tuple[list[str], Recorder]:
 
 @pytest.mark.parametrize("fails_at", range(2, 9))
 async def test_a_write_that_was_stored_and_reported_lost_is_not_done_twice(fails_at: int) -> None:
-    """At every place of a turn."""
+    """The test covers each write of a turn."""
     result, recorder = await finished_and_resumed(Unlucky(fails_at))
 
     assert result == ["go", "", "work", "late", "done"]
@@ -74,7 +74,7 @@ async def test_a_write_that_was_stored_and_reported_lost_is_not_done_twice(fails
 
 
 async def test_what_finishes_after_a_lost_answer_is_stored_too() -> None:
-    """Savers keep the first of two writes with one id, so a second one under that id would be for nothing."""
+    """Savers keep the first of two writes with one id, so the later result must have a new id."""
     result, recorder = await finished_and_resumed(Unlucky(5, good_for=2))
 
     assert result == ["go", "", "work", "late", "done"]
@@ -82,7 +82,7 @@ async def test_what_finishes_after_a_lost_answer_is_stored_too() -> None:
 
 
 async def test_a_run_that_could_not_begin_does_not_keep_its_thread_busy() -> None:
-    """The first write says who runs the thread; if its answer is lost, nobody does."""
+    """The first write holds the thread; if its outcome is unknown, the thread must still be free for the next run."""
     saver = Unlucky(1)
     agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=saver)
     with anyio.fail_after(WAIT):
