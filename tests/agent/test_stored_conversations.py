@@ -279,7 +279,7 @@ def test_what_takes_too_much_room_is_let_go(plain: Any) -> None:
 
 
 def test_branches_of_a_thread_do_not_pile_up(plain: Any) -> None:
-    """A conversation that is trimmed at its beginning in each turn is a new conversation each time, and must not fill the cache."""
+    """A conversation that is trimmed at its start in each turn is always a new one, and must not fill the cache."""
     conversations = kept()
     for number in range(30):
         at_a_place(plain, conversations).dumps_typed(turns(10, first=number))

@@ -210,7 +210,7 @@ async def test_a_task_that_failed_says_so_before_its_error_is_raised(version: An
 
     with anyio.fail_after(WAIT), pytest.raises(ValueError, match="no"):
         async for chunk in agent.astream(QUESTION, stream_mode="tasks"):
-            chunks.append(chunk)  # earlier chunks must survive the error
+            chunks.append(chunk)  # noqa: PERF401 (earlier chunks must survive the error)
 
     assert chunks[-1]["name"] == "tools"
     assert chunks[-1]["error"] is error
@@ -225,7 +225,7 @@ async def test_a_model_that_failed_says_so_too(version: Any) -> None:
 
     with anyio.fail_after(WAIT), pytest.raises(ConnectionError):
         async for chunk in agent.astream(QUESTION, stream_mode="tasks"):
-            chunks.append(chunk)  # earlier chunks must survive the error
+            chunks.append(chunk)  # noqa: PERF401 (earlier chunks must survive the error)
 
     assert [chunk["error"] for chunk in chunks if "error" in chunk] == [error]
 
