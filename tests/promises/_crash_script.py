@@ -1,4 +1,4 @@
-"""A process that dies between two calls of a batch, and the one after it that goes on.
+"""A process that dies between two calls of a batch, and the next process, which continues.
 
 python _crash_script.py DIRECTORY SAVER ACTION [ANSWERS]
 

@@ -35,7 +35,7 @@ class State(TypedDict, total=False):
 
 
 def tool_messages(value: Any) -> list[ToolMessage]:
-    """The messages of tools in whatever a surrounding returns; raises what asks."""
+    """Return the tool messages in the result of each environment; raise its interrupts."""
     if isinstance(value, dict) and value.get("__interrupt__"):
         raise GraphInterrupt(tuple(value["__interrupt__"]))
     found: list[ToolMessage] = []
@@ -114,7 +114,7 @@ def synchronous(make: Callable[[ToolNode, Any], Any], *, agent: bool) -> Run:
 
 
 def inside(loop: str, run: Run) -> Run:
-    """Sync code below a running event loop, which stands still for as long."""
+    """Run sync code below a running event loop, which it blocks."""
 
     def running(node: ToolNode, message: Any) -> list[ToolMessage]:
         async def main() -> Any:
@@ -127,7 +127,7 @@ def inside(loop: str, run: Run) -> Run:
 
 
 def in_a_sync_tool(loop: str) -> Run:
-    """Sync code in a tool's thread, below a node of ours."""
+    """Run sync code in a tool's thread, below a node of callboard."""
 
     def running(node: ToolNode, message: Any) -> list[ToolMessage]:
         found: list[ToolMessage] = []
@@ -177,7 +177,7 @@ everywhere = pytest.mark.parametrize("where", SURROUNDINGS)
 
 
 def told(messages: list[ToolMessage]) -> list[tuple[Any, ...]]:
-    """What a model reads, and what a program finds beside it."""
+    """Return the texts that a model reads, and the fields of messages that a program reads."""
     return [
         (m.tool_call_id, m.name, m.content, m.status, m.additional_kwargs.get("callboard", {}).get("ended"), m.artifact)
         for m in messages
@@ -305,7 +305,7 @@ def node_of(**options: Any) -> ToolNode:
 
 @everywhere
 def test_results_come_in_call_order(where: str) -> None:
-    """Promise 11: async and sync tools, defaults, artifacts, unknown tools, invalid arguments."""
+    """Promise 11: async and sync tools, defaults, artifacts, unknown tools and invalid arguments give equal results."""
     message = calls(
         ("sync_add", {"a": 1, "b": 2}),
         ("add", {"a": 3}),
@@ -344,7 +344,7 @@ def test_errors_become_messages_where_they_are_handled(where: str) -> None:
 
 @everywhere
 def test_an_error_that_nobody_handles_arrives_bare_and_ends_the_others(where: str) -> None:
-    """Promise 11 (and 3 and 1): a KeyError, no group, at once; the sibling has been cleaned up."""
+    """Promises 1, 3 and 11: a KeyError arrives at once, without a group, after the sibling has been cleaned up."""
     if where == "LangGraph's agent v2 invoke":
         pytest.skip("each call is a thread of LangGraph's here, and it waits for all of them")
     cleaned: list[str] = []
@@ -370,7 +370,7 @@ def test_an_error_that_nobody_handles_arrives_bare_and_ends_the_others(where: st
 
 @everywhere
 def test_calls_that_end_without_a_result_get_the_same_messages(where: str) -> None:
-    """Promise 11: a timeout, a spent budget, a full queue."""
+    """Promise 11: a timeout, a spent budget and a full queue give the same messages everywhere."""
     node = node_of(
         policies={
             "hang": CallPolicy(timeout=0.2),
@@ -383,7 +383,7 @@ def test_calls_that_end_without_a_result_get_the_same_messages(where: str) -> No
         ("error", "timeout")
     ]
     assert messages[0].content == "Error: Tool 'hang' did not finish within its timeout of 0.2 s."
-    # LangGraph's v2 runs each call as a task of its own, so either of the two may come first.
+    # LangGraph's v2 runs each call as a task of its own, so the two messages may come in either order.
     assert sorted((m.status, m.additional_kwargs.get("callboard", {}).get("ended")) for m in messages[1:]) == [
         ("error", "rejected"),
         ("success", None),
@@ -404,7 +404,7 @@ def test_the_state_and_the_id_are_injected(where: str) -> None:
 
 @everywhere
 def test_a_command_carries_the_message(where: str) -> None:
-    """Promise 11: beside plain results, in call order."""
+    """Promise 11: the message of a command is in call order, next to plain results."""
     messages = SURROUNDINGS[where](node_of(), calls(("add", {"a": 1}), "command", ("add", {"a": 2})))
     assert [(m.tool_call_id, m.name, m.content) for m in messages] == [
         ("call_1", "add", "2"),
@@ -415,7 +415,7 @@ def test_a_command_carries_the_message(where: str) -> None:
 
 @everywhere
 def test_context_variables_go_in_and_do_not_come_out(where: str) -> None:
-    """Promise 11: also into threads and across the bridges; siblings do not see each other's."""
+    """Promise 11: tools in threads and across bridges see the caller's context variables, but not their siblings'."""
     token = somebody.set("caller")
     try:
         messages = SURROUNDINGS[where](node_of(), calls("who", "sync_who", "who"))
@@ -427,7 +427,7 @@ def test_context_variables_go_in_and_do_not_come_out(where: str) -> None:
 
 @everywhere
 def test_all_questions_come_together(where: str) -> None:
-    """Promise 11 (and 5): their values and their order."""
+    """Promises 5 and 11: the questions have the same values and the same order everywhere."""
     with pytest.raises(GraphInterrupt) as caught:
         SURROUNDINGS[where](
             node_of(), calls(("ask", {"question": "a?"}), ("add", {"a": 1}), ("ask", {"question": "b?"}))
@@ -435,14 +435,14 @@ def test_all_questions_come_together(where: str) -> None:
     questions = caught.value.args[0]
     values = [question.value for question in questions]
     if where == "LangGraph's agent v2 invoke":
-        values.sort()  # each call is a thread of LangGraph's here, and it lists questions as they come
+        values.sort()  # each call is a thread of LangGraph here, which lists questions in the order of arrival
     assert values == ["a?", "b?"]
     assert len({question.id for question in questions}) == 2
 
 
 @everywhere
 def test_a_wrapper_sees_every_call(where: str) -> None:
-    """Promise 11: an async wrapper; in sync code it runs just the same."""
+    """Promise 11: an async wrapper also runs when the node is called from sync code."""
     seen: list[str] = []
 
     async def wrapper(request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -467,7 +467,7 @@ def test_a_sync_wrapper_sees_every_call(where: str) -> None:
 
 @everywhere
 def test_a_tool_of_asyncio_runs(where: str) -> None:
-    """Promise 11: a runnable that needs asyncio as such, below a tool class with an `ainvoke` of its own."""
+    """Promise 11: a runnable that needs asyncio runs on each loop, below a tool class with an `ainvoke` of its own."""
 
     class Foreign(BaseTool):
         name: str = "foreign"
@@ -486,7 +486,7 @@ def test_a_tool_of_asyncio_runs(where: str) -> None:
 
 @everywhere
 def test_a_nested_sync_run_in_an_async_tool(where: str) -> None:
-    """Promise 11: sync code with a running loop in its thread, below a node of ours."""
+    """Promise 11: a tool may call sync code that runs another node, although its thread has a running event loop."""
     inner = ToolNode([add, sync_add])
 
     @tool

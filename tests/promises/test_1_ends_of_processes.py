@@ -1,4 +1,4 @@
-"""Promises 1 and 3 where a process ends: no thread of ours holds it up, and Ctrl-C arrives bare."""
+"""Promises 1 and 3 at the end of a process: no thread of callboard delays the end, and Ctrl-C arrives unwrapped."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ REAL = backend_names(real_clock=True)
 
 
 def run_script(script: str, *args: str, seconds: float = 50) -> "subprocess.CompletedProcess[str]":
-    """Run a script in a process of its own, for so many seconds at most."""
+    """Run a script in a process of its own, with a time limit in seconds."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *args],
         capture_output=True,
@@ -55,7 +55,7 @@ HUNG = """
 @pytest.mark.parametrize("door", [*(name for name in REAL if name != "asyncio-eager"), "sync"])
 @pytest.mark.exhaustive
 def test_a_process_ends_although_a_thread_hangs(door: str) -> None:
-    """Promise 1: Python waits at its end for threads that are no daemons, and this one would never end."""
+    """Promise 1: Python waits at exit for threads that are not daemons, and this thread would never end."""
     ended = run_script(HUNG, door)
     assert (ended.returncode, ended.stdout) == (0, "the loop has ended\n")
     [line] = [line for line in ended.stderr.splitlines() if "the process ends" in line]
@@ -90,7 +90,7 @@ QUICK = """
 
 @pytest.mark.exhaustive
 def test_nothing_is_said_to_be_lost_when_the_thread_came_back() -> None:
-    """Promise 1: only what still goes on when the process ends is lost."""
+    """Promise 1: the warning at exit names only threads that are still running."""
     ended = run_script(QUICK)
     assert ended.returncode == 0
     assert "AbandonedThreadWarning" in ended.stderr
@@ -159,7 +159,7 @@ CTRL_C = """
 @pytest.mark.parametrize("name", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_ctrl_c_arrives_bare(name: str) -> None:
-    """Promise 3: as `KeyboardInterrupt`, which every program knows, and not in a group of one, as nurseries have it."""
+    """Promise 3: Ctrl-C is a plain `KeyboardInterrupt`, and not in a group as raised by nurseries."""
     ended = run_script(CTRL_C, name)
     found = [line.rpartition(" ") for line in ended.stdout.splitlines()]
     assert len(found) == 11, ended.stderr

@@ -1,4 +1,4 @@
-"""Promise 1: when a call of a node returns, raises or is cancelled, everything that it started has ended."""
+"""Promise 1: when a call of a node returns, raises or is cancelled, all tasks and bodies that it started have ended."""
 
 import asyncio
 import threading
@@ -77,7 +77,7 @@ How = Callable[[ToolNode, str], Awaitable[None]]
 
 
 def policy_for(how: How, grace: float | None = None) -> CallPolicy:
-    """A policy under which the way `how` works; everything is cancelled after one second."""
+    """A policy under which the way `how` works; all calls are cancelled after one second."""
     return CallPolicy(
         timeout=1 if how is by_its_timeout else None, budget=1 if how is by_its_budget else None, grace=grace
     )
@@ -111,7 +111,7 @@ async def test_one_failure_among_a_hundred_ends_the_others_before_the_error_arri
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_a_cancelled_call_leaves_no_task_behind(how: How) -> None:
-    """Promise 1: whoever cancels, the body has ended when the caller goes on."""
+    """Promise 1: whatever cancels the call, the body has ended before the caller continues."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True), how)
     before = live_tasks()
@@ -126,7 +126,7 @@ async def test_a_cancelled_call_leaves_no_task_behind(how: How) -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("how", [by_a_native_cancel, by_a_native_timeout])
 async def test_a_native_cancellation_leaves_no_task_behind(how: How) -> None:
-    """Promise 1: `task.cancel()` and `asyncio.timeout()` as well."""
+    """Promise 1: `task.cancel()` and `asyncio.timeout()` leave no task behind either."""
     rec = Recorder()
     node = ToolNode([rec.tool("stuck", hang=True)])
     before = live_tasks()
@@ -137,7 +137,7 @@ async def test_a_native_cancellation_leaves_no_task_behind(how: How) -> None:
 
 @pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
 async def test_bodies_that_wait_in_a_queue_never_start_after_the_end(how: How) -> None:
-    """Promise 1: a failure or a cancel ends those that wait, and none of them begins."""
+    """Promise 1: after a failure or a cancellation, no call in a queue begins."""
     rec = Recorder()
     tools = [rec.tool("slow", seconds=2), rec.tool("boom", seconds=1, raises=ValueError("boom"))]
     node = ToolNode(tools, policies={"slow": CallPolicy(limit=Limit(concurrency=2))})
@@ -151,14 +151,14 @@ async def test_bodies_that_wait_in_a_queue_never_start_after_the_end(how: How) -
         await anyio.sleep(100)
     assert rec.count("started", "slow") == 2
     assert node.statistics() == IDLE
-    with anyio.fail_after(60):  # the places came back
+    with anyio.fail_after(60):  # all places were returned
         assert len(await node.ainvoke(ask("slow", "slow"))) == 2
 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 async def test_nothing_starts_later_than_the_moment_of_the_cancel(data: st.DataObject) -> None:
-    """Promise 1: also where places become free in the very moment of the cancel."""
+    """Promise 1: places that become free at the moment of the cancellation start no further calls."""
     seconds = data.draw(st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0]), min_size=1, max_size=12))
     width = data.draw(st.integers(1, 4))
     rec = Recorder()
@@ -176,7 +176,7 @@ async def test_nothing_starts_later_than_the_moment_of_the_cancel(data: st.DataO
 
 
 async def test_no_body_starts_in_a_scope_that_was_cancelled_before() -> None:
-    """Promise 1: a caller that has given up starts nothing, not even up to its first await."""
+    """Promise 1: in a cancelled scope, no body runs even up to its first await."""
     started: list[str] = []
 
     async def send_mail() -> str:
@@ -197,7 +197,7 @@ async def test_no_body_starts_in_a_scope_that_was_cancelled_before() -> None:
 async def test_middleware_that_survives_the_cancel_cannot_start_a_body(
     how: How, shield: Callable[[], AbstractContextManager[object]]
 ) -> None:
-    """Promise 1: no body starts after the batch has failed or been cancelled, whoever asks for it."""
+    """Promise 1: after the batch has failed or been cancelled, middleware cannot start a body either."""
     rec = Recorder()
 
     async def stubborn(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -220,7 +220,7 @@ async def test_middleware_that_survives_the_cancel_cannot_start_a_body(
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("how", ON_ASYNCIO)
 async def test_a_plain_finally_completes_on_asyncio(how: How) -> None:
-    """Promise 1: cancellation is delivered once there, so `finally: await client.aclose()` works."""
+    """Promise 1: asyncio delivers a cancellation once, so `finally: await client.aclose()` completes."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2), how)
     start = anyio.current_time()
@@ -262,7 +262,7 @@ async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("how", ON_ASYNCIO)
 async def test_a_plain_finally_that_never_ends_is_cut_off_on_asyncio(how: How) -> None:
-    """Promise 1: the grace is enforced there without anything shielded."""
+    """Promise 1: on asyncio, the grace also ends a clean-up that is not in `cleanup()`."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000), how, 2.0)
     start = anyio.current_time()
@@ -289,7 +289,7 @@ async def test_each_tool_has_its_own_grace() -> None:
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_no_cancellation_enters_a_clean_up_that_has_begun(how: How) -> None:
-    """Promise 1: what is inside `cleanup()` already when the cancel comes is not disturbed."""
+    """Promise 1: a clean-up that has begun inside `cleanup()` is not interrupted by a later cancellation."""
     seen: list[str] = []
     rec = Recorder()
 
@@ -311,7 +311,7 @@ async def test_no_cancellation_enters_a_clean_up_that_has_begun(how: How) -> Non
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_nested_clean_ups_are_one_clean_up(how: How) -> None:
-    """Promise 1: a held back cancellation arrives at the end of the outer block, not of the inner."""
+    """Promise 1: a deferred cancellation arrives at the end of the outer block, and not of the inner one."""
     seen: list[str] = []
 
     async def stuck() -> None:
@@ -330,7 +330,7 @@ async def test_nested_clean_ups_are_one_clean_up(how: How) -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_second_cancel_does_not_disturb_the_clean_up() -> None:
-    """Promise 1: the caller's second `task.cancel()` neither cuts the clean-up nor leaves it behind."""
+    """Promise 1: the caller's second `task.cancel()` neither interrupts the clean-up nor leaves it behind."""
     rec = Recorder()
     node = ToolNode([rec.tool("stuck", hang=True, cleanup=2)])
     before = live_tasks()
@@ -349,7 +349,7 @@ async def test_a_second_cancel_does_not_disturb_the_clean_up() -> None:
 
 
 async def test_an_unshielded_second_cancel_waits_for_the_clean_up_too() -> None:
-    """Promise 1: a scope around the scope that cancelled changes nothing."""
+    """Promise 1: another cancelled scope around the first one does not shorten the clean-up."""
     rec = Recorder()
     node = ToolNode([rec.tool("stuck", hang=True, cleanup=2, shield=cleanup)])
     before = live_tasks()
@@ -360,7 +360,7 @@ async def test_an_unshielded_second_cancel_waits_for_the_clean_up_too() -> None:
 
 
 async def test_a_failure_during_the_clean_up_of_a_timeout_does_not_disturb_it() -> None:
-    """Promise 1: the timeout's clean-up goes on when the batch fails meanwhile."""
+    """Promise 1: the clean-up after a timeout continues when the batch fails meanwhile."""
     rec = Recorder()
     tools = [
         rec.tool("stuck", hang=True, cleanup=2, shield=cleanup),
@@ -378,7 +378,7 @@ async def test_a_failure_during_the_clean_up_of_a_timeout_does_not_disturb_it() 
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("how", ON_ASYNCIO)
 async def test_a_body_that_ignores_cancellations_is_cancelled_until_it_ends(how: How) -> None:
-    """Promise 1: swallowing a few cancellations outlasts the grace, but not callboard."""
+    """Promise 1: a body may swallow several cancellations beyond its grace, and is cancelled again until it ends."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, ignores_cancel=3), how, 2.0)
     before = live_tasks()
@@ -415,7 +415,7 @@ async def test_an_exit_out_of_a_tool_ends_everything_and_arrives(error: BaseExce
 
 
 async def test_a_tool_that_cancels_itself_ends_alone() -> None:
-    """Promise 1: nobody asked for it, so the others go on, and the call has a result that says so."""
+    """Promise 1: the other calls go on, and the call's result says that it cancelled itself."""
 
     async def confused() -> None:
         await anyio.sleep(1)
@@ -431,7 +431,7 @@ async def test_a_tool_that_cancels_itself_ends_alone() -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("cancels", [1, 3])
 async def test_a_tool_that_cancels_its_own_task_ends_alone(cancels: int) -> None:
-    """Promise 1: the cancellation does not leak into what comes after."""
+    """Promise 1: the cancellation does not affect code after the call."""
 
     async def confused() -> None:
         for _ in range(cancels):
@@ -448,7 +448,7 @@ async def test_a_tool_that_cancels_its_own_task_ends_alone(cancels: int) -> None
 
 @pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
 async def test_a_value_returned_instead_of_the_cancellation_changes_nothing(how: How) -> None:
-    """Promise 1: the caller gets the error or its own cancellation all the same."""
+    """Promise 1: the caller still gets the error or its own cancellation."""
 
     async def stuck() -> str:
         try:
@@ -464,7 +464,7 @@ async def test_a_value_returned_instead_of_the_cancellation_changes_nothing(how:
 
 
 async def test_a_value_returned_within_the_grace_of_a_timeout_is_the_result() -> None:
-    """Promise 1: the attempt ended with it; nothing of the timeout is left in the task."""
+    """Promise 1: the returned value ends the attempt, and no timeout remains in the task."""
 
     async def stuck() -> str:
         try:
@@ -484,7 +484,7 @@ async def test_a_value_returned_within_the_grace_of_a_timeout_is_the_result() ->
 
 
 async def test_a_timeout_held_back_to_the_end_of_the_body_does_not_hit_what_follows() -> None:
-    """Promise 1: a cancellation that `cleanup()` held back belongs to the attempt and ends with it."""
+    """Promise 1: a cancellation that `cleanup()` deferred belongs to the attempt, and ends with it."""
 
     async def stuck() -> str:
         with cleanup():
@@ -503,7 +503,7 @@ async def test_a_timeout_held_back_to_the_end_of_the_body_does_not_hit_what_foll
 
 
 async def test_a_scope_of_the_middleware_can_end_an_attempt() -> None:
-    """Promise 1: `move_on_after` around `execute` works, and is nobody's self-cancellation."""
+    """Promise 1: `move_on_after` around `execute` ends the attempt, which does not count as self-cancellation."""
     rec = Recorder()
 
     async def impatient(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -542,7 +542,7 @@ async def test_a_native_timeout_of_the_middleware_can_end_an_attempt() -> None:
 
 @pytest.mark.real_clock
 async def test_a_sync_wrapper_leaves_nothing_behind_when_its_call_is_cancelled() -> None:
-    """Promise 1: what the wrapper's thread asked for ends with the batch."""
+    """Promise 1: an attempt that the wrapper's thread started ends with the batch."""
     rec = Recorder()
 
     def through(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
@@ -594,7 +594,7 @@ def behaving(kind: str, seconds: float, log: list[int]) -> Callable[[], Awaitabl
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 async def test_any_mix_of_behaviours_ends_with_one_result_a_call_or_a_bare_error(data: st.DataObject) -> None:
-    """Promises 1, 2 and 3: and nothing that the batch started is left."""
+    """Promises 1, 2 and 3: nothing that the batch started is left."""
     moments = st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0])
     mix = data.draw(st.lists(st.tuples(st.sampled_from(BEHAVIOURS), moments), min_size=1, max_size=8))
     spans = st.sampled_from([None, 0.5, 1.0, 3.0])
@@ -651,7 +651,7 @@ async def test_any_mix_of_behaviours_ends_with_one_result_a_call_or_a_bare_error
 
 @pytest.fixture
 def release() -> object:
-    """An event that is set at the end of the test, because nothing else ends the threads that wait for it."""
+    """An event that is set at the end of the test, because some threads end only then."""
     event = threading.Event()
     yield event
     event.set()
@@ -664,7 +664,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.real_clock
 async def test_a_thread_that_goes_on_is_counted_and_named_in_a_warning(release: threading.Event) -> None:
-    """Promise 1: and its result, when it comes, changes nothing."""
+    """Promise 1: a late result of an abandoned thread has no effect."""
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.4)
     with anyio.fail_after(10):
@@ -682,7 +682,7 @@ async def test_a_thread_that_goes_on_is_counted_and_named_in_a_warning(release: 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
 async def test_a_thread_does_not_hold_the_caller_up(how: How, release: threading.Event) -> None:
-    """Promise 1: a failure and a cancel leave the thread behind, and say so."""
+    """Promise 1: after a failure or a cancellation, the caller does not wait for the thread, and a warning names it."""
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release), rec.tool("boom", seconds=0.4, raises=ValueError("boom"))])
     before = live_tasks()
@@ -698,7 +698,7 @@ async def test_a_thread_does_not_hold_the_caller_up(how: How, release: threading
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_an_abandoned_thread_holds_its_place_until_it_ends(release: threading.Event) -> None:
-    """Promises 1 and 7: so a limit of one never means two threads."""
+    """Promises 1 and 7: otherwise a limit of one could mean two running threads."""
     rec = Recorder()
     policy = CallPolicy(timeout=0.4, limit=Limit(concurrency=1))
     node = ToolNode([rec.sync_tool("stuck", release=release)], policies={"stuck": policy})
@@ -724,13 +724,13 @@ async def test_an_abandoned_thread_holds_its_place_until_it_ends(release: thread
 
 @pytest.mark.real_clock
 async def test_when_all_threads_are_lost_sync_calls_are_rejected(release: threading.Event) -> None:
-    """Promise 1: abandoned threads are capped; async calls still run, and so do sync ones when threads come back."""
+    """Promise 1: abandoned threads are capped; async calls still run, and sync calls run again when threads return."""
     rec = Recorder()
     tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick"), rec.tool("other")]
     node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=0.3)})
     with anyio.fail_after(30):
         with pytest.warns(AbandonedThreadWarning):
-            # The last five wait for a thread when the first forty are lost.
+            # When the first forty threads are lost, the last five calls are waiting for a thread.
             messages = await node.ainvoke(ask(*["stuck"] * 40, *["quick"] * 5))
         assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"] * 5
         assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=40)
@@ -748,13 +748,13 @@ async def test_when_all_threads_are_lost_sync_calls_are_rejected(release: thread
 async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejected_too(
     release: threading.Event,
 ) -> None:
-    """Promise 1: the threads may be lost while a call waits for something else."""
+    """Promise 1: a call may wait for another limit while the threads are lost."""
     rec = Recorder()
     tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick")]
     slowly = CallPolicy(limit=Limit(rate=Rate(1, per=3.0)))
     node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=0.6), "quick": slowly})
     with anyio.fail_after(20):
-        await node.ainvoke(ask("quick"))  # the next one waits for three seconds
+        await node.ainvoke(ask("quick"))  # the next call waits for three seconds
         with pytest.warns(AbandonedThreadWarning):
             messages = await node.ainvoke(ask(*["stuck"] * 40, "quick"))
     assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"]
@@ -763,7 +763,7 @@ async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejecte
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_without_handling_a_lost_thread_raises_the_typed_rejection(release: threading.Event) -> None:
-    """Promise 1: `CallRejectedError`, for those who want errors."""
+    """Promise 1: without error handling, the caller gets `CallRejectedError`."""
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=1.0, handle_tool_errors=False, on_error="finish")
     with anyio.fail_after(30):
@@ -797,7 +797,7 @@ async def test_a_thread_that_asks_whether_it_is_cancelled_is_not_abandoned() -> 
 
 @pytest.mark.real_clock
 async def test_a_sync_wrapper_that_goes_on_is_named_in_a_warning(release: threading.Event) -> None:
-    """Promise 1: its thread is as lost as a tool's, and what it asks for later does not start."""
+    """Promise 1: a sync wrapper's thread is lost like a tool's, and attempts that it starts later do not run."""
     rec = Recorder()
     after: list[BaseException] = []
 
@@ -821,7 +821,7 @@ async def test_a_sync_wrapper_that_goes_on_is_named_in_a_warning(release: thread
 
 @pytest.mark.real_clock
 async def test_a_thread_that_never_began_is_not_abandoned() -> None:
-    """Promise 1: a sync call that is cancelled at any step before its thread begins gives its places back."""
+    """Promise 1: a sync call that is cancelled before its thread begins returns all its places."""
     quick = Recorder().sync_tool("quick", seconds=0.001)
     node = ToolNode([quick], policies={"quick": CallPolicy(limit=Limit(concurrency=10))})
     with anyio.fail_after(60):
@@ -837,7 +837,7 @@ async def test_a_thread_that_never_began_is_not_abandoned() -> None:
 
 
 async def test_a_node_within_a_tool_has_no_more_grace_than_the_tool() -> None:
-    """Promise 1: its own grace of five seconds would let a body go on that ignores a cancellation."""
+    """Promise 1: the inner node's own grace of five seconds would let a body outlive the tool's grace."""
     ended: list[float] = []
 
     async def stubborn() -> str:

@@ -1,4 +1,4 @@
-"""Promise 1, whose tasks it is about: a task that a tool leaves behind on asyncio is named in a warning."""
+"""Promise 1: a task that a tool leaves behind on asyncio is named in a warning."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ left: list[asyncio.Task[None]] = []
 
 @pytest.fixture(autouse=True)
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each function is named once for the life of a process; after a slow look there is none for a while."""
+    """Forget earlier warnings and pauses: each function is named once, and a slow check is followed by a pause."""
     monkeypatch.setattr(_left_tasks, "_look_again", 0.0)
     _left_task_warnings._told.clear()
     yield
@@ -48,7 +48,7 @@ async def end_tasks() -> None:
 
 
 def test_a_task_that_a_tool_leaves_behind_is_named_with_its_tool_and_call() -> None:
-    """It is nobody's: neither the batch nor the caller would ever hear of its end."""
+    """Without the warning, neither the batch nor the caller would learn that the task ended, or failed."""
 
     async def main() -> None:
         with pytest.warns(AbandonedTaskWarning) as caught:
@@ -64,7 +64,7 @@ def test_a_task_that_a_tool_leaves_behind_is_named_with_its_tool_and_call() -> N
 
 
 def test_a_task_is_named_once_for_each_tool_and_function() -> None:
-    """A server would warn for each call."""
+    """A server would otherwise warn for each call."""
 
     async def leave() -> str:
         """Start a task, and go."""
@@ -85,7 +85,7 @@ def test_a_task_is_named_once_for_each_tool_and_function() -> None:
 
 
 def test_a_task_that_ends_with_its_tool_is_not_named() -> None:
-    """Warnings are errors here."""
+    """The tool's tasks have ended, so there is no warning; warnings are errors here."""
 
     async def tidy() -> str:
         """Start tasks, and end them all; of one, the end is not awaited."""
@@ -106,7 +106,7 @@ def test_a_task_that_ends_with_its_tool_is_not_named() -> None:
 
 
 def test_a_task_that_was_there_before_the_batch_is_not_named() -> None:
-    """It belongs to the application."""
+    """A task of the application is not the tool's."""
 
     async def main() -> None:
         left.append(asyncio.create_task(forever()))
@@ -123,7 +123,7 @@ async def _work() -> str:
 
 
 def test_a_task_of_an_actor_that_a_tool_asks_is_not_named() -> None:
-    """An actor may outlive calls, and so may what it starts."""
+    """Tasks of an actor may outlive the call that asked it."""
 
     class Keeper(Actor):
         @handler
@@ -146,7 +146,7 @@ def test_a_task_of_an_actor_that_a_tool_asks_is_not_named() -> None:
 
 
 def test_a_task_of_a_task_group_around_the_batch_is_not_named() -> None:
-    """Its group waits for it, whoever began it."""
+    """The task group around the batch waits for its tasks, even if a tool started them."""
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group, anyio.create_task_group() as other:
@@ -165,7 +165,7 @@ def test_a_task_of_a_task_group_around_the_batch_is_not_named() -> None:
 
 
 async def test_calls_within_calls_leave_nothing() -> None:
-    """On both backends: neither inner batches nor task groups are anybody's rest."""
+    """On both backends, inner batches and task groups of a tool leave no task to warn about."""
 
     async def outer() -> str:
         """Run an inner batch beside a task."""

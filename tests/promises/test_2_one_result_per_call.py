@@ -46,7 +46,7 @@ async def wants_a_number(x: int) -> str:
 
 
 def answers(outputs: Any) -> list[ToolMessage]:
-    """Every message that answers a call, in order, in commands too."""
+    """Return every message that answers a call, in order, including those in commands."""
     found: list[ToolMessage] = []
     for output in outputs if isinstance(outputs, list) else [outputs]:
         update = output.update if isinstance(output, Command) else output
@@ -108,7 +108,7 @@ async def test_a_call_ends_with_one_message_however_it_ends(name: str) -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_body_that_cancels_itself_ends_with_a_message() -> None:
-    """Promise 2: nobody asked for the cancellation, so it is a result like any other."""
+    """Promise 2: only the body itself requested the cancellation, so the call ends with a message."""
     with anyio.fail_after(60):
         outputs = await everything(Recorder()).ainvoke({"messages": [calls("fine", "gives_up", "slow")]})
     assert [(message.status, ended(message)) for message in answers(outputs)] == [
@@ -119,7 +119,7 @@ async def test_a_body_that_cancels_itself_ends_with_a_message() -> None:
 
 
 async def test_a_rejected_call_ends_with_a_message_and_never_starts() -> None:
-    """Promise 2: the queue has no room for the second, and the model reads so."""
+    """Promise 2: the queue has no room for the second call, and its message says so."""
     rec = Recorder()
     with anyio.fail_after(60):
         outputs = await everything(rec).ainvoke({"messages": [calls("crowded", "crowded", "fine")]})
@@ -130,7 +130,7 @@ async def test_a_rejected_call_ends_with_a_message_and_never_starts() -> None:
 
 
 async def test_without_error_handling_the_error_is_raised_in_the_place_of_a_message() -> None:
-    """Promise 2: `handle_tool_errors=False` means an exception, for these ends as well."""
+    """Promise 2: with `handle_tool_errors=False` these ends raise an exception."""
     rec = Recorder()
     tools = [rec.tool("late", hang=True), rec.tool("spent", hang=True)]
     policies = {"late": CallPolicy(timeout=1), "spent": CallPolicy(budget=1)}
@@ -148,7 +148,7 @@ QUIET = [name for name in ENDS if name != "gives_up"]
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(st.sampled_from(QUIET), min_size=1, max_size=8), limited=st.booleans())
 async def test_any_batch_gives_one_message_a_call_in_call_order(names: list[str], limited: bool) -> None:
-    """Promise 2, for any mixture of ends."""
+    """Promise 2: this holds for any mixture of ends."""
     rec = Recorder()
     node = everything(rec, limit=Limit(concurrency=2) if limited else None)
     with anyio.fail_after(600):
@@ -162,7 +162,7 @@ async def test_any_batch_gives_one_message_a_call_in_call_order(names: list[str]
 
 
 async def test_calls_with_one_id_each_run_and_get_a_message_of_their_own() -> None:
-    """Promise 2: a model that repeats an id loses nothing, and its author is told."""
+    """Promise 2: if a model repeats an id, each call still has its result, and a warning is issued."""
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=lambda query: {"a": 3, "b": 2, "c": 1}[query])])
     asked = [tool_call("slow", "same", query="a"), tool_call("slow", "other", query="b")]
@@ -180,7 +180,7 @@ async def test_calls_with_one_id_each_run_and_get_a_message_of_their_own() -> No
 
 
 async def test_calls_without_an_id_run_and_have_their_messages() -> None:
-    """Promise 2: some providers give none; LangGraph raises a TypeError when the tool has run."""
+    """Promise 2: some providers send calls without ids; LangGraph raises a TypeError after the tool has run."""
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=1)])
     asked: list[Any] = [
@@ -198,7 +198,7 @@ async def test_calls_without_an_id_run_and_have_their_messages() -> None:
 
 @pytest.mark.real_clock
 async def test_an_agent_gives_an_id_to_calls_that_have_none() -> None:
-    """Promise 2: what the model is shown of its calls then says which result is whose."""
+    """Promise 2: with the new ids the model can tell which result belongs to which call."""
     rec = Recorder()
     asked: list[Any] = [{"type": "tool_call", "name": "work", "args": {"query": one}, "id": None} for one in "ab"]
     agent = create_react_agent(ScriptedModel([AIMessage("", tool_calls=asked), "done"]), [rec.tool("work")])
@@ -212,7 +212,7 @@ async def test_an_agent_gives_an_id_to_calls_that_have_none() -> None:
 
 
 async def test_three_calls_with_one_id_of_which_one_is_answered_leave_two() -> None:
-    """Promise 2: answers are counted, so a repeated id is not taken for answered as a whole."""
+    """Promise 2: answers are counted, so one answer does not cover all calls with its id."""
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=1)])
     asked = calls(*(tool_call("slow", "same", query=query) for query in "abc"))
@@ -222,7 +222,7 @@ async def test_three_calls_with_one_id_of_which_one_is_answered_leave_two() -> N
 
 
 async def test_an_answered_call_is_not_run_again() -> None:
-    """Promise 2: the history says what is done; order and other messages do not matter."""
+    """Promise 2: the history shows which calls are answered, whatever its order and its other messages."""
     rec = Recorder()
     node = ToolNode([rec.tool("a"), rec.tool("b"), rec.tool("c")])
     history = [
@@ -238,7 +238,7 @@ async def test_an_answered_call_is_not_run_again() -> None:
 
 
 async def test_a_history_in_which_everything_is_answered_runs_nothing() -> None:
-    """Promise 2: no call is left, so the result is empty and no error."""
+    """Promise 2: without unanswered calls, the result is empty and not an error."""
     rec = Recorder()
     node = ToolNode([rec.tool("a")])
     outputs = await node.ainvoke({"messages": [calls("a"), ToolMessage("done", tool_call_id="call_1")]})
@@ -248,7 +248,7 @@ async def test_a_history_in_which_everything_is_answered_runs_nothing() -> None:
 
 @pytest.mark.real_clock
 async def test_an_agent_repairs_a_history_with_unanswered_calls_in_place() -> None:
-    """Promise 2: the model gets an answer for each call, next to its call, and none is run."""
+    """Promise 2: the model gets an answer for each call next to the call, and no call runs."""
     rec = Recorder()
     model = ScriptedModel(["fine"])
     agent = create_react_agent(model, [rec.tool("a"), rec.tool("b")])
@@ -283,7 +283,7 @@ async def test_an_agent_repairs_a_history_with_unanswered_calls_in_place() -> No
 async def test_any_history_reaches_the_model_with_each_call_answered_once(
     turns: list[list[bool]], questions: list[bool]
 ) -> None:
-    """Promise 2: whichever answers are missing, before or between a person's messages."""
+    """Promise 2: this holds whichever answers are missing, and where a person's messages stand."""
     history: list[Any] = [HumanMessage("go")]
     for turn, answered in enumerate(turns):
         asked = [tool_call("a", f"turn{turn}-{place}") for place in range(len(answered))]
@@ -363,7 +363,7 @@ def test_a_tool_that_is_none_is_refused_and_named(tool: Any) -> None:
 
 
 async def test_what_cannot_become_a_message_is_an_error_that_names_tool_and_value() -> None:
-    """Promise 2: a list of commands and other things is no answer."""
+    """Promise 2: a list that mixes commands and other values cannot be an answer."""
 
     async def mixture(tool_call_id: Annotated[str, InjectedToolCallId]) -> list[Any]:
         return [ToolMessage("a", tool_call_id=tool_call_id), ToolMessage("b", tool_call_id=tool_call_id)]
@@ -382,7 +382,7 @@ async def test_what_cannot_become_a_message_is_an_error_that_names_tool_and_valu
 
 
 async def test_the_last_word_is_the_error_when_a_result_is_handled() -> None:
-    """Promise 2: with `handle_tool_errors` such a result is an error message under the call's id."""
+    """Promise 2: with `handle_tool_errors` an invalid result becomes an error message under the call's id."""
 
     async def orphan() -> Command[Any]:
         return Command(update={"foo": 1})
@@ -404,7 +404,7 @@ async def test_a_message_for_another_call_does_not_count_as_the_result() -> None
 
 
 async def test_a_finished_result_survives_a_neighbour_that_fails() -> None:
-    """Promise 2: with a ledger, what finished is there when the batch is run again."""
+    """Promise 2: with a ledger, a finished result is kept for the next run of the batch."""
     rec = Recorder()
     node = ToolNode([rec.tool("quick", seconds=1), rec.tool("boom", seconds=2, raises=Boom("no"), times=1)])
     asked, ledger = {"messages": [calls("quick", "boom")]}, {}
@@ -417,7 +417,7 @@ async def test_a_finished_result_survives_a_neighbour_that_fails() -> None:
 
 
 async def test_a_finished_result_survives_a_cancelled_batch() -> None:
-    """Promise 2: the caller gives up, and what was done is done."""
+    """Promise 2: a finished result is kept after the caller's cancellation."""
     rec = Recorder()
     node = ToolNode([rec.tool("quick", seconds=1), rec.tool("slow", seconds=lambda _: 5)])
     asked, ledger = {"messages": [calls("quick", "slow")]}, {}
@@ -430,7 +430,7 @@ async def test_a_finished_result_survives_a_cancelled_batch() -> None:
 
 
 async def test_a_call_id_that_the_model_uses_again_in_a_later_turn_is_a_new_call() -> None:
-    """Also where the call comes with its state: only an answer after the message that asks counts."""
+    """With the state, only answers after the last message with calls count."""
     recorder = Recorder()
     asks = AIMessage("", tool_calls=[tool_call("work", "call_1", query="again")])
     history = [

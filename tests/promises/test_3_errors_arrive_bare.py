@@ -1,4 +1,4 @@
-"""Promise 3: errors arrive bare, with their traceback; several at once say so plainly."""
+"""Promise 3: errors arrive unwrapped with their traceback; several errors arrive in one group."""
 
 import asyncio
 import traceback
@@ -29,7 +29,7 @@ async def deep() -> None:
 
 
 async def test_an_error_is_the_same_object_with_the_frames_of_the_tool() -> None:
-    """Promise 3: no group, no wrapper, no cause that was not there."""
+    """Promise 3: the error has no group, no wrapper and no additional cause."""
     errors: list[Boom] = []
 
     async def boom() -> None:
@@ -52,7 +52,7 @@ async def test_an_error_is_the_same_object_with_the_frames_of_the_tool() -> None
 
 
 async def test_an_error_that_has_a_cause_keeps_it() -> None:
-    """Promise 3: `raise ... from ...` in a tool is seen outside."""
+    """Promise 3: the cause from `raise ... from ...` in a tool is visible to the caller."""
 
     async def boom() -> None:
         try:
@@ -67,7 +67,7 @@ async def test_an_error_that_has_a_cause_keeps_it() -> None:
 
 @pytest.mark.real_clock
 async def test_an_error_of_a_sync_tool_arrives_bare_too() -> None:
-    """Promise 3: from a worker thread, with its frames."""
+    """Promise 3: an error from a worker thread arrives with its frames."""
     error = Boom("in a thread")
 
     def in_thread() -> None:
@@ -81,7 +81,7 @@ async def test_an_error_of_a_sync_tool_arrives_bare_too() -> None:
 
 
 def test_an_error_arrives_bare_out_of_a_sync_invoke() -> None:
-    """Promise 3: the bridge changes nothing."""
+    """Promise 3: the bridge to sync code does not wrap the error."""
     error = Boom("over the bridge")
 
     async def boom() -> None:
@@ -94,7 +94,7 @@ def test_an_error_arrives_bare_out_of_a_sync_invoke() -> None:
 
 
 async def test_an_error_arrives_bare_through_nested_nodes_and_middleware() -> None:
-    """Promise 3: however many nurseries lie between."""
+    """Promise 3: nurseries of nested nodes do not wrap the error."""
     error = Boom("deep down")
 
     async def boom() -> None:
@@ -117,7 +117,7 @@ async def test_an_error_arrives_bare_through_nested_nodes_and_middleware() -> No
 
 @pytest.mark.real_clock
 async def test_an_error_arrives_bare_through_a_sync_wrapper() -> None:
-    """Promise 3: through a thread and back."""
+    """Promise 3: an error crosses the wrapper's thread in both directions."""
     error = Boom("deep down")
 
     async def boom() -> None:
@@ -154,7 +154,7 @@ async def test_an_error_of_the_clean_up_is_a_note_on_the_first() -> None:
 
 
 async def test_with_finish_two_errors_are_a_group() -> None:
-    """Promise 3: `on_error="finish"` lets the others finish and raises all errors together, in the order they came."""
+    """Promise 3: `on_error="finish"` lets the other calls finish and raises all errors together, in their order."""
     first, second = Boom("first"), LookupError("second")
     rec = Recorder()
     node = ToolNode(
@@ -175,7 +175,7 @@ async def test_with_finish_two_errors_are_a_group() -> None:
 
 
 async def test_with_finish_one_error_is_bare_after_the_others_have_finished() -> None:
-    """Promise 3: a group of one does not exist."""
+    """Promise 3: a single error is never in a group."""
     error = Boom("alone")
     rec = Recorder()
     node = ToolNode([rec.tool("boom", raises=error), rec.tool("slow", seconds=3)], on_error="finish")
@@ -187,7 +187,7 @@ async def test_with_finish_one_error_is_bare_after_the_others_have_finished() ->
 
 
 async def test_the_same_error_raised_by_every_call_is_raised_once() -> None:
-    """Promise 3: an error object that several calls share stays bare."""
+    """Promise 3: one error object shared by several calls is raised without a group."""
     error = Boom("shared")
     node = ToolNode([Recorder().tool("boom", seconds=1, raises=error)])
     with anyio.fail_after(60), pytest.raises(Boom) as caught:
@@ -196,7 +196,7 @@ async def test_the_same_error_raised_by_every_call_is_raised_once() -> None:
 
 
 async def test_a_group_that_a_tool_raises_is_its_own() -> None:
-    """Promise 3: groups are neither made nor unmade."""
+    """Promise 3: a group raised by a tool is passed on as it is."""
     group = ExceptionGroup("mine", [Boom("a")])
     node = ToolNode([Recorder().tool("boom", raises=group)])
     with anyio.fail_after(60), pytest.raises(ExceptionGroup) as caught:
@@ -228,7 +228,7 @@ async def test_the_end_of_a_call_is_raised_bare_where_nothing_is_handled(
 
 
 async def test_a_cancellation_is_the_callers_own_and_no_group() -> None:
-    """Promise 3: what the caller sees when it is cancelled is what its loop raises."""
+    """Promise 3: a cancelled caller sees the cancellation exception of its event loop."""
     node = ToolNode([Recorder().tool("stuck", hang=True)])
     seen: list[BaseException] = []
     with anyio.fail_after(60), anyio.move_on_after(1):
@@ -242,7 +242,7 @@ async def test_a_cancellation_is_the_callers_own_and_no_group() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_the_message_of_a_native_cancel_is_kept() -> None:
-    """Promise 3: `task.cancel("why")` says why."""
+    """Promise 3: the message of `task.cancel("why")` reaches the caller."""
     node = ToolNode([Recorder().tool("stuck", hang=True)])
     with anyio.fail_after(60):
         task = asyncio.ensure_future(node.ainvoke(ask("stuck")))
@@ -253,7 +253,7 @@ async def test_the_message_of_a_native_cancel_is_kept() -> None:
 
 
 async def test_an_error_during_the_clean_up_of_a_cancelled_caller_is_not_lost() -> None:
-    """Promise 3: as in any `finally`, it takes the place of the cancellation, on every event loop."""
+    """Promise 3: as in any `finally`, the error replaces the cancellation, on every event loop."""
     error = Boom("while cleaning up")
 
     async def untidy() -> None:
@@ -270,7 +270,7 @@ async def test_an_error_during_the_clean_up_of_a_cancelled_caller_is_not_lost() 
 
 
 async def test_control_flow_of_one_call_is_raised_bare() -> None:
-    """Promise 3: a signal is no error, the others finish, and it comes alone."""
+    """Promise 3: a signal is not an error, so the other calls finish, and the signal is raised without a group."""
     signal = GraphBubbleUp("up")
     rec = Recorder()
 
@@ -287,7 +287,7 @@ async def test_control_flow_of_one_call_is_raised_bare() -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.usefixtures("no_collector")
 async def test_an_error_that_was_dealt_with_is_freed_without_the_garbage_collector() -> None:
-    """Promise 3: a traceback does not lead back to its own error and keep everything alive."""
+    """Promise 3: the traceback has no reference cycle to its error, which would keep objects alive."""
     refs: list[weakref.ref[Boom]] = []
 
     async def boom() -> None:

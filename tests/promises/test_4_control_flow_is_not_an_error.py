@@ -1,4 +1,4 @@
-"""Promise 4: control flow is not an error: it passes error handling and middleware, whatever they catch."""
+"""Promise 4: control flow is not an error: it passes error handling and middleware, whatever those catch."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ HANDLING: dict[str, Any] = {
 
 
 def raising(error: Exception, *, sync: bool = False) -> StructuredTool:
-    """A tool `signal` that raises an error, from its event loop or from a thread."""
+    """A tool `signal` that raises an error, on its event loop or in a thread."""
 
     async def signal() -> str:
         raise error
@@ -47,7 +47,7 @@ def swallowed(request: Any) -> ToolMessage:
 
 
 class Swallow:
-    """Wrappers that answer with a message whatever exception they see; they note what they saw."""
+    """Wrappers that catch every exception, answer with a message, and record the exception."""
 
     def __init__(self) -> None:
         self.seen: list[BaseException] = []
@@ -113,7 +113,7 @@ def signals() -> list[GraphBubbleUp]:
 async def test_a_signal_of_the_graph_passes_error_handling_and_wrappers(
     handling: str, wrapper: str, sync: bool
 ) -> None:
-    """Promise 4: no `handle_tool_errors` and no `except Exception` turns it into a message."""
+    """Promise 4: neither `handle_tool_errors` nor `except Exception` turns a signal into a message."""
     for signal in signals():
         swallow = Swallow()
         node = ToolNode(
@@ -133,7 +133,7 @@ async def test_a_signal_of_the_graph_passes_error_handling_and_wrappers(
 
 @pytest.mark.parametrize("wrapper", ["retrying"])
 async def test_a_wrapper_that_tries_again_does_not_run_the_body_again(wrapper: str) -> None:
-    """Promise 4: after a signal there is nothing to try again."""
+    """Promise 4: after a signal, a second `execute` runs no attempt."""
     ran = 0
 
     async def ask() -> str:
@@ -150,7 +150,7 @@ async def test_a_wrapper_that_tries_again_does_not_run_the_body_again(wrapper: s
 @pytest.mark.real_clock
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 async def test_an_interrupt_reaches_the_caller_and_its_answer_the_tool(wrapper: str) -> None:
-    """Promise 4: `interrupt()` itself, through every wrapper, and resumed through it."""
+    """Promise 4: `interrupt()` passes through every wrapper, and so does its answer."""
 
     async def ask() -> str:
         return f"because {interrupt('why?')}"
@@ -168,7 +168,7 @@ async def test_an_interrupt_reaches_the_caller_and_its_answer_the_tool(wrapper: 
 @pytest.mark.parametrize("late", ["it tidies up behind a shield", "it catches the question and waits"])
 @pytest.mark.parametrize("outside", [False, True])
 async def test_a_question_is_not_lost_to_middleware_that_takes_too_long(late: str, outside: bool) -> None:
-    """Promises 4 and 6: the timeout ends the middleware, and not what the tool has asked before."""
+    """Promises 4 and 6: the timeout ends the middleware, but not the question that the tool has asked before."""
 
     async def slow(request: Any, call_next: Any) -> Any:
         try:
@@ -202,7 +202,7 @@ async def test_a_question_is_not_lost_to_middleware_that_takes_too_long(late: st
 @pytest.mark.real_clock
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 async def test_a_wrapper_may_ask_itself(sync: bool) -> None:
-    """Promise 4: a question of the wrapper passes as well, and its answer comes back to it."""
+    """Promise 4: a question of the wrapper passes as well, and the wrapper gets its answer."""
     rec = Recorder()
 
     def approved(request: Any, execute: Callable[[Any], Any]) -> Any:
@@ -229,7 +229,7 @@ class Answer(BaseModel):
 @pytest.mark.real_clock
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 async def test_a_wrong_answer_is_told_to_who_gave_it(wrapper: str) -> None:
-    """Promise 4: a `ValidationError` of an answer is no invalid argument, and no error for the model."""
+    """Promise 4: an invalid answer raises a `ValidationError` for the caller, and is no error message for the model."""
 
     async def ask() -> str:
         return str(interrupt("ok?", response_schema=Answer).ok)
@@ -250,7 +250,7 @@ async def test_a_wrong_answer_is_told_to_who_gave_it(wrapper: str) -> None:
 @pytest.mark.parametrize("handling", HANDLING)
 @pytest.mark.parametrize("wrapper", ["none", "awrap_tool_call", "translating", "retrying"])
 async def test_cancellation_passes_error_handling_and_wrappers(handling: str, wrapper: str) -> None:
-    """Promise 4: the caller's cancellation arrives at the tool and comes back as nothing else."""
+    """Promise 4: the tool receives the caller's cancellation, and the caller gets it back as a cancellation."""
     rec = Recorder()
     swallow = Swallow()
     node = ToolNode(
@@ -269,7 +269,7 @@ async def test_cancellation_passes_error_handling_and_wrappers(handling: str, wr
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", ["wrap_tool_call", "middleware"])
 async def test_cancellation_passes_sync_wrappers(kind: str) -> None:
-    """Promise 4: also where the wrapper sits in a thread and catches what its call gives."""
+    """Promise 4: this holds also for a wrapper in a thread that catches the exceptions of its call."""
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=100)], handle_tool_errors=True, **options_of(kind, Swallow()))
     began = time.monotonic()
@@ -282,7 +282,7 @@ async def test_cancellation_passes_sync_wrappers(kind: str) -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_native_cancellation_passes_as_such() -> None:
-    """Promise 4: `task.cancel()` of asyncio, which is what LangGraph uses, is a cancellation for the caller."""
+    """Promise 4: LangGraph uses asyncio's `task.cancel()`, and its caller must see a cancellation."""
     rec = Recorder()
     node = ToolNode([rec.tool("slow", hang=True)], handle_tool_errors=True, awrap_tool_call=Swallow().asynchronous)
     task = asyncio.ensure_future(node.ainvoke([calls("slow")]))
@@ -294,7 +294,7 @@ async def test_a_native_cancellation_passes_as_such() -> None:
 
 
 async def test_the_siblings_of_an_interrupt_finish() -> None:
-    """Promise 4: a signal is no failure, so nobody else is cancelled for it."""
+    """Promise 4: a signal is not a failure, so no other call is cancelled."""
     rec = Recorder()
 
     async def ask() -> str:
@@ -307,7 +307,7 @@ async def test_the_siblings_of_an_interrupt_finish() -> None:
 
 
 async def test_a_real_error_wins_over_a_question() -> None:
-    """Promise 4: an error that nobody handles ends the batch; the question is asked again in the next run."""
+    """Promise 4: an unhandled error ends the batch, and the question is asked again in the next run."""
     rec = Recorder()
 
     async def ask() -> str:

@@ -1,4 +1,4 @@
-"""Promise 5, outside a graph: all questions of a batch come together, and answers go to who asked."""
+"""Promise 5 outside a graph: all questions of a batch come together, and each answer reaches its call."""
 
 import pickle
 from collections import Counter
@@ -24,7 +24,7 @@ class Boom(Exception):
 
 
 class Asking:
-    """Makes tools that ask questions, and counts how often each of their calls runs."""
+    """Makes tools that ask questions, and counts the executions of each call."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
@@ -48,7 +48,7 @@ class Asking:
 
 
 def asks(*questions: tuple[str, int]) -> Any:
-    """A message whose calls ask so many questions each."""
+    """Return a message whose calls ask this many questions each."""
     return calls(*(tool_call("ask", f"id-{who}", who=who, questions=number) for who, number in questions))
 
 
@@ -72,7 +72,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 async def test_all_questions_come_together_each_with_an_id_of_its_own() -> None:
-    """Promise 5: LangGraph shows one of them."""
+    """Promise 5: LangGraph shows only one of the questions."""
     asking, rec = Asking(), Recorder()
     node = ToolNode([asking.tool(), rec.tool("plain")])
     message = calls(*asks(("a", 1), ("b", 1)).tool_calls, tool_call("plain", "id-p"))
@@ -92,7 +92,7 @@ async def test_questions_come_in_call_order_whoever_asks_first() -> None:
 
 
 async def test_all_answers_at_once() -> None:
-    """Promise 5: two runs of a body that asked, one of a body that did not."""
+    """Promise 5: a body that asked runs twice, and a body without a question once."""
     asking, rec = Asking(), Recorder()
     node = ToolNode([asking.tool(), rec.tool("plain", seconds=1)])
     asked = [calls(*asks(("a", 1), ("b", 1)).tool_calls, tool_call("plain", "id-p"))]
@@ -106,7 +106,7 @@ async def test_all_answers_at_once() -> None:
 
 
 async def test_one_answer_at_a_time_in_the_other_order() -> None:
-    """Promise 5: a call that is not answered does not run; one that has finished does not either."""
+    """Promise 5: neither unanswered nor finished calls run again."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [asks(("a", 1), ("b", 1), ("c", 1))]
@@ -138,7 +138,7 @@ async def test_without_an_answer_nothing_runs_and_the_same_questions_come_again(
 
 
 async def test_several_questions_in_one_tool_come_one_after_the_other() -> None:
-    """Promise 5: each has its own id, and earlier answers are kept."""
+    """Promise 5: each question has its own id, and earlier answers are kept."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [asks(("a", 3), ("b", 1))]
@@ -157,7 +157,7 @@ async def test_several_questions_in_one_tool_come_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("answer", [None, False, 0, "", [], {}, {"a": 1}, ["x"]], ids=repr)
 async def test_any_value_is_an_answer_by_id(answer: Any) -> None:
-    """Promise 5: what is false is an answer too, `None` included."""
+    """Promise 5: false values are answers, too, including `None`."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [asks(("a", 1), ("b", 1))]
@@ -177,7 +177,7 @@ async def test_a_plain_answer_goes_to_the_only_question(answer: Any) -> None:
 
 
 async def test_no_answer_by_id_is_no_answer() -> None:
-    """LangGraph's rule, and that of agents: an empty dict holds no answers, and is none itself."""
+    """As in LangGraph and for agents, an empty dict contains no answers and is not an answer itself."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     waiting = await interrupted(node, [asks(("a", 1))])
@@ -200,7 +200,7 @@ async def test_one_answer_for_two_questions_is_an_error_of_langgraphs_type_too()
 
 @pytest.mark.real_clock
 async def test_sync_tools_ask_from_their_threads() -> None:
-    """Promise 5: all of it, in worker threads."""
+    """Promise 5: questions work in the same way in worker threads."""
     asking = Asking()
     node = ToolNode([asking.sync_tool()])
     asked = [asks(("a", 2), ("b", 1), ("c", 0))]
@@ -215,7 +215,7 @@ async def test_sync_tools_ask_from_their_threads() -> None:
 
 
 async def test_calls_that_share_an_id_have_questions_of_their_own() -> None:
-    """Promise 5: the answer finds its call although the model repeated the id."""
+    """Promise 5: although the model repeated the id, each answer reaches its call."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [calls(tool_call("ask", "same", who="a"), tool_call("ask", "same", who="b"))]
@@ -232,7 +232,7 @@ class Decision(BaseModel):
 
 
 async def test_a_wrong_answer_harms_nobody_and_may_be_given_again() -> None:
-    """Promise 5: `response_schema` refuses it; the right answers of the same resume are kept."""
+    """Promise 5: `response_schema` refuses the wrong answer; the valid answers of the same resume are kept."""
     asking = Asking()
 
     async def decide() -> str:
@@ -255,7 +255,7 @@ async def test_a_wrong_answer_harms_nobody_and_may_be_given_again() -> None:
 
 
 async def test_answers_that_fit_no_question_are_refused_before_anything_runs() -> None:
-    """Promise 5: a wrong id, one that was used up, a plain answer to two questions, any to none."""
+    """Promise 5: refused are wrong and used ids, a plain answer to two questions, and any answer without a question."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [asks(("a", 1), ("b", 1))]
@@ -292,7 +292,7 @@ async def test_a_ledger_of_other_calls_is_refused() -> None:
 
 
 async def test_the_ledger_survives_langgraphs_serializer() -> None:
-    """Promise 5: it may wait in a database, for as long as a person needs."""
+    """Promise 5: the ledger may be stored in a database until a person answers."""
     asking, rec = Asking(), Recorder()
     node = ToolNode([asking.tool(), rec.tool("plain", returns={"rows": [1, 2]})])
     asked = [calls(*asks(("a", 2), ("b", 1)).tool_calls, tool_call("plain", "id-p"))]
@@ -311,7 +311,7 @@ async def test_the_ledger_survives_langgraphs_serializer() -> None:
 
 
 async def test_a_ledger_may_be_used_twice() -> None:
-    """Promise 5: what a `CallsInterrupted` carries is the caller's to copy; two copies do not mix."""
+    """Promise 5: a ledger in `CallsInterrupted` may be copied, and runs with two copies are independent."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [asks(("a", 1))]
@@ -323,7 +323,7 @@ async def test_a_ledger_may_be_used_twice() -> None:
 
 
 async def test_a_tool_that_asks_in_a_nested_node_asks_through_the_outer_one() -> None:
-    """Promise 5: a batch inside a call; its questions are those of the outer batch."""
+    """Promise 5: questions of a batch inside a call are questions of the outer batch."""
     asking, rec = Asking(), Recorder()
     inner = ToolNode([asking.tool(), rec.tool("plain")])
 
@@ -353,7 +353,7 @@ async def test_a_tool_that_asks_in_a_nested_node_asks_through_the_outer_one() ->
 
 
 async def test_a_nested_node_keeps_what_it_finished() -> None:
-    """Promise 5: inside a call, too, finished siblings do not run again."""
+    """Promise 5: in a batch inside a call, finished siblings do not run again."""
     asking, rec = Asking(), Recorder()
     inner = ToolNode([asking.tool(), rec.tool("plain")])
 
@@ -374,7 +374,7 @@ async def test_a_nested_node_keeps_what_it_finished() -> None:
 
 
 async def test_an_own_question_before_and_after_a_nested_batch() -> None:
-    """Promise 5: the tool asks, its batch asks, the tool asks again."""
+    """Promise 5: the tool asks, then its batch, then the tool again; each answer reaches its question."""
     asking = Asking()
     inner = ToolNode([asking.tool()])
 
@@ -399,7 +399,7 @@ async def test_an_own_question_before_and_after_a_nested_batch() -> None:
 
 
 async def test_a_retry_of_the_run_after_an_error_keeps_answers_and_results() -> None:
-    """Promise 5: an error in one call loses nothing of the others."""
+    """Promise 5: an error in one call does not lose the answers and results of the others."""
     asking, rec = Asking(), Recorder()
     node = ToolNode([asking.tool(), rec.tool("boom", seconds=2, raises=Boom("no"), times=1)])
     asked = [calls(*asks(("a", 1), ("b", 2)).tool_calls, tool_call("boom", "id-x"))]
@@ -418,7 +418,7 @@ async def test_a_retry_of_the_run_after_an_error_keeps_answers_and_results() -> 
 
 
 def test_from_sync_code() -> None:
-    """Promise 5: `invoke` raises the same and takes the same."""
+    """Promise 5: `invoke` raises the same exception, and accepts the same answers."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     asked = [asks(("a", 1), ("b", 1))]
@@ -434,7 +434,7 @@ def test_from_sync_code() -> None:
 async def test_any_answers_in_any_order_reach_who_asked_and_bodies_run_no_more_than_they_must(
     data: st.DataObject, counts: list[int]
 ) -> None:
-    """Promise 5: whoever asks how many questions, answered in whatever portions."""
+    """Promise 5: this holds for any number of questions, answered in any portions."""
     asking = Asking()
     delays = data.draw(st.lists(st.integers(0, 3), min_size=len(counts), max_size=len(counts)))
     node = ToolNode([asking.tool(seconds=lambda who: float(delays[int(who)]))])
@@ -466,7 +466,7 @@ async def test_any_answers_in_any_order_reach_who_asked_and_bodies_run_no_more_t
 
 
 async def test_two_nested_batches_with_the_same_ids_are_two_batches() -> None:
-    """Promise 5: a tool runs a node twice, and the model numbers its calls anew each time."""
+    """Promise 5: a tool runs a node twice, and the model uses the same call ids in both batches."""
     asking = Asking()
     inner = ToolNode([asking.tool()])
 

@@ -1,4 +1,4 @@
-"""Promise 5, in LangGraph's graphs: all questions of a batch, answered by call, through its checkpoints."""
+"""Promise 5 in LangGraph's graphs: all questions of a batch, answered by call, through LangGraph's checkpoints."""
 
 import asyncio
 import sqlite3
@@ -38,7 +38,7 @@ class State(TypedDict, total=False):
 
 
 class Asking:
-    """Makes tools that ask, or not, and counts how often each of their calls runs."""
+    """Makes tools that may ask, and counts the executions of each call."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
@@ -111,7 +111,7 @@ def async_runner(make: Callable[[], Any]) -> Iterator[Callable[..., Any]]:
 
 
 class _Same:
-    """An async context manager around a saver that lives on."""
+    """An async context manager around an existing saver."""
 
     def __init__(self, saver: Any) -> None:
         self._saver = saver
@@ -128,7 +128,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture(params=["memory invoke", "memory ainvoke", "sqlite invoke", "aiosqlite ainvoke"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
-    """Runs a graph once: with a saver in memory or in a file, that every run opens anew if it is async."""
+    """Runs a graph once: with a saver in memory, or on a file that each async run opens anew."""
     path = tmp_path / "checkpoints.db"
     if request.param == "memory invoke":
         with sync_runner(InMemorySaver()) as runner:
@@ -160,7 +160,7 @@ def ids(state: Any) -> dict[Any, str]:
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async tools", "sync tools"])
 def test_answers_by_id_one_after_the_other(run: Run, sync: bool) -> None:
-    """Promise 5: any order; finished and unanswered calls do not run."""
+    """Promise 5: in any order of answers, finished and unanswered calls do not run."""
     asking = Asking()
     node = ToolNode([asking.tool(sync=sync)])
 
@@ -200,7 +200,7 @@ def test_several_answers_in_one_resume(run: Run) -> None:
 
 
 def test_the_timing_of_the_calls_does_not_change_who_gets_the_answer(quick: Run) -> None:
-    """Promise 5: LangGraph hands answers out in order of arrival, and so to the wrong call."""
+    """Promise 5: LangGraph hands answers out in order of arrival, and so may give them to the wrong call."""
     asking = Asking()
     first = ToolNode([asking.tool(seconds=lambda who: {"a": 0.0, "b": 0.1}[who])])
     second = ToolNode([asking.tool(seconds=lambda who: {"a": 0.1, "b": 0.0}[who])])
@@ -213,7 +213,7 @@ def test_the_timing_of_the_calls_does_not_change_who_gets_the_answer(quick: Run)
 
 
 def test_an_id_that_is_not_open_changes_nothing(quick: Run) -> None:
-    """Promise 5: as in LangGraph, foreign ids are ignored unless resume is strict."""
+    """Promise 5: as in LangGraph, unknown ids are ignored unless resume is strict."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -242,7 +242,7 @@ def test_a_plain_answer_to_two_questions_is_refused_by_langgraph(quick: Run) -> 
 
 
 def test_strict_resume_knows_our_questions(run: Run) -> None:
-    """Promise 5: LangGraph's own check refuses unknown and used-up ids, and accepts ours."""
+    """Promise 5: LangGraph's check refuses unknown and used ids, and accepts those of callboard's questions."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     strict = {"__pregel_strict_resume": True}
@@ -278,7 +278,7 @@ def test_a_resume_without_an_answer_asks_the_same_again(run: Run) -> None:
 
 @pytest.mark.xfail(reason="LangGraph keeps a plain answer until the next checkpoint, and offers it to every later run")
 def test_a_plain_answer_is_not_used_twice(quick: Run) -> None:
-    """Promise 5: in LangGraph the answer of the last resume also answers the next question."""
+    """Promise 5: in LangGraph, the answer of the last resume also answers the next question."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -296,7 +296,7 @@ class Decision(BaseModel):
 
 
 def test_a_wrong_answer_may_be_given_again(run: Run) -> None:
-    """Promise 5: `response_schema` in a graph; the other answers of that resume are not lost."""
+    """Promise 5: after `response_schema` refuses an answer, the other answers of that resume are kept."""
     asking = Asking()
 
     async def decide() -> str:
@@ -314,14 +314,14 @@ def test_a_wrong_answer_may_be_given_again(run: Run) -> None:
         run(build, Command(resume={named["a?0"]: "A", named["approve?"]: "perhaps"}))
     assert is_invalid_resume(wrong.value)
     state = run(build, Command(resume={named["approve?"]: {"approve": True}}))
-    if ids(state):  # what came with the wrong answer need not have been kept, but must not be mixed up
+    if ids(state):  # the other answers may be lost, but must not be mixed up
         assert ids(state) == {"a?0": named["a?0"]}
         state = run(build, Command(resume={named["a?0"]: "A"}))
     assert results(state) == ["a got ['A']", "approved True"]
 
 
 def around(node: ToolNode, log: Counter[str], *, before: bool, after: bool) -> Callable[..., Any]:
-    """A node function with a batch in it, and questions of its own."""
+    """A node function that runs a batch and asks questions itself."""
 
     async def work(state: State, config: RunnableConfig) -> Any:
         log["node"] += 1
@@ -337,7 +337,7 @@ def around(node: ToolNode, log: Counter[str], *, before: bool, after: bool) -> C
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("how", ["plain", "by id"])
 def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: bool, quiet: bool, tmp_path: Path) -> None:
-    """Promise 5: the node asks before and after its batch; each answer finds its question."""
+    """Promise 5: a node asks before and after its batch, and each answer reaches its question."""
     asking, log = Asking(), Counter[str]()
     work = around(ToolNode([asking.tool()]), log, before=before, after=after)
     number = 0 if quiet else 1
@@ -372,7 +372,7 @@ def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: boo
 
 
 def test_two_batches_in_one_node(run: Run) -> None:
-    """Promise 5: each keeps its own results, and its own questions."""
+    """Promise 5: each batch keeps its own results and questions."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -397,7 +397,7 @@ def test_two_batches_in_one_node(run: Run) -> None:
 
 @pytest.mark.parametrize("queries", ["12", "11"], ids=["other arguments", "same arguments"])
 def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, queries: str) -> None:
-    """Promises 2 and 5: some models number their calls anew in each message; every call runs all the same."""
+    """Promises 2 and 5: some models number their calls anew in each message; every call still runs."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -420,7 +420,7 @@ def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, que
 
 
 def test_questions_of_two_batches_with_the_same_ids_in_one_node(run: Run) -> None:
-    """Promise 5: each batch has questions and results of its own, whatever its calls are called."""
+    """Promise 5: each batch has its own questions and results, although the call ids are equal."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -442,7 +442,7 @@ def test_questions_of_two_batches_with_the_same_ids_in_one_node(run: Run) -> Non
 
 
 def test_an_agent_in_a_node_whose_model_repeats_its_ids(run: Run) -> None:
-    """Promise 2: two turns, one id; both calls run, and the model reads both results."""
+    """Promise 2: both calls run in two turns with one id, and the model reads both results."""
     asking = Asking()
 
     async def work(state: State, config: RunnableConfig) -> Any:
@@ -459,7 +459,7 @@ def test_an_agent_in_a_node_whose_model_repeats_its_ids(run: Run) -> None:
 
 
 def _both(work: Callable[..., Any]) -> Any:
-    """A node for `invoke` and `ainvoke`: LangGraph wants a sync function for the first."""
+    """A node for `invoke` and `ainvoke`, because LangGraph needs a sync function for `invoke`."""
     from langchain_core.runnables import RunnableLambda
 
     def sync(state: State, config: RunnableConfig) -> Any:
@@ -469,7 +469,7 @@ def _both(work: Callable[..., Any]) -> Any:
 
 
 def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
-    """Promise 5: LangGraph's `RetryPolicy` of the node; finished calls and answers are kept."""
+    """Promise 5: with LangGraph's `RetryPolicy` for the node, finished calls and answers are kept."""
     asking = Asking()
     node = ToolNode([asking.tool(), asking.boom(times=2)])
     policy = RetryPolicy(initial_interval=0.01, jitter=False, max_attempts=3, retry_on=Boom)
@@ -487,7 +487,7 @@ def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
 
 
 def test_after_an_error_the_next_run_does_what_is_left(run: Run) -> None:
-    """Promise 5: a sibling fails, `invoke(None)` goes on; what had finished does not run again."""
+    """Promise 5: after an error of a sibling, `invoke(None)` runs only the unfinished calls."""
     asking = Asking()
     node = ToolNode([asking.tool(), asking.boom()])
     message = calls(*asks(("p", 0), ("a", 1), ("q", 0)).tool_calls, tool_call("boom", "id-x"))
@@ -506,7 +506,7 @@ def test_after_an_error_the_next_run_does_what_is_left(run: Run) -> None:
 
 
 def subgraph_tool(log: Counter[str], *, sync: bool = False) -> StructuredTool:
-    """A compiled graph with two nodes, of which the second asks, as a tool that asks once more."""
+    """A tool that runs a compiled graph with two nodes, the second of which asks, and then asks itself."""
 
     def first(state: State) -> Any:
         log["first"] += 1
@@ -539,7 +539,7 @@ def subgraph_tool(log: Counter[str], *, sync: bool = False) -> StructuredTool:
 
 
 def skip_if_saver_has_no_such_calls(request: pytest.FixtureRequest, *, sync: bool) -> None:
-    """Below an async tool LangGraph calls its saver asynchronously, below a sync tool synchronously."""
+    """Skip savers without async methods below an async tool, and savers without sync ones below a sync tool."""
     kind = request.node.callspec.params["run"]
     if kind == ("aiosqlite ainvoke" if sync else "sqlite invoke"):
         pytest.skip(f"the saver of {kind!r} has no such calls")
@@ -547,7 +547,7 @@ def skip_if_saver_has_no_such_calls(request: pytest.FixtureRequest, *, sync: boo
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async tool", "sync tool"])
 def test_a_graph_as_a_tool_asks_through_the_call(run: Run, sync: bool, request: pytest.FixtureRequest) -> None:
-    """Promise 5: the inner graph keeps its own checkpoints; its finished node does not run again."""
+    """Promise 5: the inner graph keeps its checkpoints, and its finished node does not run again."""
     skip_if_saver_has_no_such_calls(request, sync=sync)
     log = Counter[str]()
     node = ToolNode([subgraph_tool(log, sync=sync)])
@@ -571,7 +571,7 @@ def test_a_graph_as_a_tool_asks_through_the_call(run: Run, sync: bool, request: 
 
 
 def parent_of(tools: Any, saver: Any, log: Counter[str]) -> Any:
-    """A parent with a subgraph `team` that has our node, and a node `elsewhere`."""
+    """A parent graph with a subgraph `team` that contains a tool node, and with a node `elsewhere`."""
     team: Any = StateGraph(State)
     team.add_node("tools", tools)
     team.add_edge(START, "tools")
@@ -588,7 +588,7 @@ def parent_of(tools: Any, saver: Any, log: Counter[str]) -> Any:
 
 
 def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pytest.FixtureRequest) -> None:
-    """Promises 4 and 5: the parent of a graph in a tool is the graph of our node, as below LangGraph's own."""
+    """Promises 4 and 5: the parent of a graph in a tool is the tool node's graph, as in LangGraph."""
     skip_if_saver_has_no_such_calls(request, sync=False)
     log = Counter[str]()
 
@@ -629,7 +629,7 @@ def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pyte
 
 
 def test_questions_of_a_node_in_a_subgraph(run: Run) -> None:
-    """Promise 5: two levels of graphs, one saver."""
+    """Promise 5: questions work through two levels of graphs with one saver."""
     asking, log = Asking(), Counter[str]()
     node = ToolNode([asking.tool()])
 
@@ -646,7 +646,7 @@ def test_questions_of_a_node_in_a_subgraph(run: Run) -> None:
 
 
 def test_a_fork_runs_everything_again() -> None:
-    """Promise 5: time travel starts from the checkpoint, without the answers that came after it."""
+    """Promise 5: time travel starts from the checkpoint, without later answers."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -667,7 +667,7 @@ def test_a_fork_runs_everything_again() -> None:
 
 
 def send_graph(node: Any, saver: Any) -> Any:
-    """One task a call, as LangGraph's agents do it."""
+    """A graph with one task for each call, as in LangGraph's agents."""
 
     def route(state: State) -> list[Send]:
         return [Send("tools", [call]) for call in state["messages"][-1].tool_calls]
@@ -679,7 +679,7 @@ def send_graph(node: Any, saver: Any) -> Any:
 
 
 def test_one_task_a_call_through_send(run: Run) -> None:
-    """Promise 5: with `Send` the graph does what our batch does; ids and answers agree."""
+    """Promise 5: with `Send`, ids and answers agree with those of a batch."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -699,7 +699,7 @@ def test_one_task_a_call_through_send(run: Run) -> None:
 @pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_in_langgraphs_agent(run: Run, version: Any) -> None:
-    """Promise 5: our node in `langgraph.prebuilt.create_react_agent`."""
+    """Promise 5: callboard's node works in `langgraph.prebuilt.create_react_agent`."""
     asking = Asking()
     asked = asks(("a", 1), ("p", 0), ("b", 1))
     model = ScriptedModel([asked, "done"])
@@ -721,7 +721,7 @@ def test_in_langgraphs_agent(run: Run, version: Any) -> None:
 
 @pytest.mark.parametrize("how", ["plain", "by id"])
 def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, how: str) -> None:
-    """Promise 12: interrupted before the import was changed, resumed after it; one call."""
+    """Promise 12: a thread with one call is interrupted under LangGraph's node, and resumed under callboard's."""
     asking = Asking()
     theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
     state = run(lambda saver: graph_of(theirs, saver), starting(("a", 1)))
@@ -732,7 +732,7 @@ def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, how: str) -> No
 
 
 def test_a_thread_with_two_questions_since_langgraphs_own_node(run: Run) -> None:
-    """Promise 12: the first was answered there, the second is answered here."""
+    """Promise 12: the first question is answered under LangGraph's node, and the second one under callboard's."""
     asking = Asking()
     theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
     run(lambda saver: graph_of(theirs, saver), starting(("a", 2)))
@@ -750,7 +750,7 @@ def test_without_a_checkpointer_the_questions_come_and_nothing_is_stored() -> No
 
 
 def test_a_finished_batch_leaves_no_resume_slot_for_the_next_one() -> None:
-    """Promise 5: the same calls asked again in a later turn are new calls."""
+    """Promise 5: the same calls in a later turn are new calls."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -764,7 +764,7 @@ def test_a_finished_batch_leaves_no_resume_slot_for_the_next_one() -> None:
 
 
 def test_a_message_instead_of_an_answer_leaves_the_question_behind() -> None:
-    """Promise 2 and 5: a person writes on instead of answering; the old question is not asked again."""
+    """Promises 2 and 5: a person writes a new message, and the old question is not asked again."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -778,7 +778,7 @@ def test_a_message_instead_of_an_answer_leaves_the_question_behind() -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_any_durability(durability: Any) -> None:
-    """Promise 5: when LangGraph writes does not change what runs."""
+    """Promise 5: the time at which LangGraph writes does not change which calls run."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -791,7 +791,7 @@ def test_any_durability(durability: Any) -> None:
 
 
 def test_the_stream_shows_every_question_once() -> None:
-    """Promise 5: `updates` has one entry with all of them, as LangGraph has for one."""
+    """Promise 5: `updates` has one entry with all questions, in the form that LangGraph uses for one."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -808,7 +808,7 @@ def test_the_stream_shows_every_question_once() -> None:
 
 
 def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> None:
-    """Promise 5: a node beside ours that fails does not lose what our batch has finished."""
+    """Promise 5: if another node of the graph fails, the batch's finished results are kept."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     failures = Counter[str]()

@@ -1,4 +1,4 @@
-"""Promises 5 and 10: a process dies in the middle of a batch; the next one runs what had not finished."""
+"""Promises 5 and 10: a process dies in the middle of a batch, and the next one runs only unfinished calls."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ FINISHED = ["quick a", "alive", "blocking b", "quick c"]
 
 
 class Crash:
-    """Runs the script, one process after the other, on one directory."""
+    """Runs the script in several processes, one after the other, on one directory."""
 
     def __init__(self, directory: Path, saver: str) -> None:
         self.directory = directory
@@ -33,14 +33,14 @@ class Crash:
         return [sys.executable, str(SCRIPT), str(self.directory), self.saver, action, *given]
 
     def dies(self, answers: dict[str, Any] | None = None) -> None:
-        """A process that ends itself at once, without any clean-up."""
+        """Run a process that ends itself at once, without any clean-up."""
         died = subprocess.run(
             self._command("exit", answers), check=False, capture_output=True, timeout=SECONDS, text=True
         )
         assert died.returncode == 9, died.stderr
 
     def is_killed(self, answers: dict[str, Any] | None = None) -> None:
-        """A process that is killed from outside while a call runs."""
+        """Run a process that is killed from outside while a call runs."""
         marker = self.directory / "about to die"
         with subprocess.Popen(self._command("hang", answers), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
             deadline = time.monotonic() + SECONDS
@@ -53,7 +53,7 @@ class Crash:
         marker.unlink()
 
     def goes_on(self, answers: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A process that lives; returns what the graph did."""
+        """Run a process to its end; return the output of the graph."""
         done = subprocess.run(
             self._command("live", answers), check=False, capture_output=True, timeout=SECONDS, text=True
         )
@@ -67,7 +67,7 @@ class Crash:
 
 @SAVERS
 def test_what_finished_before_the_process_ended_itself_does_not_run_again(saver: str, tmp_path: Path) -> None:
-    """Promise 10: `os._exit(9)`, an async and a sync sibling that had finished, and a second process."""
+    """Promise 10: after `os._exit(9)`, a second process keeps the results of an async and a sync sibling."""
     crash = Crash(tmp_path, saver)
     crash.dies()
     assert crash.ran == {"quick a": 1, "blocking b": 1, "quick c": 1, "deadly": 1}
@@ -77,7 +77,7 @@ def test_what_finished_before_the_process_ended_itself_does_not_run_again(saver:
 
 @SAVERS
 def test_what_finished_before_kill_9_does_not_run_again(saver: str, tmp_path: Path) -> None:
-    """Promise 10: killed from outside, twice."""
+    """Promise 10: the process is killed from outside, twice."""
     crash = Crash(tmp_path, saver)
     crash.is_killed()
     crash.is_killed()
@@ -87,7 +87,7 @@ def test_what_finished_before_kill_9_does_not_run_again(saver: str, tmp_path: Pa
 
 @SAVERS
 def test_a_node_in_a_subgraph(saver: str, tmp_path: Path) -> None:
-    """Promise 10: the checkpoint of the inner graph holds what finished."""
+    """Promise 10: the checkpoint of the inner graph holds the finished results."""
     (tmp_path / "nested").touch()
     crash = Crash(tmp_path, saver)
     crash.dies()
@@ -97,7 +97,7 @@ def test_a_node_in_a_subgraph(saver: str, tmp_path: Path) -> None:
 
 @SAVERS
 def test_questions_that_were_open_are_asked_by_the_next_process(saver: str, tmp_path: Path) -> None:
-    """Promise 5: nobody has seen them yet; what finished stays finished, until all is answered."""
+    """Promise 5: the questions had not been shown yet; finished calls are kept until all questions are answered."""
     (tmp_path / "asking").touch()
     crash = Crash(tmp_path, saver)
     crash.dies()

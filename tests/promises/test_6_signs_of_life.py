@@ -1,4 +1,4 @@
-"""Promise 6: an attempt may have an idle timeout besides its timeout, which each sign of life starts anew."""
+"""Promise 6: an attempt may have an idle timeout besides its timeout; each sign of life restarts it."""
 
 import asyncio
 import math
@@ -38,7 +38,7 @@ def silent(idle_timeout: float, **more: object) -> dict[str, CallPolicy]:
 
 
 def working(*pauses: float, then: str = "done") -> Callable[[], Awaitable[str]]:
-    """A tool that reports progress after each of these pauses but the last."""
+    """A tool that reports progress after each of these pauses except the last."""
 
     async def work() -> str:
         for pause in pauses[:-1]:
@@ -51,7 +51,7 @@ def working(*pauses: float, then: str = "done") -> Callable[[], Awaitable[str]]:
 
 
 async def test_an_attempt_without_a_sign_of_life_is_given_up() -> None:
-    """Promise 6: the model reads why, a program reads that it was a timeout, and which."""
+    """Promise 6: the model reads the reason, and a program can tell that it was an idle timeout."""
     node = ToolNode([make(working(100), "work")], policies=silent(2.5))
     with anyio.fail_after(WAIT):
         since = anyio.current_time()
@@ -63,7 +63,7 @@ async def test_an_attempt_without_a_sign_of_life_is_given_up() -> None:
 
 
 async def test_without_handling_the_error_says_that_it_was_idle() -> None:
-    """Promise 6: whoever catches timeouts catches it, and can tell it from the others."""
+    """Promise 6: handlers of timeouts catch the error, and can tell it from other timeouts."""
     node = ToolNode([make(working(100), "work")], policies=silent(2), handle_tool_errors=False)
     with anyio.fail_after(WAIT), pytest.raises(CallTimeoutError, match="no sign of life for 2 s") as caught:
         await node.ainvoke(ask("work"))
@@ -72,7 +72,7 @@ async def test_without_handling_the_error_says_that_it_was_idle() -> None:
 
 
 async def test_progress_keeps_an_attempt_alive() -> None:
-    """Promise 6: a crawl of an hour is no hang, as long as it says so now and then."""
+    """Promise 6: a crawl may take an hour, as long as it reports progress now and then."""
     node = ToolNode([make(working(*[0.9] * 4000), "work")], policies=silent(1))
     with anyio.fail_after(4 * WAIT):
         [message] = await node.ainvoke(ask("work"))
@@ -88,7 +88,7 @@ async def test_progress_keeps_an_attempt_alive() -> None:
 async def test_it_ends_by_itself_or_at_the_earlier_end(
     pauses: list[float], timeout: float | None, idle_timeout: float
 ) -> None:
-    """Promise 6: each progress starts the idle timeout anew and leaves the timeout as it is, to the instant."""
+    """Promise 6: each report of progress restarts the idle timeout and leaves the other timeout unchanged."""
     end, idle_at, now = sum(pauses), math.inf, 0.0
     for pause in pauses:
         if pause > idle_timeout:
@@ -116,7 +116,7 @@ async def test_it_ends_by_itself_or_at_the_earlier_end(
 async def test_where_signs_come_often_it_ends_a_moment_late_and_never_early(
     pauses: list[float], timeout: float | None
 ) -> None:
-    """Promise 6: to report all the time must cost next to nothing, and no attempt its life."""
+    """Promise 6: frequent reports must be cheap, and must not end the attempt early."""
     node = ToolNode([make(working(*pauses, 100), "work")], policies=silent(0.4, timeout=timeout))
     with anyio.fail_after(WAIT):
         since = anyio.current_time()
@@ -132,7 +132,7 @@ async def test_where_signs_come_often_it_ends_a_moment_late_and_never_early(
 
 
 async def test_the_idle_timeout_begins_with_the_body_and_anew_with_each_attempt() -> None:
-    """Promise 6: neither a queue nor a retry takes anything from it; to a retry it is a timeout."""
+    """Promise 6: time in a queue does not count, each retry starts anew, and retry treats the end as a timeout."""
     rec = Recorder()
     policy = CallPolicy(idle_timeout=3, limit=Limit(concurrency=1), idempotent=True)
     retry = Retry(attempts=2, initial=0.0)
@@ -144,7 +144,7 @@ async def test_the_idle_timeout_begins_with_the_body_and_anew_with_each_attempt(
 
 
 async def test_remaining_counts_the_idle_timeout() -> None:
-    """Promise 6: it is time that a tool has, and more of it after each sign of life."""
+    """Promise 6: `remaining()` includes the idle timeout, and grows after each sign of life."""
     seen: list[float] = []
 
     async def work() -> str:
@@ -164,7 +164,7 @@ async def test_remaining_counts_the_idle_timeout() -> None:
 
 
 async def test_progress_in_a_clean_up_puts_nothing_off() -> None:
-    """Promise 6: what has been given up stays so, and says why it was."""
+    """Promise 6: progress in a clean-up does not extend an attempt that has timed out, nor change the reason."""
 
     async def work() -> str:
         try:
@@ -179,14 +179,14 @@ async def test_progress_in_a_clean_up_puts_nothing_off() -> None:
 
 
 async def test_the_work_of_calls_within_counts_for_those_around() -> None:
-    """Promise 6: a tool that has others do it is alive while they are: by their progress, their beginnings and ends."""
+    """Promise 6: progress, starts and ends of inner calls are signs of life of the outer call."""
     rec = Recorder()
     slow = ToolNode([make(working(*[3] * 5), "steady"), rec.tool("short", seconds=3)])
 
     async def middle() -> str:
-        await slow.ainvoke(ask("steady"))  # says something every 3 seconds
+        await slow.ainvoke(ask("steady"))  # reports progress every 3 seconds
         for _ in range(4):
-            await slow.ainvoke(ask("short"))  # begin and end every 3 seconds
+            await slow.ainvoke(ask("short"))  # inner calls begin and end every 3 seconds
         await anyio.sleep(100)
         return "never"
 
@@ -205,7 +205,7 @@ async def test_the_work_of_calls_within_counts_for_those_around() -> None:
 
 
 async def test_an_idle_call_within_ends_alone() -> None:
-    """Promise 6: the innermost silence is the one that is told, and its end is a sign of life of what is around."""
+    """Promise 6: only the innermost idle call is ended, and its end is a sign of life of the outer calls."""
     inner = ToolNode([make(working(100), "work")], policies=silent(3))
 
     async def outer() -> str:
@@ -220,7 +220,7 @@ async def test_an_idle_call_within_ends_alone() -> None:
 
 @pytest.mark.real_clock
 async def test_an_agent_that_works_is_alive() -> None:
-    """Promise 6: an agent as a tool may take as long as it wants, as long as its tools do something."""
+    """Promise 6: an agent as a tool has no time limit while its tools show activity."""
     steady = make(working(*[0.2] * 5), "steady")
     inner = create_react_agent(ScriptedModel([calls("steady"), "found"]), [steady])
 
@@ -236,7 +236,7 @@ async def test_an_agent_that_works_is_alive() -> None:
 
 
 async def test_calls_within_read_what_is_left_of_the_silence_around_them() -> None:
-    """Promise 6: what is put off is put off for them, too, however long ago their batch began."""
+    """Promise 6: inner calls read the extended deadline, however long ago their batch began."""
     seen: list[float] = []
 
     async def steady() -> str:
@@ -260,7 +260,7 @@ async def test_calls_within_read_what_is_left_of_the_silence_around_them() -> No
 
 
 async def test_a_task_that_works_on_behalf_of_a_call_keeps_it_alive() -> None:
-    """Promise 6: such as one that was there before, and serves whoever asks, with the context variables of each."""
+    """Promise 6: an existing task serves requests, each with the context variables of its caller."""
     send, receive = anyio.create_memory_object_stream[tuple[Context, anyio.Event]](1)
 
     async def serve() -> None:
@@ -287,7 +287,7 @@ async def test_a_task_that_works_on_behalf_of_a_call_keeps_it_alive() -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("trio")
 async def test_code_that_needs_asyncio_keeps_a_call_on_trio_alive() -> None:
-    """Promise 6: across the bridge, on a loop in another thread."""
+    """Promise 6: a sign of life may cross the bridge from a loop in another thread."""
 
     async def on_asyncio() -> str:
         for _ in range(8):
@@ -305,7 +305,7 @@ async def test_code_that_needs_asyncio_keeps_a_call_on_trio_alive() -> None:
 
 @pytest.mark.real_clock
 async def test_a_sync_tool_is_kept_alive_from_its_thread() -> None:
-    """Promise 6: and from any thread or event loop that has its context variables."""
+    """Promise 6: any thread or event loop with the call's context variables can report progress."""
 
     def work() -> str:
         for step in range(8):
@@ -323,7 +323,7 @@ async def test_a_sync_tool_is_kept_alive_from_its_thread() -> None:
 
 @pytest.mark.real_clock
 async def test_a_silent_sync_tool_is_given_up_and_its_thread_reports_no_more() -> None:
-    """Promise 6: a thread cannot be stopped; what it says after its end is no sign of life of anybody."""
+    """Promise 6: a thread cannot be stopped, but its reports after its call's end are ignored."""
     release, told = threading.Event(), threading.Event()
 
     def work() -> str:
@@ -340,7 +340,7 @@ async def test_a_silent_sync_tool_is_given_up_and_its_thread_reports_no_more() -
         release.set()
         await anyio.to_thread.run_sync(told.wait, 20)
         await anyio.sleep(0)
-        assert remaining() <= left  # a sign of life would have started the 30 s anew
+        assert remaining() <= left  # a sign of life would have restarted the 30 s
         return str(message.content)
 
     policies = {"outer": CallPolicy(idle_timeout=30)}
@@ -362,7 +362,7 @@ def _nothing_told() -> Iterator[None]:
 @pytest.mark.real_clock
 @pytest.mark.usefixtures("_nothing_told")
 async def test_an_idle_timeout_says_who_held_the_loop() -> None:
-    """Promise 6: a tool that could not go on could not say so either."""
+    """Promise 6: a tool on a blocked event loop could not report progress."""
 
     async def blocking() -> str:
         await anyio.sleep(0.05)
@@ -379,7 +379,7 @@ async def test_an_idle_timeout_says_who_held_the_loop() -> None:
 @pytest.mark.usefixtures("_nothing_told")
 @pytest.mark.exhaustive
 async def test_a_hold_of_the_loop_before_the_last_sign_of_life_is_not_blamed() -> None:
-    """Promise 6: the tool could go on after it, and did."""
+    """Promise 6: after the blocking, the tool could report progress, and did."""
 
     async def blocking() -> str:
         await anyio.sleep(0.05)
@@ -393,7 +393,7 @@ async def test_a_hold_of_the_loop_before_the_last_sign_of_life_is_not_blamed() -
 
 
 async def test_the_middleware_around_has_no_idle_timeout() -> None:
-    """Promise 6: it is of attempts; the timeout of the middleware is the call's timeout."""
+    """Promise 6: the idle timeout applies to attempts; middleware has the timeout of the call."""
 
     async def slow(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         await anyio.sleep(50)
@@ -408,7 +408,7 @@ async def test_the_middleware_around_has_no_idle_timeout() -> None:
 
 
 async def test_the_timeout_of_a_node_goes_with_the_idle_timeout_of_a_policy() -> None:
-    """Promise 6: one says nothing of the other."""
+    """Promise 6: the two timeouts are independent."""
     node = ToolNode([make(working(*[1] * 100), "work")], timeout=5.5, policies=silent(2))
     with anyio.fail_after(WAIT):
         [message] = await node.ainvoke(ask("work"))
@@ -417,6 +417,6 @@ async def test_the_timeout_of_a_node_goes_with_the_idle_timeout_of_a_policy() ->
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, True, "3"])
 def test_an_idle_timeout_that_is_no_duration_is_refused(value: object) -> None:
-    """Promise 13: early, by name."""
+    """Promise 13: the error comes early and names the option."""
     with pytest.raises((TypeError, ValueError), match=r"CallPolicy\(idle_timeout=\.\.\.\)"):
         CallPolicy(idle_timeout=value)  # type: ignore[arg-type]

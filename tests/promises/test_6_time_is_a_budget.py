@@ -1,4 +1,4 @@
-"""Promise 6: time is a budget, which queue wait and attempts share, and which a tool can read."""
+"""Promise 6: time is a budget that queue and attempts share, and that a tool can read."""
 
 import math
 import random
@@ -29,7 +29,7 @@ from callboard.testing import Recorder
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Seconds since the object was created."""
 
     def __init__(self) -> None:
         self._start = anyio.current_time()
@@ -40,7 +40,7 @@ class Stopwatch:
 
 
 async def test_a_timeout_becomes_a_message_that_says_so() -> None:
-    """Promise 6: the model reads what happened, a program reads it in one word."""
+    """Promise 6: the model reads a sentence, and a program reads one word."""
     node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2.5)
     with anyio.fail_after(60):
         watch = Stopwatch()
@@ -62,7 +62,7 @@ async def test_without_handling_a_timeout_is_raised_bare() -> None:
 
 @pytest.mark.parametrize("handling", [True, ValueError, (KeyError, OSError), lambda error: f"handled {error}"])
 async def test_a_timeout_becomes_a_message_under_any_handling_but_false(handling: object) -> None:
-    """Promise 6: also where the handler is for other errors."""
+    """Promise 6: this also holds if the handler accepts other errors only."""
     node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2, handle_tool_errors=handling)
     with anyio.fail_after(60):
         [message] = await node.ainvoke(ask("stuck"))
@@ -70,7 +70,7 @@ async def test_a_timeout_becomes_a_message_under_any_handling_but_false(handling
 
 
 async def test_each_tool_has_its_own_timeout() -> None:
-    """Promise 6: the policy's, else the node's, in exact times."""
+    """Promise 6: the policy's timeout, else the node's, ends the body at the exact time."""
     rec = Recorder()
     node = ToolNode(
         [rec.tool(name, seconds=10) for name in ("one", "three", "twenty")],
@@ -88,7 +88,7 @@ async def test_each_tool_has_its_own_timeout() -> None:
 @settings(max_examples=50, deadline=None)
 @given(seconds=st.floats(0.1, 100), timeout=st.floats(0.1, 100))
 async def test_a_body_ends_by_itself_or_exactly_at_its_timeout(seconds: float, timeout: float) -> None:
-    """Promise 6: whichever comes first."""
+    """Promise 6: the earlier one of the two counts."""
     node = ToolNode([Recorder().tool("slow", seconds=seconds)], timeout=timeout)
     with anyio.fail_after(1000):
         watch = Stopwatch()
@@ -99,7 +99,7 @@ async def test_a_body_ends_by_itself_or_exactly_at_its_timeout(seconds: float, t
 
 
 async def test_a_timeout_starts_with_the_body_and_not_in_the_queue() -> None:
-    """Promise 6: waiting for a place takes nothing from the attempt."""
+    """Promise 6: waiting for a place takes no time from the attempt."""
     rec = Recorder()
     policy = CallPolicy(timeout=3, limit=Limit(concurrency=1))
     node = ToolNode([rec.tool("slow", seconds=2)], policies={"slow": policy})
@@ -127,7 +127,7 @@ async def test_each_attempt_has_the_whole_timeout() -> None:
         watch = Stopwatch()
         [message] = await node.ainvoke(ask("stuck"))
     assert ended(message) == "timeout"
-    # The handler above is for CallTimeoutError, so `execute` returns a message and nothing is tried again.
+    # The handler above is for CallTimeoutError, so `execute` returns a message and no further attempt is made.
     assert watch.seconds == pytest.approx(2)
     node = ToolNode([rec.tool("stuck", hang=True)], timeout=2, awrap_tool_call=retry)
     with anyio.fail_after(60):
@@ -157,7 +157,7 @@ async def test_the_queue_and_the_attempt_share_the_budget() -> None:
 
 
 async def test_waiting_for_the_rate_is_part_of_the_budget() -> None:
-    """Promise 6: a rate is a queue like any other."""
+    """Promise 6: waiting for a rate takes time from the budget, like any queue."""
     rec = Recorder()
     policy = CallPolicy(budget=2.5, limit=Limit(rate=Rate(1, per=1.0)))
     node = ToolNode([rec.tool("quick")], policies={"quick": policy})
@@ -168,7 +168,7 @@ async def test_waiting_for_the_rate_is_part_of_the_budget() -> None:
 
 
 async def test_backoff_and_attempts_share_the_budget() -> None:
-    """Promise 6: middleware that retries for ever ends with the budget."""
+    """Promise 6: middleware that retries without end is ended by the budget."""
     rec = Recorder()
 
     async def retry(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -194,7 +194,7 @@ async def test_backoff_and_attempts_share_the_budget() -> None:
 
 @pytest.mark.parametrize("started", [True, False])
 async def test_the_deadline_error_knows_whether_the_body_started(started: bool) -> None:
-    """Promise 6: whether a retry is safe depends on it."""
+    """Promise 6: a retry is only safe if the body has not started."""
     rec = Recorder()
     node = ToolNode(
         [rec.tool("first", hang=True), rec.tool("other", hang=True)],
@@ -211,7 +211,7 @@ async def test_the_deadline_error_knows_whether_the_body_started(started: bool) 
 
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_the_nearer_of_timeout_and_budget_ends_a_call() -> None:
-    """Promise 6: and is named as the reason."""
+    """Promise 6: the nearer one ends the call, and is named as the reason."""
     rec = Recorder()
     policies = {"a": CallPolicy(timeout=1, budget=3), "b": CallPolicy(timeout=3, budget=1)}
     node = ToolNode([rec.tool("a", hang=True), rec.tool("b", hang=True)], policies=policies)
@@ -223,7 +223,7 @@ async def test_the_nearer_of_timeout_and_budget_ends_a_call() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_remaining_tells_an_async_tool_what_is_left() -> None:
-    """Promise 6: the timeout of the attempt, the budget after the queue, or no end."""
+    """Promise 6: this is the attempt's timeout, the rest of the budget after the queue, or infinity."""
     seen: list[tuple[str, float]] = []
 
     def looker(name: str) -> StructuredTool:
@@ -244,7 +244,7 @@ async def test_remaining_tells_an_async_tool_what_is_left() -> None:
         limit=Limit(concurrency=1),
     )
     with anyio.fail_after(1000):
-        # Each waits for a second for the one before it.
+        # Each call waits one second for the call before it.
         await node.ainvoke(ask("free", "timed", "budget", "both"))
         left = {name: [s for n, s in seen if n == name] for name in ("free", "timed", "budget", "both")}
     assert left["timed"] == pytest.approx([4, 3])
@@ -253,7 +253,7 @@ async def test_remaining_tells_an_async_tool_what_is_left() -> None:
 
 
 async def test_remaining_knows_the_deadlines_of_the_scopes_around_the_node() -> None:
-    """Promise 6: what the caller gives is all that there is, on every event loop."""
+    """Promise 6: on every event loop, the caller's deadlines bound the remaining time."""
     seen: list[float] = []
 
     async def look() -> None:
@@ -267,14 +267,14 @@ async def test_remaining_knows_the_deadlines_of_the_scopes_around_the_node() -> 
 
 
 async def test_remaining_without_a_call_or_an_end_is_infinite() -> None:
-    """Promise 6: no budget is an answer too."""
+    """Promise 6: without a budget `remaining()` is infinite."""
     assert remaining() == math.inf
     with anyio.fail_after(5):
         assert remaining() == pytest.approx(5)
 
 
 async def test_remaining_reaches_through_nested_nodes() -> None:
-    """Promise 6: an inner call has no more than the one around it."""
+    """Promise 6: an inner call has no more time than the outer one."""
     seen: list[float] = []
 
     async def leaf() -> None:
@@ -293,7 +293,7 @@ async def test_remaining_reaches_through_nested_nodes() -> None:
 
 
 async def test_an_outer_timeout_ends_the_inner_node_and_everything_in_it() -> None:
-    """Promises 1 and 6: the nearer end counts, and it is the outer call that has timed out."""
+    """Promises 1 and 6: the nearer end counts, and the outer call is reported as timed out."""
     rec = Recorder()
     inner = ToolNode([rec.tool("stuck", hang=True, cleanup=0.5, shield=cleanup)], timeout=100)
 
@@ -313,7 +313,7 @@ async def test_an_outer_timeout_ends_the_inner_node_and_everything_in_it() -> No
 @pytest.mark.real_clock
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_remaining_tells_a_sync_tool_what_is_left() -> None:
-    """Promise 6: in its thread, and in the nodes that it calls from there."""
+    """Promise 6: this works in the tool's thread, and in nodes that the tool calls from there."""
     seen: list[float] = []
 
     async def leaf() -> None:
@@ -331,14 +331,14 @@ async def test_remaining_tells_a_sync_tool_what_is_left() -> None:
     with anyio.fail_after(40):
         await node.ainvoke(ask("outer"))
     await free.ainvoke(ask("outer"))
-    assert 19 < seen[0] <= 20.1  # a loop may keep its time by milliseconds
-    assert 19 < seen[1] <= 20.1  # a loop may keep its time by milliseconds
+    assert 19 < seen[0] <= 20.1  # a loop may round its time to milliseconds
+    assert 19 < seen[1] <= 20.1  # a loop may round its time to milliseconds
     assert seen[2:] == [math.inf, math.inf]
 
 
 @pytest.mark.real_clock
 async def test_a_sync_tool_is_given_up_at_its_timeout() -> None:
-    """Promise 6: a thread cannot be stopped, its call can."""
+    """Promise 6: a thread cannot be stopped, but its call can end."""
     release = threading.Event()
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.2)
@@ -354,7 +354,7 @@ async def test_a_sync_tool_is_given_up_at_its_timeout() -> None:
 
 @pytest.mark.parametrize("policy", [CallPolicy(timeout=1), CallPolicy(budget=1)], ids=["timeout", "budget"])
 async def test_a_clean_up_that_raises_is_the_cause_of_the_timeout(policy: CallPolicy) -> None:
-    """Promise 6: it still is a timeout, and the error is not lost."""
+    """Promise 6: the call still ends with a timeout, and the error of the clean-up is its cause."""
 
     async def untidy() -> None:
         try:
@@ -371,7 +371,7 @@ async def test_a_clean_up_that_raises_is_the_cause_of_the_timeout(policy: CallPo
 
 @pytest.mark.parametrize("policy", [CallPolicy(timeout=1), CallPolicy(budget=1)], ids=["timeout", "budget"])
 async def test_a_clean_up_that_raises_inside_a_task_group_is_the_cause_as_well(policy: CallPolicy) -> None:
-    """Promise 6: a group of an error and of cancellations is an error in the clean-up, too."""
+    """Promise 6: a group of an error and cancellations counts as an error in the clean-up, too."""
 
     async def untidy_child() -> None:
         try:
@@ -393,7 +393,7 @@ async def test_a_clean_up_that_raises_inside_a_task_group_is_the_cause_as_well(p
 
 
 async def test_a_timeout_error_of_the_tool_itself_is_no_timeout_of_the_call() -> None:
-    """Promise 6: a client that gives up by itself raises its own error."""
+    """Promise 6: a client with its own timeout raises its own `TimeoutError`, which is a plain error of the tool."""
 
     async def client() -> None:
         with anyio.fail_after(1):
@@ -406,7 +406,7 @@ async def test_a_timeout_error_of_the_tool_itself_is_no_timeout_of_the_call() ->
 
 
 async def test_a_result_in_the_last_moment_is_kept() -> None:
-    """Promise 6: what finished in time stays, while others time out."""
+    """Promise 6: a result that arrives in time is kept, although other calls time out."""
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=float)], timeout=2)
     with anyio.fail_after(60):
@@ -416,7 +416,7 @@ async def test_a_result_in_the_last_moment_is_kept() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, "2", True])
 def test_a_timeout_that_is_no_duration_is_refused(value: object) -> None:
-    """Promise 6: at once, not in the middle of a run."""
+    """Promise 6: the error comes at once, and not in the middle of a run."""
     for keyword in ("timeout", "budget"):
         with pytest.raises((ValueError, TypeError), match=keyword):
             CallPolicy(**{keyword: value})
@@ -426,7 +426,7 @@ def test_a_timeout_that_is_no_duration_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after", "instead"])
 async def test_a_middleware_that_hangs_ends_with_the_timeout_of_its_call(when: str) -> None:
-    """Promise 6: who sets a timeout has an answer in time, whoever it is that hangs."""
+    """Promise 6: a call with a timeout ends in time, even if a middleware hangs."""
     rec = Recorder()
 
     async def hangs(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -447,7 +447,7 @@ async def test_a_middleware_that_hangs_ends_with_the_timeout_of_its_call(when: s
 
 
 async def test_attempts_and_queues_are_no_time_of_the_middleware_around_them() -> None:
-    """Promise 6: each attempt has its own timeout, and a wait for a place has none."""
+    """Promise 6: each attempt has its own timeout, and waiting for a place has none."""
     rec = Recorder()
 
     async def three_times(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -464,7 +464,7 @@ async def test_attempts_and_queues_are_no_time_of_the_middleware_around_them() -
 
 
 async def test_a_middleware_reads_how_long_it_may_go_on() -> None:
-    """Promise 6: the same on both loops, and anew after each attempt."""
+    """Promise 6: the remaining time is equal on both loops, and starts anew after each attempt."""
     read: list[float] = []
 
     async def reads(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -481,7 +481,7 @@ async def test_a_middleware_reads_how_long_it_may_go_on() -> None:
 
 
 async def test_a_pause_of_retry_may_be_longer_than_the_timeout_of_an_attempt() -> None:
-    """Promise 6: it waits on purpose; so does a call that waits for another one's result."""
+    """Promise 6: a pause of retry is intended, and so is waiting for the result of an equal call."""
 
     class Longest(random.Random):
         def uniform(self, a: float, b: float) -> float:
@@ -496,7 +496,7 @@ async def test_a_pause_of_retry_may_be_longer_than_the_timeout_of_an_attempt() -
 
 
 async def test_where_there_is_a_budget_it_bounds_the_middleware_alone() -> None:
-    """Promise 6: for a middleware that has to wait for longer than an attempt may take."""
+    """Promise 6: with a budget, a middleware may wait longer than an attempt may take."""
 
     async def waits(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         await anyio.sleep(30)
@@ -510,7 +510,7 @@ async def test_where_there_is_a_budget_it_bounds_the_middleware_alone() -> None:
 
 
 async def test_a_middleware_that_hangs_over_an_error_message_ends_too() -> None:
-    """Promise 6: middleware sees a message that stands for a timeout, and has the grace or the timeout for it."""
+    """Promise 6: middleware that processes the message of a timeout has the grace or the timeout for that."""
 
     class Stuck:
         async def awrap_tool_call(self, request: object, call_next: Callable[..., Awaitable[ToolMessage]]) -> object:

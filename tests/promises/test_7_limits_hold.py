@@ -37,7 +37,7 @@ def assert_rate(times: Sequence[float], rate: Rate, tolerance: float = 1e-6) -> 
 
 
 class Counter:
-    """Counts bodies that run at once, from any number of threads and event loops."""
+    """Counts concurrent bodies, from any number of threads and event loops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class Counter:
 
 @pytest.mark.exhaustive
 async def test_ten_thousand_calls_run_sixty_four_at_once_in_their_order() -> None:
-    """Promise 7: the peak is exactly the limit, the first come is the first served."""
+    """Promise 7: the peak equals the limit, and calls are served in order of arrival."""
     order: list[int] = []
     running = peak = 0
 
@@ -83,7 +83,7 @@ async def test_ten_thousand_calls_run_sixty_four_at_once_in_their_order() -> Non
 
 
 async def test_what_does_not_fit_into_the_queue_is_rejected() -> None:
-    """Promise 7: of 10,000 calls 64 run, 100 wait, and the model is told about the others."""
+    """Promise 7: of 10,000 calls 64 run and 100 wait; the others get a message for the model."""
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=64, queue=100))
     with anyio.fail_after(100):
@@ -97,7 +97,7 @@ async def test_what_does_not_fit_into_the_queue_is_rejected() -> None:
 
 
 async def test_without_handling_a_rejection_is_raised() -> None:
-    """Promise 7: it is typed."""
+    """Promise 7: the error has a type of its own."""
     node = ToolNode([Recorder().tool("work", hang=True)], limit=Limit(concurrency=1, queue=0), handle_tool_errors=False)
     with anyio.fail_after(10), pytest.raises(CallRejectedError, match="node 'tools' is full"):
         await node.ainvoke(ask("work", "work"))
@@ -105,7 +105,7 @@ async def test_without_handling_a_rejection_is_raised() -> None:
 
 
 async def test_statistics_tell_who_runs_and_who_waits() -> None:
-    """Promise 7: a limit can be watched at work."""
+    """Promise 7: an application can observe a limit."""
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=2)], limit=Limit(concurrency=3))
     with anyio.fail_after(100):
@@ -119,7 +119,7 @@ async def test_statistics_tell_who_runs_and_who_waits() -> None:
 
 
 async def test_a_limit_by_key_holds_for_each_key() -> None:
-    """Promise 7: two at a time for each host, and hosts do not wait for one another."""
+    """Promise 7: two calls at a time run for each host, and hosts do not wait for one another."""
     rec = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=2, key=by_query))
     node = ToolNode([rec.tool("fetch", seconds=1)], policies={"fetch": policy})
@@ -133,7 +133,7 @@ async def test_a_limit_by_key_holds_for_each_key() -> None:
 
 
 async def test_a_queue_by_key_has_its_own_room_and_its_own_name() -> None:
-    """Promise 7: a full queue of one host rejects calls to that host only."""
+    """Promise 7: a full queue of one host rejects calls to that host only, and the message names the key."""
     rec = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=1, queue=1, key=by_query))
     node = ToolNode([rec.tool("fetch", seconds=1)], policies={"fetch": policy})
@@ -146,7 +146,7 @@ async def test_a_queue_by_key_has_its_own_room_and_its_own_name() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=400), st.integers(1, 3))
 async def test_any_number_of_keys_comes_and_goes(keys: list[int], width: int) -> None:
-    """Promise 7: gates of keys that nobody uses are forgotten, those in use are not."""
+    """Promise 7: gates of unused keys are removed, and gates in use are kept."""
     rec = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=width, key=by_query))
     node = ToolNode([rec.tool("fetch", seconds=1)], policies={"fetch": policy})
@@ -163,7 +163,7 @@ async def test_any_number_of_keys_comes_and_goes(keys: list[int], width: int) ->
 
 @pytest.mark.parametrize("args", [{}, {"query": ["not", "hashable"]}, {"query": None}], ids=["missing", "list", "null"])
 async def test_a_key_function_that_stumbles_over_the_models_arguments_harms_nobody_else(args: object) -> None:
-    """Promises 7 and 9: the model wrote them; the call gets its message, and its neighbours go on."""
+    """Promises 7 and 9: the call gets a message about its arguments, and the other calls go on."""
     rec = Recorder()
 
     async def fetch(query: str) -> str:
@@ -178,7 +178,7 @@ async def test_a_key_function_that_stumbles_over_the_models_arguments_harms_nobo
 
 
 async def test_limits_of_node_and_tool_hold_together() -> None:
-    """Promise 7: a call has to pass both."""
+    """Promise 7: a call needs a place at both limits."""
     rec = Recorder()
     node = ToolNode(
         [rec.tool("narrow", seconds=1), rec.tool("wide", seconds=1)],
@@ -193,7 +193,7 @@ async def test_limits_of_node_and_tool_hold_together() -> None:
 
 
 async def test_who_waits_for_a_narrow_limit_holds_no_place_in_the_wide_one() -> None:
-    """Promise 7: a crowd before one tool does not starve the others."""
+    """Promise 7: calls that wait for one tool must not starve the other tools."""
     rec = Recorder()
     node = ToolNode(
         [rec.tool("narrow", seconds=5), rec.tool("wide", seconds=1)],
@@ -207,7 +207,7 @@ async def test_who_waits_for_a_narrow_limit_holds_no_place_in_the_wide_one() -> 
 
 
 async def test_batches_of_one_node_share_its_limits() -> None:
-    """Promise 7: the limit is the node's, not the batch's."""
+    """Promise 7: the limit belongs to the node and not to the batch."""
     rec = Recorder()
     node = ToolNode(
         [rec.tool("work", seconds=1), rec.tool("other", seconds=1)],
@@ -223,7 +223,7 @@ async def test_batches_of_one_node_share_its_limits() -> None:
 
 
 async def test_a_place_is_free_during_backoff() -> None:
-    """Promise 7: a call that waits between two attempts holds nothing."""
+    """Promise 7: a call that waits between two attempts holds no place."""
     rec = Recorder()
 
     async def retry(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -256,7 +256,7 @@ async def test_a_place_is_free_during_backoff() -> None:
 async def test_a_rate_holds_in_any_window_for_any_arrivals(
     gaps: list[float], count: int, per: float, width: int | None, seconds: float
 ) -> None:
-    """Promise 7: never more than `calls` starts within `per` seconds, first come, first served."""
+    """Promise 7: at most `calls` starts occur within `per` seconds, in order of arrival."""
     rec = Recorder()
     rate = Rate(count, per=per)
     limit = Limit(concurrency=width, rate=rate)
@@ -270,14 +270,14 @@ async def test_a_rate_holds_in_any_window_for_any_arrivals(
                 tasks.start_soon(node.ainvoke, ask(("work", {"query": str(len(arrivals) - 1)})))
     assert_rate(rec.times("started"), rate)
     assert rec.count("finished") == len(gaps)
-    # Tasks that arrive in the same moment begin in any order on trio.
+    # Tasks that arrive at the same moment begin in any order on trio.
     order = [arrivals[int(event.query)] for event in rec.events if event.kind == "started"]
     assert order == sorted(order)
     assert node.statistics() == IDLE
 
 
 async def test_calls_under_a_rate_start_in_their_order_and_at_once_when_the_window_opens() -> None:
-    """Promise 7: a burst first, then one burst in each window."""
+    """Promise 7: the calls start in one burst, then one burst in each window."""
     rec = Recorder()
     node = ToolNode([rec.tool("work")], policies={"work": CallPolicy(limit=Limit(rate=Rate(3, per=2.0)))})
     with anyio.fail_after(100):
@@ -287,7 +287,7 @@ async def test_calls_under_a_rate_start_in_their_order_and_at_once_when_the_wind
 
 
 async def test_a_rate_keeps_its_order_when_calls_come_together_out_of_a_second_queue() -> None:
-    """Promise 7: calls that passed the rate's queue and then waited elsewhere still start one after the other."""
+    """Promise 7: calls that have passed the rate and wait at a second limit still start one after the other."""
     rec = Recorder()
     rate = Rate(1, per=1.0)
     node = ToolNode(
@@ -305,7 +305,7 @@ async def test_a_rate_keeps_its_order_when_calls_come_together_out_of_a_second_q
 
 
 async def test_a_rate_by_key_holds_for_each_key() -> None:
-    """Promise 7: every host has its own pace."""
+    """Promise 7: each host has its own rate."""
     rec = Recorder()
     policy = CallPolicy(limit=Limit(rate=Rate(1, per=1.0), key=by_query))
     node = ToolNode([rec.tool("fetch")], policies={"fetch": policy})
@@ -318,7 +318,7 @@ async def test_a_rate_by_key_holds_for_each_key() -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 async def test_waiters_that_give_up_lose_no_place(data: st.DataObject) -> None:
-    """Promise 7: whoever is cancelled, in the queue, while running, in the same moment or not at all."""
+    """Promise 7: waiters may be cancelled in the queue, while running, at the same moment, or never."""
     width = data.draw(st.integers(1, 3))
     patience = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 100.0]), min_size=1, max_size=15))
     rate = data.draw(st.sampled_from([None, Rate(2, per=1.0)]))
@@ -342,7 +342,7 @@ async def test_waiters_that_give_up_lose_no_place(data: st.DataObject) -> None:
         await anyio.sleep(10)
         before = anyio.current_time()
         if rate is None:
-            await node.ainvoke(ask(*["work"] * width))  # all places are there again
+            await node.ainvoke(ask(*["work"] * width))  # all places were returned
             assert anyio.current_time() - before == pytest.approx(1)
     assert rec.peak <= width
 
@@ -356,7 +356,7 @@ async def test_waiters_that_give_up_lose_no_place(data: st.DataObject) -> None:
 async def test_any_mix_of_durations_is_served_in_order_and_as_early_as_possible(
     durations: list[str], width: int, queue: int | None
 ) -> None:
-    """Promise 7: no place is idle while somebody waits, and nobody is overtaken."""
+    """Promise 7: no place is idle while a call waits, and no call is overtaken."""
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=float)], limit=Limit(concurrency=width, queue=queue))
     with anyio.fail_after(10_000):
@@ -377,7 +377,7 @@ async def test_any_mix_of_durations_is_served_in_order_and_as_early_as_possible(
 
 
 async def test_max_concurrency_of_the_config_is_obeyed() -> None:
-    """Promise 7: for the run that it was given to."""
+    """Promise 7: the limit applies to the run whose config has it."""
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=5))
     with anyio.fail_after(100):
@@ -389,7 +389,7 @@ async def test_max_concurrency_of_the_config_is_obeyed() -> None:
 
 
 def test_max_concurrency_is_obeyed_by_invoke() -> None:
-    """Promise 7: the sync door leads to the same place."""
+    """Promise 7: `invoke` and `ainvoke` obey the same limit."""
     rec = Recorder()
     ToolNode([rec.tool("work", seconds=0.02)]).invoke(ask(*["work"] * 9), {"max_concurrency": 3})
     assert rec.peak == 3
@@ -405,7 +405,7 @@ def graph_of(node: ToolNode) -> object:
 
 @pytest.mark.backends("asyncio")
 async def test_max_concurrency_is_obeyed_in_a_graph() -> None:
-    """Promise 7: LangGraph's own config arrives."""
+    """Promise 7: the config that LangGraph passes to its nodes has the limit."""
     rec = Recorder()
     graph = graph_of(ToolNode([rec.tool("work", seconds=1)]))
     with anyio.fail_after(100):
@@ -414,7 +414,7 @@ async def test_max_concurrency_is_obeyed_in_a_graph() -> None:
 
 
 def test_max_concurrency_is_obeyed_in_a_graph_that_is_invoked() -> None:
-    """Promise 7: sync graphs too, with sync tools."""
+    """Promise 7: sync graphs with sync tools obey the limit, too."""
     rec = Recorder()
     graph = graph_of(ToolNode([rec.sync_tool("work", seconds=0.02)]))
     graph.invoke({"messages": ask(*["work"] * 9)}, {"max_concurrency": 3})
@@ -423,7 +423,7 @@ def test_max_concurrency_is_obeyed_in_a_graph_that_is_invoked() -> None:
 
 @pytest.mark.real_clock
 async def test_a_limit_holds_for_sync_tools() -> None:
-    """Promise 7: threads are counted like tasks."""
+    """Promise 7: threads count like tasks."""
     rec = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=4))
     node = ToolNode([rec.sync_tool("work", seconds=0.01)], policies={"work": policy})
@@ -457,7 +457,7 @@ def in_threads(*jobs: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async tool", "sync tool"])
 def test_a_limit_holds_across_threads_and_event_loops(sync: bool) -> None:
-    """Promise 7: `invoke` from several threads, and `ainvoke` on two asyncio loops and on trio, at the same time."""
+    """Promise 7: several threads use `invoke` while two asyncio loops and trio use `ainvoke`."""
     counter = Counter()
     node = counting_node(counter, Limit(concurrency=3), sync=sync)
     batch = ask(*["work"] * 20)
@@ -477,7 +477,7 @@ def test_a_limit_holds_across_threads_and_event_loops(sync: bool) -> None:
 
 
 def test_a_waiter_whose_loop_ends_does_not_hold_up_the_others() -> None:
-    """Promise 7: an event loop that is closed while its call waits leaves the queue."""
+    """Promise 7: a call whose event loop is closed leaves the queue."""
     counter = Counter()
     node = counting_node(counter, Limit(concurrency=1))
     hold, held = threading.Event(), threading.Event()
@@ -508,7 +508,7 @@ def test_a_waiter_whose_loop_ends_does_not_hold_up_the_others() -> None:
 
 
 def test_a_rate_holds_across_event_loops() -> None:
-    """Promise 7: two loops together start no more than one may."""
+    """Promise 7: two event loops together start no more calls than the rate allows."""
     counter = Counter()
     rate = Rate(2, per=0.4)
     node = counting_node(counter, Limit(rate=rate))
@@ -523,9 +523,9 @@ def test_a_rate_holds_across_event_loops() -> None:
     assert_rate(counter.starts, rate, tolerance=0.05)
 
 
-@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # it does, and is meant to here
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # blocking the loop is intended here
 def test_a_rate_holds_for_nested_sync_calls() -> None:
-    """Promise 7: a node that is invoked by a tool in the background loop keeps its rate from call to call."""
+    """Promise 7: a node that a tool invokes on the background loop keeps its rate between calls."""
     counter = Counter()
     rate = Rate(1, per=0.2)
     inner = counting_node(counter, Limit(rate=rate))
@@ -552,13 +552,13 @@ def test_a_rate_holds_for_nested_sync_calls() -> None:
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(arguments: dict[str, object], error: type[Exception]) -> None:
-    """Promise 7: at once."""
+    """Promise 7: an impossible limit is refused when it is created."""
     with pytest.raises(error, match="Limit"):
         Limit(**arguments)
 
 
 @pytest.mark.parametrize("arguments", [(0,), (1, 0), (1, -1), (1, float("inf")), (1, float("nan"))])
 def test_a_rate_that_makes_no_sense_is_refused(arguments: tuple[float, ...]) -> None:
-    """Promise 7: at once."""
+    """Promise 7: an impossible rate is refused when it is created."""
     with pytest.raises(ValueError, match="Rate"):
         Rate(*arguments)

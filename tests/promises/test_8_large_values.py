@@ -1,4 +1,4 @@
-"""Promise 8 where a model or a tool writes very much: middleware looks at it in threads, and the loop goes on."""
+"""Promise 8 with very large arguments or results: middleware processes them in threads, and the event loop goes on."""
 
 import re
 import sys
@@ -32,7 +32,7 @@ TURNS = 5
 
 
 class Onlooker:
-    """Whatever a middleware calls while it looks at values: where it did, and whether the loop went on meanwhile."""
+    """A function for middleware that records its thread, and whether the event loop went on meanwhile."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -45,7 +45,7 @@ class Onlooker:
             self.turns += 1
 
     def look(self) -> None:
-        """In a thread, wait for the loop, which takes its turns if it is not held."""
+        """In a thread, wait for the event loop, which makes turns unless it is blocked."""
         if threading.get_ident() == self._loop:
             self.in_loop += 1
             return
@@ -84,12 +84,12 @@ def counting(onlooker: Onlooker) -> BaseTool:
 
 
 async def test_large_arguments_are_repaired_in_a_thread() -> None:
-    """Promise 8: to find the one repair among tens of thousands of values takes a good part of a second."""
+    """Promise 8: finding a repair among tens of thousands of values takes a good part of a second."""
     onlooker = Onlooker()
     message = await outcome(counting(onlooker), RepairArguments(), {"numbers": LARGE, "label": 1}, onlooker)
     assert "20000" in message.content or message.status == "error"
     assert onlooker.in_thread
-    assert onlooker.in_loop <= 1  # when the tool itself is given them
+    assert onlooker.in_loop <= 1  # before the tool itself gets the arguments
 
 
 async def test_small_arguments_are_repaired_at_once() -> None:
@@ -114,7 +114,7 @@ async def echo(values: list[str]) -> str:
 
 @pytest.mark.parametrize("reveal", [[], ["echo"]], ids=["hidden", "revealed"])
 async def test_large_arguments_are_redacted_in_a_thread(reveal: list[str]) -> None:
-    """Promise 8: every text is looked at by every detector, which takes seconds for tens of thousands."""
+    """Promise 8: each detector searches each text, which takes seconds for tens of thousands of texts."""
     onlooker = Onlooker()
     tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
     middleware = Redact([nosy(onlooker)], reveal=reveal)
@@ -125,7 +125,7 @@ async def test_large_arguments_are_redacted_in_a_thread(reveal: list[str]) -> No
 
 
 async def test_large_values_are_hidden_in_a_thread() -> None:
-    """Promise 8: what a user wrote may be as long."""
+    """Promise 8: a value that a user wrote may be as large."""
     onlooker = Onlooker()
     redact = Redact([nosy(onlooker)])
     with anyio.fail_after(60):
@@ -139,7 +139,7 @@ async def test_large_values_are_hidden_in_a_thread() -> None:
 
 
 async def test_a_person_is_asked_about_large_arguments_in_a_thread() -> None:
-    """Promise 8: their digest, their copy and their description take long, and longer than the question."""
+    """Promise 8: digest, copy and description of the arguments take longer than the question itself."""
     onlooker = Onlooker()
 
     def describe(request: ToolCallRequest) -> str:
@@ -173,14 +173,14 @@ async def test_a_person_is_asked_about_large_arguments_in_a_thread() -> None:
 
 
 def test_the_key_of_large_arguments_is_that_of_small_ones() -> None:
-    """Written in steps or at once: the same call has the same key, or it would run twice."""
+    """Whether the key is computed in steps or at once, equal calls need equal keys, or they would run twice."""
     args = {"b": [1, 2.5, None, "\u00e4"], "a": {"c": True}}
 
     assert _canonical(args, _in_steps) == _canonical(args) == '{"a":{"c":true},"b":[1,2.5,null,"\\u00e4"]}'
 
 
 async def test_the_key_of_large_arguments_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise 8: a search of the cache is not to take longer than the call."""
+    """Promise 8: computing the key of the cache must not take longer than the call."""
     threads: list[bool] = []
     here = threading.get_ident()
 
@@ -199,7 +199,7 @@ async def test_the_key_of_large_arguments_is_made_in_a_thread(monkeypatch: pytes
 
 
 def turns_while(work: Callable[[], object]) -> int:
-    """How often another thread has its turn meanwhile."""
+    """Return how often another thread makes a turn meanwhile."""
     done = threading.Event()
     threading.Thread(target=lambda: (work(), done.set()), daemon=True).start()
     turns, end = 0, time.monotonic() + 60
@@ -211,7 +211,7 @@ def turns_while(work: Callable[[], object]) -> int:
 
 
 def test_escape_sequences_are_removed_piece_by_piece() -> None:
-    """Promise 8: a single search through a large text lets no other thread go on, the loop's neither."""
+    """Promise 8: a single search through a large text would block all other threads, including the event loop's."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0001)
     try:
@@ -243,7 +243,7 @@ PARTS = [
 
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=60))
 def test_pieces_change_nothing(parts: list[str]) -> None:
-    """Promise 9: a sequence that stands where two pieces meet is one all the same."""
+    """Promise 9: a sequence that spans two pieces is recognised."""
     text = "".join(parts)
     whole = _text._without_sequences(text)
     with pytest.MonkeyPatch.context() as patch:

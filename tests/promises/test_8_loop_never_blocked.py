@@ -1,4 +1,4 @@
-"""Promise 8: the event loop is never blocked; what is sync runs in threads, with its context variables."""
+"""Promise 8: the event loop is never blocked; sync code runs in threads with its caller's context variables."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ user: ContextVar[str] = ContextVar("user", default="nobody")
 
 
 class Ticks:
-    """Counts how often the event loop comes round while the block runs."""
+    """Counts the turns of the event loop while the block runs."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -46,7 +46,7 @@ class Ticks:
 
 
 class Counter:
-    """Counts the threads that are inside the block at once."""
+    """Counts the threads that are inside the block at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ def blocking() -> str:
 
 @pytest.mark.parametrize("tool", [make_sync(blocking), Subclass(), blocking], ids=["tool", "class", "function"])
 async def test_the_loop_goes_round_while_sync_tools_block(tool: object) -> None:
-    """Promise 8: whatever kind of sync tool it is."""
+    """Promise 8: this holds for every kind of sync tool."""
     node = ToolNode([tool])
     with anyio.fail_after(10):
         async with Ticks() as ticks:
@@ -91,7 +91,7 @@ async def test_the_loop_goes_round_while_sync_tools_block(tool: object) -> None:
 
 
 async def test_the_loop_goes_round_while_a_sync_wrapper_blocks() -> None:
-    """Promise 8: and what it executes runs in the loop's own thread again."""
+    """Promise 8: the body that a wrapper executes runs on the event loop's own thread again."""
     threads: dict[str, object] = {}
 
     async def quick() -> str:
@@ -116,7 +116,7 @@ async def test_the_loop_goes_round_while_a_sync_wrapper_blocks() -> None:
 
 
 async def test_a_sync_wrapper_may_execute_any_number_of_times_or_never() -> None:
-    """Promise 8: each time the body runs in the loop, and errors come back into the thread."""
+    """Promise 8: each execution runs the body on the loop, and errors return to the wrapper's thread."""
     rec = Recorder()
 
     def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
@@ -156,7 +156,7 @@ async def test_context_variables_reach_sync_tools_and_what_they_set_stays_with_t
 
 @pytest.mark.parametrize("sync", [True, False], ids=["sync tool", "async tool"])
 async def test_what_a_sync_wrapper_sets_reaches_the_body_below_it(sync: bool) -> None:
-    """Promise 8: context flows from the wrapper's thread to the body, wherever that runs."""
+    """Promise 8: context variables flow from the wrapper's thread to the body, wherever the body runs."""
 
     def whoami() -> str:
         return user.get()
@@ -181,9 +181,9 @@ async def test_what_a_sync_wrapper_sets_reaches_the_body_below_it(sync: bool) ->
 
 
 async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
-    """Promise 8: threads are a limit's, not the event loop's default pool's."""
+    """Promise 8: the limit determines the number of threads, and not the event loop's default pool."""
     counter = Counter()
-    together = threading.Barrier(100)  # however slow the machine is, the first hundred meet
+    together = threading.Barrier(100)  # on a slow machine, too, the first hundred run at the same time
 
     def work(query: str) -> None:
         with counter:
@@ -202,7 +202,7 @@ async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
 
 
 async def test_a_run_that_asks_for_a_hundred_at_once_gets_as_many_threads() -> None:
-    """Promises 7 and 8: `max_concurrency` says how many, also where the node by itself would have fewer threads."""
+    """Promises 7 and 8: `max_concurrency` determines the threads, even above the node's own number."""
     counter = Counter()
     together = threading.Barrier(100)
 
@@ -222,7 +222,7 @@ async def test_a_run_that_asks_for_a_hundred_at_once_gets_as_many_threads() -> N
 
 @pytest.mark.parametrize("where", ["result", "argument"])
 async def test_the_loop_goes_round_while_a_large_text_is_cleaned(where: str) -> None:
-    """Promise 8: half a million characters to look at one by one, which takes a thread a good part of a second."""
+    """Promise 8: cleaning half a million characters takes a thread a good part of a second."""
     large = "\u200d" * 500_000
 
     async def read(text: str = "") -> str:
@@ -238,7 +238,7 @@ async def test_the_loop_goes_round_while_a_large_text_is_cleaned(where: str) -> 
 
 
 async def test_many_sync_wrappers_around_sync_tools_do_not_starve_one_another() -> None:
-    """Promise 8: a wrapper that waits holds no thread that its tool needs."""
+    """Promise 8: a waiting wrapper must not hold a thread that its tool needs."""
     rec = Recorder()
 
     def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
@@ -252,7 +252,7 @@ async def test_many_sync_wrappers_around_sync_tools_do_not_starve_one_another() 
 
 
 async def test_a_sync_tool_that_raises_stop_iteration_does_not_return() -> None:
-    """Promise 8: the one error that a thread cannot hand to a coroutine becomes another."""
+    """Promise 8: a thread cannot raise StopIteration into a coroutine, so it becomes another error."""
 
     def stop() -> None:
         raise StopIteration("end")
@@ -264,7 +264,7 @@ async def test_a_sync_tool_that_raises_stop_iteration_does_not_return() -> None:
 
 @pytest.mark.parametrize("kind", ["tool", "wrapper"])
 async def test_an_exit_out_of_a_thread_arrives_and_ends_the_others(kind: str) -> None:
-    """Promises 1 and 8: `SystemExit` from a worker thread hangs nobody."""
+    """Promises 1 and 8: `SystemExit` in a worker thread must not cause a deadlock."""
     rec = Recorder()
 
     def leave() -> None:
@@ -285,7 +285,7 @@ async def test_an_exit_out_of_a_thread_arrives_and_ends_the_others(kind: str) ->
 
 
 async def test_an_exit_out_of_a_body_below_a_sync_wrapper_arrives_too() -> None:
-    """Promises 1 and 8: through the thread that waits for the body."""
+    """Promises 1 and 8: the exit passes through the thread that waits for the body."""
     rec = Recorder()
 
     async def leave() -> None:
@@ -301,7 +301,7 @@ async def test_an_exit_out_of_a_body_below_a_sync_wrapper_arrives_too() -> None:
 
 
 async def test_a_sync_wrapper_that_is_cancelled_at_any_step_gives_its_thread_back() -> None:
-    """Promises 1 and 8: also when its call is cancelled before the thread has begun."""
+    """Promises 1 and 8: this includes a cancellation before the thread has begun."""
 
     async def work() -> str:
         return "done"

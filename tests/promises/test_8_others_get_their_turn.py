@@ -1,4 +1,4 @@
-"""Promise 8 where callboard itself has much to do: the other tasks of the event loop get their turns."""
+"""Promise 8: during long work of callboard itself, other tasks of the event loop get their turns."""
 
 from copy import deepcopy
 from datetime import date
@@ -19,7 +19,7 @@ MANY = 1000
 
 
 class Begun:
-    """A tool that waits for ever, how often it began, and how often between two turns of another task."""
+    """A tool that waits without end; it records its starts, and the starts between two turns of another task."""
 
     def __init__(self) -> None:
         self.count = self.ended = 0
@@ -33,7 +33,7 @@ class Begun:
             self.ended += 1
 
     async def take_turns(self, most: int = MANY) -> None:
-        """Take turns until so many have begun."""
+        """Make turns until this many calls have begun."""
         while self.count < most:
             before = self.count
             await anyio.lowlevel.checkpoint()
@@ -44,7 +44,7 @@ class Begun:
 
 
 async def test_many_calls_start_in_portions() -> None:
-    """Promise 8: a few milliseconds' work at a time, however many calls there are."""
+    """Promise 8: each portion takes a few milliseconds, however many calls the batch has."""
     begun = Begun()
     with anyio.fail_after(600):
         async with anyio.create_task_group() as tasks:
@@ -56,7 +56,7 @@ async def test_many_calls_start_in_portions() -> None:
 
 @pytest.mark.parametrize("most", [1, 40, 500])
 async def test_a_batch_that_is_cancelled_while_it_starts_starts_no_more(most: int) -> None:
-    """Promise 1: those that have begun end before the caller goes on, the others never begin."""
+    """Promise 1: the started calls end before the caller continues, and the others never begin."""
     begun = Begun()
     node = begun.node()
     with anyio.fail_after(600):
@@ -73,7 +73,7 @@ async def test_a_batch_that_is_cancelled_while_it_starts_starts_no_more(most: in
 
 
 async def test_a_call_that_fails_while_others_start_ends_the_batch_there() -> None:
-    """Promises 1 and 3: its error arrives bare, and those that have not begun never do."""
+    """Promises 1 and 3: the error arrives unwrapped, and calls that have not begun never do."""
     begun = Begun()
 
     async def boom() -> None:
@@ -86,7 +86,7 @@ async def test_a_call_that_fails_while_others_start_ends_the_batch_there() -> No
 
 
 class Counted(dict[str, object]):
-    """A tool call that says how often it has been looked at."""
+    """A tool call that counts how often it is read."""
 
     looks = 0
 
@@ -97,11 +97,11 @@ class Counted(dict[str, object]):
 
 @pytest.mark.parametrize("form", ["message", "calls"])
 async def test_very_many_calls_are_read_in_portions(form: str) -> None:
-    """Promise 8: before the first of them starts, there is much to look at."""
+    """Promise 8: before the first call starts, all calls have to be read."""
     begun = Begun()
     node = begun.node()
     reply = calls(*["wait"] * 20 * MANY)
-    # Past the message's validation, which would make plain dicts of them.
+    # Bypass the message's validation, which would turn the calls into plain dicts.
     reply.tool_calls = [Counted(call) for call in reply.tool_calls]
     looks: list[int] = []
 
@@ -116,12 +116,12 @@ async def test_very_many_calls_are_read_in_portions(form: str) -> None:
             tasks.start_soon(node.ainvoke, [reply] if form == "message" else reply.tool_calls)
             await watch()
             tasks.cancel_scope.cancel()
-    # A thousand calls at a time, some values of each; trio may give one task two turns before it is the other's.
+    # A thousand calls at a time, some values of each; trio may give one task two turns in a row.
     assert max(looks) <= 15 * MANY < sum(looks) / 3
 
 
 async def test_large_arguments_are_weighed_in_portions() -> None:
-    """Promise 8: a hundred thousand values are as much as a thousand calls."""
+    """Promise 8: measuring a hundred thousand values takes as long as reading a thousand calls."""
     turns = 0
     over = False
 
@@ -162,7 +162,7 @@ BLOCKS = [{"type": "text", "text": name} for name in NAMES]
 )
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 async def test_a_large_result_is_written_in_portions(result: Any, turns: int, sync: bool) -> None:
-    """Promise 8: the text of megabytes takes tens of milliseconds, of which others have their turns."""
+    """Promise 8: formatting a text of megabytes takes tens of milliseconds, so it is interrupted for other tasks."""
     taken = 0
     result = deepcopy(result)
     is_message = isinstance(result, list) and isinstance(result[0], ToolMessage)
@@ -195,7 +195,7 @@ async def test_a_large_result_is_written_in_portions(result: Any, turns: int, sy
 
 
 async def test_many_blocks_stay_what_they_are() -> None:
-    """Promise 12: a message has its own blocks, as LangChain makes them, and not the tool's."""
+    """Promise 12: a message has its own list of blocks, as LangChain makes it, and not the tool's list."""
 
     async def fetch() -> list[dict[str, str]]:
         return BLOCKS

@@ -1,4 +1,4 @@
-"""Promise 8: whoever blocks the event loop is named, and not the neighbours who suffer from it."""
+"""Promise 8: code that blocks the event loop is named, and not the calls that suffer from it."""
 
 import gc
 import inspect
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_clock
 
 @pytest.fixture(autouse=True)
 def _nothing_told() -> Iterator[None]:
-    """Each test is told anew: what is said once for each tool is said once in a process."""
+    """Forget earlier warnings, because each warning is issued once per tool and process."""
     _watchdog._told.clear()
     yield
     _watchdog._told.clear()
@@ -51,7 +51,7 @@ def line_of(fn: Callable[..., object], text: str) -> str:
 
 
 async def test_a_tool_that_blocks_the_loop_is_named_once() -> None:
-    """Promise 8: with how long and where, because nobody finds it otherwise."""
+    """Promise 8: the warning says how long and where, because such code is hard to find."""
     node = ToolNode([make(blocking)])
     with anyio.fail_after(30):
         with pytest.warns(LoopBlockedWarning) as told:
@@ -63,7 +63,7 @@ async def test_a_tool_that_blocks_the_loop_is_named_once() -> None:
 
 
 async def test_a_timeout_says_who_held_the_loop() -> None:
-    """Promise 6: the neighbour did nothing wrong, and whoever reads of its timeout has to know."""
+    """Promise 6: the error of a call that timed out names the code that blocked the loop."""
     node = ToolNode([make(blocking), make(slow)], timeout=0.3, handle_tool_errors=(CallTimeoutError,))
     with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
         messages = await node.ainvoke([calls("blocking", "slow")])
@@ -73,7 +73,7 @@ async def test_a_timeout_says_who_held_the_loop() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_what_was_ready_when_the_loop_was_held_is_in_time() -> None:
-    """Promise 6: the timeout passed while nobody could go on."""
+    """Promise 6: a result that was ready while the loop was blocked counts, although the timeout has passed."""
     node = ToolNode([make(blocking), make(ready)], timeout=0.3)
     with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
         messages = await node.ainvoke([calls("blocking", "ready")])
@@ -81,7 +81,7 @@ async def test_what_was_ready_when_the_loop_was_held_is_in_time() -> None:
 
 
 async def test_a_middleware_that_blocks_the_loop_is_named() -> None:
-    """Promise 8: it is not the tool's fault."""
+    """Promise 8: the warning names the middleware, and not the tool."""
 
     async def sleepy(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         time.sleep(0.8)
@@ -92,7 +92,7 @@ async def test_a_middleware_that_blocks_the_loop_is_named() -> None:
 
 
 async def test_an_observer_that_blocks_the_loop_is_named() -> None:
-    """Promise 8: neither the tool that it watches nor the middleware around that has done anything."""
+    """Promise 8: the warning names the observer, and neither the tool nor the middleware."""
 
     def nosy(event: CallEvent) -> None:
         if event.phase == "started":
@@ -109,7 +109,7 @@ async def test_an_observer_that_blocks_the_loop_is_named() -> None:
 
 
 async def test_what_does_not_block_the_loop_is_not_named() -> None:
-    """Promise 8: neither a thread that blocks nor a body that is busy but lets others go on."""
+    """Promise 8: neither a blocking thread nor a busy body that yields to the loop is named."""
 
     async def busy() -> str:
         end = time.monotonic() + 0.6
@@ -131,7 +131,7 @@ async def test_what_does_not_block_the_loop_is_not_named() -> None:
 async def test_what_holds_the_loop_very_long_is_logged_before_it_ends(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise 8: it may never end, and then no warning would come."""
+    """Promise 8: the blocking may never end, and then no warning after its end would come."""
     monkeypatch.setattr(_watchdog, "_STILL", 0.4)
     seen: list[bool] = []
 
@@ -150,7 +150,7 @@ async def test_what_holds_the_loop_very_long_is_logged_before_it_ends(
 
 
 def test_no_garbage_is_collected_while_the_watchdog_asks_what_threads_run() -> None:
-    """CPython 3.11 before 3.11.9 may stand still for good if it is (python/cpython#106883)."""
+    """CPython 3.11 before 3.11.9 may hang if garbage is collected at that moment (python/cpython#106883)."""
     collected: list[str] = []
 
     def note(phase: str, info: object) -> None:

@@ -1,4 +1,4 @@
-"""Promise 9: what a model may write has bounds; each call beyond them gets a message, and its neighbours run."""
+"""Promise 9: calls have bounds; each call beyond them gets a message, and the other calls run."""
 
 import itertools
 from typing import Any
@@ -51,7 +51,7 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("kind", TOO_MUCH)
 async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(kind: str) -> None:
-    """No middleware and no observer sees what it could not write down; the text says the bound."""
+    """Middleware and observers never see such a call; its message names the bound."""
     rec, seen = Recorder(), list[Any]()
     bad, words = TOO_MUCH[kind]
 
@@ -75,7 +75,7 @@ async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(ki
 
 
 async def test_a_finished_neighbour_is_kept_where_a_person_is_asked() -> None:
-    """500 levels behind an approval were a RecursionError."""
+    """Arguments with 500 levels once raised RecursionError next to a call that waited for approval."""
     rec = Recorder()
     node = ToolNode([rec.tool("work"), rec.tool("delete")], middleware=[RequireApproval(["delete"])])
     asked = [call("a", call_id="1"), call(nested(SHALLOW), "delete", "2"), call("c", "delete", "3")]
@@ -92,7 +92,7 @@ async def test_a_finished_neighbour_is_kept_where_a_person_is_asked() -> None:
 
 
 def test_what_is_within_the_bounds_is_let_in() -> None:
-    """They are generous: no model writes as much."""
+    """The bounds are far above the arguments that models write."""
     assert offence(call(nested(MAX_DEPTH - 1))) is None
     assert offence(call(nested(MAX_DEPTH))) is not None
     assert offence(call("x" * (MAX_CHARACTERS - len("query")))) is None
@@ -115,7 +115,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_calls_beyond_max_calls_are_rejected_one_by_one(form: str) -> None:
-    """However the calls of a reply come to the node, each by itself included."""
+    """This holds whether the node gets the calls of a reply together or one by one."""
     rec = Recorder()
     node = ToolNode([rec.tool("work")], max_calls=2)
     reply = AIMessage("", tool_calls=[call(query, call_id=query) for query in "abcd"])
@@ -133,7 +133,7 @@ async def test_calls_beyond_max_calls_are_rejected_one_by_one(form: str) -> None
 
 
 async def test_answered_calls_of_a_reply_count() -> None:
-    """A reply that comes to the node again gets no more of its calls run."""
+    """If the node gets a reply again, no further calls of it run."""
     rec = Recorder()
     reply = AIMessage("", tool_calls=[call(query, call_id=query) for query in "abc"])
     with anyio.fail_after(WAIT):
@@ -144,7 +144,7 @@ async def test_answered_calls_of_a_reply_count() -> None:
 
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), ("2", TypeError)])
 def test_a_wrong_max_calls_is_refused(value: Any, error: type[Exception]) -> None:
-    """The message names the argument."""
+    """The error names the argument."""
     with pytest.raises(error, match="max_calls"):
         ToolNode([Recorder().tool("work")], max_calls=value)
 
@@ -153,7 +153,7 @@ def test_a_wrong_max_calls_is_refused(value: Any, error: type[Exception]) -> Non
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("hook", [None, lambda _: {}], ids=["", "hook"])
 async def test_an_agent_goes_on_after_calls_beyond_the_bounds(version: Any, hook: Any) -> None:
-    """Its thread is kept, a person is asked about the others, and the model reads what was wrong."""
+    """The thread is kept, a person is asked about the other calls, and the model reads the error."""
     rec = Recorder()
     asked = [call("a", call_id="1"), call(nested(SHALLOW), call_id="2"), call("c", call_id="3"), call("d", call_id="4")]
     model = ScriptedModel([AIMessage("", tool_calls=asked), "done"])
@@ -176,7 +176,7 @@ async def test_an_agent_goes_on_after_calls_beyond_the_bounds(version: Any, hook
 @pytest.mark.real_clock
 @pytest.mark.parametrize("hook", [None, lambda _: {}], ids=["", "hook"])
 async def test_an_agent_goes_on_where_no_call_of_a_reply_could_be_kept(hook: Any) -> None:
-    """The model is told and asked again; what a provider repeats of the arguments is not kept either."""
+    """The model reads the error and is asked again; the provider's own copy of the arguments is not kept either."""
     rec, asked = Recorder(), call(nested(SHALLOW), call_id="1")
     repeated = {"type": "tool_use", "id": "1", "name": "work", "input": asked["args"]}
     content: Any = [{"type": "text", "text": "so"}, repeated]
@@ -195,7 +195,7 @@ async def test_an_agent_goes_on_where_no_call_of_a_reply_could_be_kept(hook: Any
 
 
 def test_an_agent_with_a_node_of_its_own_has_its_bound_there() -> None:
-    """Two places for one number would contradict each other."""
+    """Bounds in both the agent and its node could contradict each other."""
     with pytest.raises(ValueError, match="max_calls"):
         create_react_agent(ScriptedModel(["hi"]), ToolNode([Recorder().tool("work")]), max_calls=3)
 
@@ -207,7 +207,7 @@ class Query(BaseModel):
 
 
 def test_a_validation_node_has_the_same_bounds() -> None:
-    """It writes arguments as JSON, which is no deeper than 255 levels."""
+    """The node writes arguments as JSON, which allows at most 255 levels."""
     asked = [call("a", "Query", "1"), call(nested(SHALLOW), "Query", "2")]
     fine, refused = ValidationNode([Query]).invoke([AIMessage("", tool_calls=asked)])
 

@@ -1,4 +1,4 @@
-"""Promise 9: the model is not trusted: what it forges is replaced, what it must not know it does not read."""
+"""Promise 9: the model is not trusted: forged arguments are replaced, and injected values stay hidden from it."""
 
 import logging
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def with_store(store: BaseStore) -> RunnableConfig:
 
 
 class Seen:
-    """Tools with every kind of injected argument; they note what they were given."""
+    """Tools with every kind of injected argument, which record their arguments."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -95,7 +95,7 @@ class Seen:
 
 @pytest.mark.parametrize("name", ["ours", "theirs"])
 async def test_forged_injected_arguments_are_replaced(name: str) -> None:
-    """Promise 9: state, store and runtime are ours, whatever the model wrote under their names."""
+    """Promise 9: state, store and runtime are injected, whatever the model wrote under their names."""
     seen, store = Seen(), InMemoryStore()
     forged = {"token": FORGED, "state": {"token": FORGED}, "store": FORGED, "runtime": FORGED}
     message = calls((name, {"query": "tea", **forged}))
@@ -116,14 +116,14 @@ async def test_a_forged_call_id_is_replaced() -> None:
 
 
 async def test_a_forged_private_argument_is_stripped() -> None:
-    """Promise 9: `InjectedToolArg` that nobody fills keeps its default, and not what the model wrote."""
+    """Promise 9: an `InjectedToolArg` without a value keeps its default, and not the model's value."""
     seen = Seen()
     await ToolNode(seen.tools()).ainvoke([calls(("private", {"query": "tea", "user": FORGED}))])
     assert seen.values == {"query": "tea", "user": "nobody"}
 
 
 async def test_a_forged_config_or_run_manager_does_not_reach_the_tool() -> None:
-    """Promise 9: parameters that LangChain fills are no arguments of the model either."""
+    """Promise 9: the model cannot set parameters that LangChain fills either."""
     seen: dict[str, Any] = {}
 
     @tool
@@ -164,7 +164,7 @@ async def test_a_forged_argument_of_a_sync_tool_is_replaced() -> None:
 
 
 async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_again() -> None:
-    """Promise 9: injection comes after the last middleware, so a middleware that copies arguments forges nothing."""
+    """Promise 9: injection follows the last middleware, so a middleware that copies arguments cannot forge values."""
     seen = Seen()
     requests: list[ToolCallRequest] = []
 
@@ -187,7 +187,7 @@ async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_
     )
 )
 async def test_nothing_that_a_model_can_write_reaches_an_injected_argument(forged: dict[str, Any]) -> None:
-    """Promise 9, for any arguments."""
+    """Promise 9: this holds for any arguments."""
     seen, store = Seen(), InMemoryStore()
     message = calls(("ours", {"query": "tea", **forged}))
     output = await ToolNode(seen.tools()).ainvoke(state_of(message), with_store(store))
@@ -213,7 +213,7 @@ class Nested(BaseModel):
     ids=str,
 )
 async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[str, Any], says: str) -> None:
-    """Promise 9: neither names nor values of what is injected."""
+    """Promise 9: the message contains neither names nor values of injected arguments."""
 
     @tool
     async def strict(
@@ -232,13 +232,13 @@ async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[st
     (message,) = output["messages"]
     assert message.status == "error"
     assert says in message.content
-    told = message.content.replace(str(args), "")  # the model's own words are quoted to it
+    told = message.content.replace(str(args), "")  # the message quotes the model's own values
     for hidden in (SECRET, "token", "runtime", "store", "InMemoryStore", "ToolRuntime"):
         assert hidden not in told
 
 
 async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() -> None:
-    """Promise 9: the state holds a text where the tool wants a number; that is not the model's mistake."""
+    """Promise 9: a text in the state where the tool needs a number is not the model's mistake."""
 
     @tool
     async def strict(query: str, token: Annotated[int, InjectedState("token")]) -> str:
@@ -253,7 +253,7 @@ async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() ->
 
 
 def test_the_model_is_not_told_of_injected_arguments() -> None:
-    """Promise 9: they are not in the schema that a provider gets."""
+    """Promise 9: the schema that a provider gets has no injected arguments."""
     model = ScriptedModel(["hello"])
     create_react_agent(model, Seen().tools())
     for one in Seen().tools():
@@ -270,7 +270,7 @@ def test_the_model_is_not_told_of_injected_arguments() -> None:
     ids=["state", "context", "call"],
 )
 async def test_arguments_in_the_form_of_an_input_are_arguments(forged: dict[str, Any]) -> None:
-    """Promise 9: nothing in the arguments is taken for a call or a state."""
+    """Promise 9: arguments that look like a call or a state are plain arguments."""
     seen: list[Any] = []
     rec = Recorder()
 
@@ -286,7 +286,7 @@ async def test_arguments_in_the_form_of_an_input_are_arguments(forged: dict[str,
 
 
 async def test_an_answered_call_never_runs_again() -> None:
-    """Promise 9: not by its message, a second one, nor an error as an answer."""
+    """Promise 9: neither a second message nor an error as an answer makes the call run again."""
     rec = Recorder()
     node = ToolNode([rec.tool("pay")])
     for answer in (
@@ -300,7 +300,7 @@ async def test_an_answered_call_never_runs_again() -> None:
 
 
 async def test_an_answered_call_never_runs_again_with_its_context() -> None:
-    """Promise 9: also where LangGraph's agent sends one call with the state."""
+    """Promise 9: this also holds when LangGraph's agent sends one call with the state."""
     rec = Recorder()
     message = calls("pay")
     state = {"messages": [message, ToolMessage("paid", tool_call_id="call_1")]}
@@ -311,7 +311,7 @@ async def test_an_answered_call_never_runs_again_with_its_context() -> None:
 
 
 async def test_the_call_of_an_earlier_message_never_runs() -> None:
-    """Promise 9: only the last message of the model asks for calls."""
+    """Promise 9: only calls in the model's last message may run."""
     rec = Recorder()
     node = ToolNode([rec.tool("pay"), rec.tool("look")])
     earlier = calls(tool_call("pay", "early"))
@@ -320,7 +320,7 @@ async def test_the_call_of_an_earlier_message_never_runs() -> None:
 
 
 async def test_a_call_that_a_person_rejected_never_runs() -> None:
-    """Promise 9: rejected with an interrupt in the middleware; the answer becomes the call's message."""
+    """Promise 9: middleware asks a person with an interrupt, and the rejection becomes the call's message."""
     rec = Recorder()
 
     async def approved(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
@@ -341,7 +341,7 @@ async def test_a_call_that_a_person_rejected_never_runs() -> None:
 
 
 async def test_a_call_that_found_no_place_never_runs() -> None:
-    """Promise 9: its message says so, and so the next run leaves it alone."""
+    """Promise 9: the call has a message that says so, so the next run does not start it."""
     rec = Recorder()
     node = ToolNode([rec.tool("pay", seconds=1)], policies={"pay": CallPolicy(limit=Limit(concurrency=1, queue=0))})
     asked = calls(("pay", {"query": "a"}), ("pay", {"query": "b"}))
@@ -352,7 +352,7 @@ async def test_a_call_that_found_no_place_never_runs() -> None:
 
 
 async def test_a_tool_that_the_node_does_not_have_never_runs() -> None:
-    """Promise 9: names are looked up, never searched: no attributes, no near misses."""
+    """Promise 9: a tool is found by its exact name only, and never by an attribute or a similar name."""
     rec = Recorder()
     names = ["Pay", "pay ", "_pay", "tools_by_name", "__class__", "", "pay\n"]
     messages = await ToolNode([rec.tool("pay")]).ainvoke([calls(*names)])
@@ -361,7 +361,7 @@ async def test_a_tool_that_the_node_does_not_have_never_runs() -> None:
 
 
 async def test_arguments_and_results_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Promise 9: they leave the process only when switched on."""
+    """Promise 9: arguments and results leave the process only if an option allows it."""
     rec = Recorder()
     with caplog.at_level(logging.DEBUG):
         await ToolNode([rec.tool("look")]).ainvoke([calls(("look", {"query": SECRET}))])
@@ -369,7 +369,7 @@ async def test_arguments_and_results_are_not_logged(caplog: pytest.LogCaptureFix
 
 
 async def test_a_key_function_that_stumbles_shows_the_model_nothing_that_was_injected() -> None:
-    """The arguments are checked with what was injected, and told of without it."""
+    """Arguments are validated together with injected values, but the message must not show injected ones."""
 
     async def fetch(host: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
         """Fetch."""
