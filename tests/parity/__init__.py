@@ -1,1 +1,1 @@
-"""callboard against langgraph.prebuilt: the same scenario, the same outcome."""
+"""Comparison with langgraph.prebuilt: equal scenarios must have equal outcomes."""

@@ -1,4 +1,4 @@
-"""Outcomes as plain data: what is random is masked, what two libraries must agree on is kept."""
+"""Conversion of outcomes to plain data: random values are masked, and values that must be equal are kept."""
 
 import dataclasses
 import re
@@ -21,7 +21,7 @@ def mask(text: str) -> str:
 
 
 def dump(value: Any) -> Any:
-    """`value` as nested plain data, comparable between two runs."""
+    """Return a value as nested plain data that can be compared between two runs."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, PLAIN):
@@ -40,7 +40,7 @@ def dump(value: Any) -> Any:
 
 
 def _dump_error(error: BaseException) -> Any:
-    """Type and text; the base classes too, so that an `except` clause of the user keeps its meaning."""
+    """Return type, text and base classes of an error, so that `except` clauses of users keep their meaning."""
     bases = [base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins"]
     return {"error": type(error).__name__, "text": mask(str(error)), "bases": bases}
 

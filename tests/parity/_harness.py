@@ -34,7 +34,7 @@ MessageList = Annotated[list[AnyMessage], add_messages]
 
 @dataclass
 class Case:
-    """What to run, with which input, and in which surroundings."""
+    """The object to run, its input, and its environment."""
 
     node: Any
     input: Any
@@ -66,12 +66,12 @@ def asks(*calls: dict[str, Any], text: str = "") -> AIMessage:
 
 
 def wants(name: str, args: dict[str, Any] | None = None, **state: Any) -> dict[str, Any]:
-    """A state dict in which the model wants one call."""
+    """Return a state in which the model asks for one call."""
     return {"messages": [asks(call(name, args))], **state}
 
 
 def outcome(scenario: Scenario, ns: Any, mode: str) -> Any:
-    """What the scenario did under `ns`: a value or an error, and what it logged, as plain data."""
+    """Return the outcome of a scenario under `ns` as plain data: a value or an error, and its log."""
     log: list[Any] = []
     try:
         case = scenario(ns)
@@ -83,7 +83,7 @@ def outcome(scenario: Scenario, ns: Any, mode: str) -> Any:
 
 
 def assert_same(scenario: Scenario, mode: str, *, raises: str | None = None) -> Any:
-    """callboard's outcome equals LangGraph's; `raises` names the error that LangGraph must have raised."""
+    """Assert that callboard's outcome equals LangGraph's; `raises` names the error that LangGraph must raise."""
     expected = outcome(scenario, reference(), mode)
     value = expected["value"]
     error = value.get("error") if isinstance(value, dict) else None
@@ -130,7 +130,7 @@ def _graph(case: Case) -> Any:
 
 
 def _builder(case: Case) -> Any:
-    """A graph with one node, "other", that notes the state with which it was reached."""
+    """A graph with one more node, "other", which records the state with which it was reached."""
     context_schema = type(case.context) if case.context is not None else None
     builder: Any = StateGraph(case.state, context_schema=context_schema)
 

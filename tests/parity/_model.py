@@ -1,4 +1,4 @@
-"""A chat model that replays messages and notes what it was asked."""
+"""A chat model that replays messages and records its requests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 
 class ReplayModel(BaseChatModel):
-    """Gives its replies in order, then the last one again."""
+    """Returns its replies in order, then the last one again."""
 
     replies: list[AIMessage]
     log: list[Any] = []

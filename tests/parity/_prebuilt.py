@@ -1,4 +1,4 @@
-"""The two namespaces a scenario can be given."""
+"""The two namespaces that a scenario can use."""
 
 import importlib
 import os
@@ -42,13 +42,13 @@ ALL_NAMES = [name for names in NAMES.values() for name in names]
 
 
 def reference() -> Any:
-    """langgraph.prebuilt, from the modules that define the names."""
+    """Return langgraph.prebuilt, from the modules that define the names."""
     found = {name: getattr(importlib.import_module(module), name) for module, names in NAMES.items() for name in names}
     return SimpleNamespace(side="langgraph", **found)
 
 
 def candidate() -> Any:
-    """callboard; or LangGraph again, to check the battery itself, with CALLBOARD_PARITY=reference."""
+    """Return callboard; or LangGraph, to check the tests themselves, with CALLBOARD_PARITY=reference."""
     if os.environ.get("CALLBOARD_PARITY") == "reference":
         return reference()
     callboard = importlib.import_module("callboard")

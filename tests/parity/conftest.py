@@ -1,4 +1,4 @@
-"""Fixtures: `same(scenario)` compares callboard with LangGraph in the drive mode of the test."""
+"""Fixtures: `same(scenario)` compares callboard with LangGraph in each mode of the test."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The reference is deprecated by its makers; that is not news here."""
+    """Ignore the deprecation warnings of LangGraph's reference."""
     silence = pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecationWarning")
     for item in items:
         if HERE in item.path.parents:
@@ -23,23 +23,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=harness.MODES)
 def same(request: pytest.FixtureRequest) -> Same:
-    """Directly and as a node of a graph, async and sync."""
+    """Compare directly and as a node of a graph, async and sync."""
     return partial(harness.assert_same, mode=request.param)
 
 
 @pytest.fixture(params=harness.DIRECT_MODES)
 def same_direct(request: pytest.FixtureRequest) -> Same:
-    """The object itself, async and sync: agents, and what no graph accepts."""
+    """Compare the object itself, async and sync; for agents, and for inputs that no graph accepts."""
     return partial(harness.assert_same, mode=request.param)
 
 
 @pytest.fixture(params=harness.ASYNC_MODES)
 def same_async(request: pytest.FixtureRequest) -> Same:
-    """Async only: where LangGraph has no sync way, or another one."""
+    """Compare async only, where LangGraph has no sync method or a different one."""
     return partial(harness.assert_same, mode=request.param)
 
 
 @pytest.fixture(params=harness.GRAPH_MODES)
 def same_graph(request: pytest.FixtureRequest) -> Same:
-    """In a graph only."""
+    """Compare in a graph only."""
     return partial(harness.assert_same, mode=request.param)

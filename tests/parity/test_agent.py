@@ -1,4 +1,4 @@
-"""create_react_agent: the loop, its guards and its streams."""
+"""create_react_agent: its loop, guards and streams."""
 
 import asyncio
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""create_react_agent: prompts, models, hooks, structured output, and what it refuses."""
+"""create_react_agent: prompts, models, hooks, structured output, and refused arguments."""
 
 from typing import Any
 
@@ -255,7 +255,7 @@ def test_an_unknown_keyword_is_a_type_error(same_direct: Same) -> None:
 
 
 class Loop(BaseCallbackHandler):
-    """Notes when the model and the tools begin and end."""
+    """Records the start and the end of the model and of tools."""
 
     def __init__(self, log: list[Any]) -> None:
         self.log = log

@@ -1,4 +1,4 @@
-"""`Send` to a node of the agent: it runs with what is sent, beside the others of its step, as with LangGraph.
+"""`Send` to a node of the agent: the node runs with the sent input beside the other tasks of its step, as in LangGraph.
 
 Streams name the tasks in the order in which they end, and LangGraph runs the tasks of a step at once; what has to be
 the same is what is said in the end, what the model was asked, and what comes next.
@@ -31,7 +31,7 @@ def asks(id: str, *calls: dict[str, Any]) -> AIMessage:
 
 
 class Seen:
-    """One agent, and what was seen of it."""
+    """One agent, and the record of its runs."""
 
     def __init__(self, ns: Any, *replies: AIMessage, version: str, send: Send | None = None, **options: Any) -> None:
         @tool
@@ -82,7 +82,7 @@ def both(*replies: AIMessage, given: tuple[Any, ...], **options: Any) -> tuple[S
 
 @versions
 def test_the_model_is_asked_what_is_sent(version: str) -> None:
-    """And its reply goes to the conversation, which goes on from there."""
+    """The model's reply is added to the conversation, which continues from it."""
     replies = HI, asks("2", call("double", {"x": 4}, "k")), AIMessage("end", id="3")
     command = Command(goto=[Send("agent", other())])
     theirs, ours = both(*replies, given=(question(), command), version=version)
@@ -105,7 +105,7 @@ PAYLOADS: dict[str, Any] = {
 @versions
 @pytest.mark.parametrize("kind", PAYLOADS)
 def test_the_tools_node_runs_the_calls_that_it_is_sent(kind: str, version: str) -> None:
-    """Beside the conversation, which gets the results."""
+    """The conversation gets the results of the calls."""
     command = Command(goto=Send("tools", PAYLOADS[kind]))
     theirs, ours = both(HI, AIMessage("end", id="2"), given=(question(), command), version=version)
 
@@ -115,7 +115,7 @@ def test_the_tools_node_runs_the_calls_that_it_is_sent(kind: str, version: str) 
 @versions
 @pytest.mark.parametrize("hook", ["pre_model_hook", "post_model_hook"])
 def test_a_hook_gets_what_it_is_sent(hook: str, version: str) -> None:
-    """And what follows it, follows."""
+    """After the hook, the nodes that usually follow it run, too."""
     seen: list[Any] = []
 
     def note(state: Any) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_a_hook_gets_what_it_is_sent(hook: str, version: str) -> None:
 
 @versions
 def test_a_hook_before_the_model_does_not_choose_for_what_is_sent(version: str) -> None:
-    """What it has chosen was chosen of the conversation."""
+    """The hook selects messages of the conversation; the model that gets a send is asked with the sent messages."""
     given = (question(), Command(goto=[Send("agent", other())]))
     hook: Callable[[Any], Any] = lambda state: {"llm_input_messages": state["messages"]}
     theirs, ours = both(HI, AIMessage("end", id="2"), given=given, version=version, pre_model_hook=hook)
@@ -144,7 +144,7 @@ def test_a_hook_before_the_model_does_not_choose_for_what_is_sent(version: str) 
 
 @versions
 def test_two_sends_and_the_node_itself_are_three_tasks(version: str) -> None:
-    """First counts what ran with the state, then what was sent, in order."""
+    """The task that ran with the state comes first, then the sends in their order."""
     sends = [Send("agent", other("a")), Send("agent", other("b")), "agent"]
     theirs, ours = both(HI, HI, given=(question(), Command(goto=sends)), version=version)
 
@@ -153,7 +153,7 @@ def test_two_sends_and_the_node_itself_are_three_tasks(version: str) -> None:
 
 
 def test_the_calls_of_each_of_two_replies_run() -> None:
-    """In version v2; in v1 LangGraph runs those of the last reply, and then breaks on the others."""
+    """In version v2; in v1 LangGraph runs the calls of the last reply only, and then fails on the others."""
     sends = [Send("agent", other("a")), Send("agent", other("b"))]
     replies = HI, asks("2", call("double", {"x": 4}, "k")), asks("3", call("double", {"x": 5}, "l"))
     seen = both(*replies, AIMessage("end", id="4"), given=(question(), Command(goto=sends)), version="v2")
@@ -168,7 +168,7 @@ def test_the_calls_of_each_of_two_replies_run() -> None:
 @versions
 @pytest.mark.parametrize("payload", [{"x": 1}, {"messages": None}, []], ids=repr)
 def test_a_model_that_is_sent_no_messages_says_so(payload: Any, version: str) -> None:
-    """With LangGraph's words."""
+    """The error has LangGraph's text."""
     given = (question(), Command(goto=[Send("agent", payload)]))
     theirs, ours = both(HI, given=given, version=version)
 
@@ -180,7 +180,7 @@ def test_a_model_that_is_sent_no_messages_says_so(payload: Any, version: str) ->
 @pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize("payload", [other(), [SENT]], ids=["to the model", "to the tools"])
 def test_a_tool_sends_to_a_node_beside_what_follows_it(payload: Any, stops: bool, version: str) -> None:
-    """And a run that stops before has both in what comes next, and goes on with both."""
+    """A run that stops before the node has both tasks in `next`, and continues with both."""
     send = Send("tools" if isinstance(payload, list) else "agent", payload)
     replies = asks("1", call("sends", {}, "z")), AIMessage("end", id="2"), AIMessage("end", id="2")
     options: Any = {"interrupt_before": ["agent"]} if stops else {}
@@ -193,7 +193,7 @@ def test_a_tool_sends_to_a_node_beside_what_follows_it(payload: Any, stops: bool
 
 @versions
 def test_on_a_new_thread_the_turn_begins_beside_what_is_sent(version: str) -> None:
-    """What somebody begins with is input."""
+    """The first input and the send are both input of the new thread."""
     command = Command(update=question(), goto=[Send("agent", other())])
     theirs, ours = both(HI, HI, given=(command,), version=version)
 
@@ -203,7 +203,7 @@ def test_on_a_new_thread_the_turn_begins_beside_what_is_sent(version: str) -> No
 
 @versions
 def test_answers_reach_the_calls_of_each_send(version: str) -> None:
-    """Each has its question, and LangGraph's number of tasks."""
+    """Each call has its own question, and the number of tasks is LangGraph's."""
     sends = [Send("tools", [call("ask", {"what": what}, what)]) for what in "ab"]
     for ns in (reference(), candidate()):
         seen = Seen(ns, HI, AIMessage("end", id="2"), version=version)

@@ -104,7 +104,7 @@ def agent(ns: Any, replies: Any, *, kept: bool = True, **options: Any) -> Any:
 
 
 async def stream(made: Any, mode: Any, inputs: Any, **options: Any) -> list[list[Any]]:
-    """The chunks of one run after the other, and the error that ended one."""
+    """Return the chunks of several runs one after the other, and the error that ended a run."""
     runs: list[list[Any]] = []
     for given in inputs:
         runs.append([])
@@ -117,7 +117,7 @@ async def stream(made: Any, mode: Any, inputs: Any, **options: Any) -> list[list
 
 
 def told(runs: list[list[Any]], *, counted: bool) -> list[list[Any]]:
-    """Without what the two may differ in."""
+    """Return chunks without the fields in which the two agents may differ."""
     uncounted = ("remaining_steps",) if counted else ("remaining_steps", "step", "langgraph_step")
     later = [[_without(uncounted, chunk) for chunk in chunks] for chunks in runs[1:]]
     return [_by_call([_settled(chunk) for chunk in chunks]) for chunks in [*runs[:1], *later]]
@@ -149,7 +149,10 @@ def _settled(value: Any) -> Any:
 def same_chunks(
     make: Callable[[Any], Any], mode: Any, *inputs: Any, counted: bool = True, **options: Any
 ) -> list[list[Any]]:
-    """callboard's chunks are LangGraph's; returns them. `counted`: whether steps of later runs have their numbers."""
+    """Assert that callboard's chunks equal LangGraph's, and return them.
+
+    `counted`: whether step numbers are compared.
+    """
     runs = [asyncio.run(stream(make(ns), mode, inputs, **options)) for ns in (reference(), candidate())]
     expected, actual = (told(chunks, counted=counted) for chunks in runs)
 
@@ -177,7 +180,7 @@ def test_a_second_run_of_a_thread_tells_the_same(mode: Any, version: str) -> Non
 
 @versions
 def test_the_checkpoint_of_an_input_is_told_first_and_can_be_gone_back_to(version: str) -> None:
-    """It is where a run is done over from, with another model or another prompt."""
+    """A run can be repeated from this checkpoint, with another model or another prompt."""
     made = agent(candidate(), [*turn("double"), AIMessage("again", id="ai-3")], version=version)
     more = {"messages": [HumanMessage("more", id="h2")]}
 
@@ -195,7 +198,7 @@ def test_the_checkpoint_of_an_input_is_told_first_and_can_be_gone_back_to(versio
 
 @versions
 def test_checkpoints_that_are_stored_at_the_end_are_told_as_those_that_are_stored_at_once(version: str) -> None:
-    """Each can be gone back to when the run is over; LangGraph tells of all, and stores the last one only."""
+    """After the run, a reader can go back to each of them; LangGraph streams all, but stores only the last one."""
 
     async def places(ns: Any, mode: str, durability: str) -> tuple[Any, list[Any]]:
         made = agent(ns, turn("double"), version=version)
@@ -234,7 +237,7 @@ def test_a_question_beside_a_finished_call_tells_the_same(mode: Any) -> None:
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("messages", "tools")])
 def test_two_questions_tell_the_same(mode: Any) -> None:
-    # LangGraph's v1 tells of the first only, which promise 5 forbids.
+    # LangGraph's v1 streams only the first question, which promise 5 forbids.
     chunks = same_chunks(lambda ns: agent(ns, turn("ask", "ask"), version="v2"), mode, QUESTION)
 
     assert mode in ("custom", "checkpoints") or ("1?" in str(chunks) and "2?" in str(chunks))
@@ -305,7 +308,7 @@ def test_subgraphs_tell_the_same(name: str, kept: bool, mode: Any, version: str)
 @pytest.mark.parametrize("inside", [True, False], ids=["subgraphs", "no subgraphs"])
 @pytest.mark.parametrize("around", [True, False], ids=["watched", "unwatched"])
 def test_an_agent_that_a_node_streams_tells_the_same(around: bool, inside: bool, mode: Any, version: str) -> None:
-    """To the node, and to whoever watches the graph around it."""
+    """The function in the node and the reader of the surrounding graph both get the same chunks."""
 
     def run(ns: Any) -> Any:
         heard: list[Any] = []
@@ -393,7 +396,7 @@ def test_invoking_with_these_gives_the_same(options: Any, version: str) -> None:
 @versions
 @pytest.mark.parametrize("names", [("double",), ("double", "slow"), ("cheer",)], ids="+".join)
 def test_events_tell_the_same(names: Any, version: str) -> None:
-    """Names, kinds, tags of steps, inputs and outputs; LangGraph has runs for prompts and edges, which we have not.
+    """Names, kinds, tags, inputs and outputs are equal, except that LangGraph also has runs for prompts and edges.
 
     A result has its id as soon as it is told, and calls may begin and end in another order.
     """

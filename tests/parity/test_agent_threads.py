@@ -62,7 +62,7 @@ MORE = AIMessage("more", id="ai-3")
 
 
 class Thread:
-    """A thread of one of the two agents, and what was seen of it."""
+    """A thread of one of the two agents, and the record of its states."""
 
     def __init__(self, ns: Any, *replies: AIMessage, version: str = "v2", **options: Any) -> None:
         self.asked: list[Any] = []
@@ -82,14 +82,14 @@ class Thread:
         return result
 
     def look(self, config: Any = AT, *, past: bool = False) -> Any:
-        """Note the state; of a past one, not what its tasks did afterwards."""
+        """Record the state; for a past state, without the later results of its tasks."""
         state = self.agent.get_state(config)
         shown = _snapshot(state)
         self.seen.append(("state", {**shown, "tasks": [task[:2] for task in shown["tasks"]]} if past else shown))
         return state
 
     def history(self, **options: Any) -> list[Any]:
-        """Note the history."""
+        """Record the history."""
         places = list(self.agent.get_state_history(AT, **options))
         self.seen.append(("history", *map(_snapshot, places), [place.metadata["step"] for place in places]))
         return places
@@ -107,7 +107,7 @@ class Thread:
 def _values(values: Any) -> Any:
     shown = {key: value for key, value in values.items() if key != "messages"}
     messages = [(m.type, m.content, m.name, getattr(m, "tool_calls", [])) for m in values.get("messages", [])]
-    questions = sorted(one.value for one in shown.pop("__interrupt__", ()))  # LangGraph has them in order of arrival
+    questions = sorted(one.value for one in shown.pop("__interrupt__", ()))  # LangGraph sorts them by arrival
     return dump([messages, questions, shown])
 
 
@@ -135,7 +135,7 @@ def _task(task: Any) -> Any:
 
 
 def _differences(one: Any, other: Any, where: str) -> Iterator[str]:
-    """Where two things differ, and how."""
+    """Return the paths of two values that differ, and the differences."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
             yield from _differences(one.get(key), other.get(key), f"{where}.{key}")
@@ -147,7 +147,7 @@ def _differences(one: Any, other: Any, where: str) -> Iterator[str]:
 
 
 def same(talk: Talk, *replies: AIMessage, **options: Any) -> list[Any]:
-    """Both agents, the same talk; what was seen has to be the same."""
+    """Run the same conversation with both agents, and compare their records."""
     theirs, ours = (Thread(ns, *replies, **options) for ns in (reference(), candidate()))
     talk(theirs)
     talk(ours)
@@ -390,7 +390,7 @@ def test_a_past_place_shows_what_its_tasks_did() -> None:
     same(talk, ONE, DONE, MORE)
 
 
-# --- where we differ, and why
+# --- intended differences, and their reasons
 
 
 def talk_to(ns: Any, *replies: AIMessage, version: str = "v2", **options: Any) -> Thread:
@@ -398,7 +398,7 @@ def talk_to(ns: Any, *replies: AIMessage, version: str = "v2", **options: Any) -
 
 
 def test_a_new_message_instead_of_an_answer_is_taken_by_us_and_refused_by_langgraph() -> None:
-    """Promise 2: the thread would be lost, and with it what had finished."""
+    """Promise 2: otherwise the thread, with its finished results, could not be continued."""
     seen = {}
     for ns in (reference(), candidate()):
         thread = talk_to(ns, turn(1, call("double", {"x": 1}, "a"), call("ask", {"what": "b"}, "b")), DONE)
@@ -413,7 +413,7 @@ def test_a_new_message_instead_of_an_answer_is_taken_by_us_and_refused_by_langgr
 @pytest.mark.parametrize("given", [Command(resume="go on"), Command(resume={}), None], ids=["word", "nothing", "none"])
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_any_word_goes_on_after_a_stop_before_a_node(given: Any, version: str) -> None:
-    """Nobody asked anything, and clients that always send a `Command` have to get on."""
+    """The stop is no question, and clients that always send a `Command` must be able to continue."""
     seen = {}
     for ns in (reference(), candidate()):
         thread = talk_to(ns, ONE, DONE, version=version, interrupt_before=["tools"])
@@ -427,7 +427,7 @@ def test_any_word_goes_on_after_a_stop_before_a_node(given: Any, version: str) -
 
 @pytest.mark.parametrize("resume", ["both", {"a": "x"}, {"0" * 32: "x", "a": "x"}, {"A" * 32: "x"}], ids=str)
 def test_one_answer_for_several_questions_is_an_error_of_langgraphs_type(resume: Any) -> None:
-    """A dict is a map of answers if all of its keys are ids, in lower case; all else is one answer."""
+    """A dict is a map of answers if all of its keys are ids in lower case; any other value is one answer."""
     for ns in (reference(), candidate()):
         thread = talk_to(ns, turn(1, call("ask", {"what": "a"}, "a"), call("ask", {"what": "b"}, "b")), DONE)
         thread.run(question())
@@ -437,7 +437,7 @@ def test_one_answer_for_several_questions_is_an_error_of_langgraphs_type(resume:
 
 @pytest.mark.parametrize("given", [Command(resume="yes"), Command(resume={"0" * 32: "yes"})], ids=["plain", "by id"])
 def test_an_answer_that_nobody_asked_for_is_refused_by_us_and_ignored_by_langgraph(given: Any) -> None:
-    """A typing error in an id would otherwise go unnoticed."""
+    """A misspelt id would otherwise remain unnoticed."""
     seen = {}
     for ns in (reference(), candidate()):
         thread = talk_to(ns, ONE, DONE)
@@ -460,7 +460,7 @@ def waiting(bodies: list[str]) -> Any:
 
 
 def test_a_call_that_waits_does_not_run_again_for_the_answer_of_another() -> None:
-    """Promise 5: LangGraph's v1 runs all calls again for each answer, also the finished ones."""
+    """Promise 5: LangGraph's v1 runs all calls again for each answer, including finished ones."""
     ran: dict[str, list[str]] = {}
     calls = [call("wait", {"what": what}, what) for what in ("quick", "a", "b")]
     for ns in (reference(), candidate()):
@@ -477,7 +477,7 @@ def test_a_call_that_waits_does_not_run_again_for_the_answer_of_another() -> Non
 
 
 def test_an_end_by_hand_takes_values_with_us() -> None:
-    """LangGraph wants none, and so two updates."""
+    """LangGraph accepts no values at the end, so it needs two updates."""
     seen = {}
     for ns in (reference(), candidate()):
         thread = talk_to(ns, ONE, DONE)
@@ -489,7 +489,7 @@ def test_an_end_by_hand_takes_values_with_us() -> None:
 
 
 def test_an_unknown_checkpoint_is_an_error_and_not_a_new_conversation() -> None:
-    """LangGraph shows an empty state for it."""
+    """LangGraph returns an empty state for an unknown checkpoint."""
     unknown = {"configurable": {"thread_id": "1", "checkpoint_id": "1f0c5b2e-0000-6000-8000-000000000000"}}
     threads = {ns.side: talk_to(ns, ONE, DONE) for ns in (reference(), candidate())}
     for thread in threads.values():

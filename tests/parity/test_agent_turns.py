@@ -1,4 +1,4 @@
-"""Turns that do not go straight on, as LangGraph has them: ids that come again, changes of the past, commands."""
+"""Repeated call ids, changes of the past, and commands, as in LangGraph."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,13 +34,13 @@ def said(result: Any) -> list[tuple[str, str]]:
 doors = pytest.mark.parametrize("door", ["sync", "async"])
 
 
-# --- the id of a call comes again
+# --- repeated call ids
 
 
 @doors
 @versions
 def test_without_a_hook_a_call_that_comes_again_runs_again(version: str, door: str) -> None:
-    """Many models count the ids of their calls anew in each reply."""
+    """Many models number their calls anew in each reply."""
     replies = [turn(1, SAME), turn(2, SAME), AIMessage("done", id="ai-3")]
     results = [said(run_by(door, talk_to(ns, *replies, version=version), question())) for ns in _both()]
 
@@ -50,7 +50,7 @@ def test_without_a_hook_a_call_that_comes_again_runs_again(version: str, door: s
 
 @doors
 def test_with_a_hook_after_the_model_the_same_call_again_ends_the_run(door: str) -> None:
-    """A model that asks the same for ever is not asked for ever."""
+    """A model that repeats its request without end must not be asked without end."""
     replies = [turn(1, SAME), turn(2, SAME), turn(3, SAME)]
     threads = [talk_to(ns, *replies, post_model_hook=no_change) for ns in _both()]
     theirs, ours = [said(run_by(door, thread, question())) for thread in threads]
@@ -61,7 +61,7 @@ def test_with_a_hook_after_the_model_the_same_call_again_ends_the_run(door: str)
 
 @doors
 def test_version_1_with_such_a_hook_ends_too_where_langgraph_breaks(door: str) -> None:
-    """LangGraph's v1 has no way from the hook to the tools."""
+    """LangGraph's v1 has no edge from the hook to the tools."""
     replies = [turn(1, SAME), turn(2, SAME)]
     theirs, ours = (talk_to(ns, *replies, version="v1", post_model_hook=no_change) for ns in _both())
 
@@ -73,7 +73,7 @@ def test_version_1_with_such_a_hook_ends_too_where_langgraph_breaks(door: str) -
 @doors
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_beside_a_call_that_comes_again_a_new_one_runs(version: str, door: str) -> None:
-    """The new one alone, as with LangGraph; the other one has its answer."""
+    """As in LangGraph only the new call runs, because the other one has its answer."""
     replies = [turn(1, SAME), turn(2, SAME, call("double", {"x": 5}, "b")), AIMessage("done", id="ai-3")]
     ours = talk_to(candidate(), *replies, version=version, post_model_hook=no_change)
     messages = run_by(door, ours, question())["messages"]
@@ -90,7 +90,7 @@ def test_beside_a_call_that_comes_again_a_new_one_runs(version: str, door: str) 
 @doors
 @versions
 def test_another_call_under_an_id_that_was_used_is_not_answered(version: str, door: str) -> None:
-    """LangGraph ends without having run it: a model that counts anew in each reply would get nothing done."""
+    """LangGraph ends without running the call, so a model that numbers calls anew would get no results."""
     replies = [turn(1, SAME), turn(2, call("double", {"x": 4}, "a")), AIMessage("done", id="ai-3")]
     ours = talk_to(candidate(), *replies, version=version, post_model_hook=no_change)
 
@@ -99,7 +99,7 @@ def test_another_call_under_an_id_that_was_used_is_not_answered(version: str, do
 
 @versions
 def test_what_only_stands_for_an_answer_answers_nothing(version: str) -> None:
-    """A call that was interrupted is asked for once more, as its message says, and runs."""
+    """The placeholder for an interrupted call asks the model to repeat it, so the repeated call must run."""
     replies = [turn(1, SAME), turn(2, SAME), AIMessage("done", id="ai-3")]
     options: Any = {"post_model_hook": no_change, "interrupt_before": ["tools"]}
     thread = talk_to(candidate(), *replies, version=version, **options)
@@ -120,7 +120,7 @@ def _both() -> tuple[Any, Any]:
 
 @versions
 def test_an_update_of_the_past_is_one_place_after_the_one_it_changes(version: str) -> None:
-    """The place that is changed is the parent of the changed one."""
+    """The parent of the new place is the place that was changed."""
 
     def talk(thread: Thread) -> None:
         thread.run(question())
@@ -138,7 +138,7 @@ def test_an_update_of_the_past_is_one_place_after_the_one_it_changes(version: st
 @versions
 @pytest.mark.parametrize("where", ["__start__", "agent", "tools", None])
 def test_a_copy_of_a_place_goes_on_as_the_place_would(where: str | None, version: str) -> None:
-    """`as_node="__copy__"`: a place beside the one that is copied."""
+    """`as_node="__copy__"` makes a place beside the one that is copied."""
 
     def talk(thread: Thread) -> None:
         thread.run(question())
@@ -154,7 +154,7 @@ def test_a_copy_of_a_place_goes_on_as_the_place_would(where: str | None, version
 
 
 def places_of(thread: Thread) -> list[Any]:
-    """The history, but for what tasks did."""
+    """Return the history without the results of tasks."""
     places = thread.agent.get_state_history(AT)
     return [
         (one.metadata["source"], one.metadata["step"], one.next, len(one.values.get("messages", ()))) for one in places
@@ -167,7 +167,7 @@ def _where(config: Any) -> Any:
 
 @versions
 def test_a_copy_can_be_changed_at_once(version: str) -> None:
-    """With a list of updates, each in the name of a node."""
+    """The copy may come with a list of updates, each in the name of a node."""
 
     def talk(thread: Thread) -> None:
         thread.run(question())
@@ -180,7 +180,7 @@ def test_a_copy_can_be_changed_at_once(version: str) -> None:
 
 
 def test_a_copy_takes_no_values_that_would_be_passed_over() -> None:
-    """LangGraph passes over them; and there is nothing to copy of a thread that is not there."""
+    """LangGraph ignores such values; and an empty thread has no place to copy."""
     thread = talk_to(candidate(), ONE, DONE)
     with pytest.raises(InvalidUpdateError, match="non-existent"):
         thread.agent.update_state(AT, None, as_node="__copy__")
@@ -196,7 +196,7 @@ def test_a_copy_takes_no_values_that_would_be_passed_over() -> None:
 def test_what_comes_next_after_an_update_while_a_question_is_open(
     added: Any, as_node: str | None, version: str
 ) -> None:
-    """Nothing does: in the model's name somebody has said something else than its calls."""
+    """Nothing is next, because the update replaced the model's message with the open calls."""
 
     def talk(thread: Thread) -> None:
         thread.run(question())
@@ -216,7 +216,7 @@ def test_what_comes_next_after_an_update_while_a_question_is_open(
     ids=["a message of the user", "a message of the model", "nothing"],
 )
 def test_after_an_end_by_hand_the_model_decides_on_what_it_has_not_seen(added: Any, asked: bool, version: str) -> None:
-    """The calls that it had asked for before do not run."""
+    """Calls that the model had requested earlier do not run."""
     thread = talk_to(candidate(), ONE, MORE, version=version, interrupt_before=["tools"])
     thread.run(question())
     thread.update(added, as_node="__end__")
@@ -242,7 +242,7 @@ COMMANDS: dict[str, Callable[[], Command[Any]]] = {
 @pytest.mark.parametrize("new", [False, True], ids=["a thread", "a new thread"])
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_a_command_takes_as_many_steps(kind: str, new: bool, version: str) -> None:
-    """What it brings belongs to the step that it leads to."""
+    """The command's update belongs to the step that it leads to."""
     if new and kind == "goto":
         pytest.skip("there is nothing to ask the model about")
     steps = []
@@ -262,8 +262,8 @@ def test_an_answer_with_an_update_takes_as_many_steps(version: str) -> None:
         thread.run(question())
         thread.run(Command(resume="yes", update=question("more", "h2")))
         thread.seen.append(thread.agent.get_state(AT).metadata["step"])
-        # LangGraph's model is given call, text, answer, as the state has them, and providers refuse that. Ours is
-        # given the answer first (`tests/agent/test_history.py`); all else is the same.
+        # LangGraph sends its model call, text and answer in the order of the state, and providers refuse that.
+        # callboard sends the answer first (`tests/agent/test_history.py`); everything else is equal.
         kind, messages, tools = thread.asked[-1]
         thread.asked[-1] = kind, [*messages[:-2], *sorted(messages[-2:], key=str)], tools
 
@@ -273,7 +273,7 @@ def test_an_answer_with_an_update_takes_as_many_steps(version: str) -> None:
 @versions
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_a_command_leaves_as_many_steps_to_a_run(limit: int, version: str) -> None:
-    """A limit that is enough for LangGraph is enough for us, and the other way round."""
+    """The same recursion limit is sufficient for LangGraph and for callboard."""
 
     def talk(thread: Thread) -> None:
         thread.run(question())

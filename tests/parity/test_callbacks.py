@@ -1,4 +1,4 @@
-"""What callback handlers hear of a tool call: events, inputs, names, ids, order."""
+"""Events of a tool call for callback handlers: inputs, names, ids, order."""
 
 from typing import Annotated, Any
 
@@ -174,7 +174,7 @@ def test_each_call_of_a_batch_is_heard_from_start_to_end(same: Same) -> None:
 
 
 class Ordered(Recorder):
-    """Calls of a batch run at once: compare each call's events, not how they interleave."""
+    """Sorts events by call, because the calls of a batch run concurrently."""
 
     def __repr__(self) -> str:
         starts = sorted(repr(event) for event in self.log if event[0] == "start")
@@ -203,7 +203,7 @@ def test_runs_started_by_the_tool_are_heard_below_it(same_async: Same) -> None:
 
 
 class Family(Recorder):
-    """Notes which tool runs under which."""
+    """Records the parent of each tool run."""
 
     def __init__(self, log: list[Any]) -> None:
         super().__init__(log)

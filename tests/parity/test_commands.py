@@ -1,4 +1,4 @@
-"""Commands that tools return: checked, named, combined, and obeyed by the graph."""
+"""Commands that tools return: how they are checked, named, combined, and obeyed by the graph."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""tools_condition: where to go after the model."""
+"""tools_condition: the node that follows the model."""
 
 from dataclasses import dataclass
 from typing import Any

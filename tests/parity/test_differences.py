@@ -1,4 +1,4 @@
-"""Where callboard's promises and LangGraph's behaviour clash, and the promise wins."""
+"""Intended differences: where a promise of callboard contradicts LangGraph's behaviour."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ def test_a_history_with_an_unanswered_call_is_repaired_before_the_model_sees_it(
 
 
 def test_a_repaired_call_is_not_run() -> None:
-    """LangGraph raises; callboard answers for the call, and does not run what the user has passed by."""
+    """LangGraph raises; callboard adds an answer for the call, and does not run it, because the user has moved on."""
     ran: list[int] = []
 
     def count(x: int) -> str:
@@ -90,7 +90,7 @@ def asking(*questions: str) -> tuple[Any, Any]:
 
 
 def test_all_questions_of_a_batch_surface_together() -> None:
-    """LangGraph shows the first only, one for each resume."""
+    """LangGraph shows only the first question at each resume."""
     graph, payload = asking("a", "b", "c")
 
     result = graph.invoke(payload, CONFIG)
@@ -100,7 +100,7 @@ def test_all_questions_of_a_batch_surface_together() -> None:
 
 
 def test_an_answer_by_id_reaches_the_call_that_asked() -> None:
-    """LangGraph deals answers out in the order in which the calls happen to ask."""
+    """LangGraph hands out answers in the order in which the calls happen to ask."""
     graph, payload = asking("a", "b")
     pending = {found.value: found.id for found in graph.invoke(payload, CONFIG)["__interrupt__"]}
 
@@ -110,7 +110,7 @@ def test_an_answer_by_id_reaches_the_call_that_asked() -> None:
 
 
 def test_a_subset_of_the_questions_can_be_answered() -> None:
-    """LangGraph does not know the second question yet."""
+    """In LangGraph the second question is not known yet at this point."""
     graph, payload = asking("a", "b")
     pending = {found.value: found.id for found in graph.invoke(payload, CONFIG)["__interrupt__"]}
 
@@ -171,7 +171,7 @@ def test_a_node_runs_without_a_graph_and_without_a_config() -> None:
 
 
 def test_no_call_outlives_the_error_of_its_neighbour() -> None:
-    """LangGraph returns at the first error and leaves the other calls running."""
+    """LangGraph raises the first error and leaves the other calls running."""
     events: list[str] = []
 
     async def run() -> None:
@@ -226,7 +226,7 @@ def test_max_concurrency_holds_on_the_async_path() -> None:
 
 
 def test_an_async_tool_runs_from_sync_code() -> None:
-    """LangGraph raises NotImplementedError: its sync path is another implementation."""
+    """LangGraph raises NotImplementedError, because its sync path is a separate implementation."""
 
     @tool
     async def later(x: int) -> int:
@@ -238,7 +238,7 @@ def test_an_async_tool_runs_from_sync_code() -> None:
 
 
 def test_an_async_wrapper_wraps_from_sync_code_too() -> None:
-    """LangGraph's sync path skips it without a word, and the call runs unguarded."""
+    """LangGraph's sync path skips the wrapper silently, so the call runs unguarded."""
 
     async def refuse(request: Any, execute: Any) -> Any:
         return ToolMessage("refused", tool_call_id=request.tool_call["id"])
@@ -249,7 +249,7 @@ def test_an_async_wrapper_wraps_from_sync_code_too() -> None:
 
 
 def test_one_body_runs_when_a_tool_has_both_and_the_caller_is_sync() -> None:
-    """LangGraph takes the sync body; callboard may take either, but only one and once."""
+    """LangGraph runs the sync body; callboard may run either body, but only one of them and only once."""
     ran: list[str] = []
 
     def body(x: int) -> str:
@@ -267,7 +267,7 @@ def test_one_body_runs_when_a_tool_has_both_and_the_caller_is_sync() -> None:
 
 
 def test_sync_code_inside_a_running_loop_can_invoke_a_node() -> None:
-    """The same in LangGraph, but for async tools, which it refuses."""
+    """LangGraph can do this, too, but not with async tools."""
 
     @tool
     async def later(x: int) -> int:
@@ -295,7 +295,7 @@ def test_an_agent_with_an_async_prompt_runs_from_sync_code() -> None:
     assert agent.invoke({"messages": [HumanMessage("q")]})["messages"][-1].content == "done"
 
 
-# Where LangGraph trips over a malformed input, callboard says what is wrong with it.
+# Malformed inputs on which LangGraph fails, and for which callboard has clear errors.
 
 
 def test_an_empty_list_of_messages_is_a_value_error() -> None:
@@ -315,7 +315,7 @@ def test_what_is_no_tool_is_a_type_error(wrong: Any) -> None:
 
 
 def test_a_call_without_an_id_has_its_message() -> None:
-    """LangGraph runs it, and fails on the way back because no ToolMessage can be made."""
+    """LangGraph runs the call, and then fails because no ToolMessage can be made."""
     nameless = {"name": "double", "args": {"x": 1}, "id": None, "type": "tool_call"}
 
     (message,) = candidate().ToolNode([double]).invoke([nameless])["messages"]
@@ -324,7 +324,7 @@ def test_a_call_without_an_id_has_its_message() -> None:
 
 
 def test_a_badly_annotated_handler_is_refused_at_construction() -> None:
-    """LangGraph raises the same error later, in place of the first error that the handler should have handled."""
+    """LangGraph raises this error later, in place of the first error that the handler should have handled."""
 
     def handler(error: int) -> str:
         return str(error)
@@ -334,7 +334,7 @@ def test_a_badly_annotated_handler_is_refused_at_construction() -> None:
 
 
 def test_a_message_for_another_call_is_an_error_of_the_tool() -> None:
-    """LangGraph passes it on, and the call that asked stays unanswered."""
+    """LangGraph passes the message on, and the model's call has no answer."""
 
     def foreign() -> ToolMessage:
         """Answer somebody else."""
@@ -346,7 +346,7 @@ def test_a_message_for_another_call_is_an_error_of_the_tool() -> None:
 
 @pytest.mark.parametrize("mode", ["updates", "tasks"])
 def test_a_result_has_the_id_of_the_state_as_soon_as_it_is_streamed(mode: Any) -> None:
-    """LangGraph's agents stream it without one, so that a reader cannot find it in the state."""
+    """LangGraph's agents stream the result without an id, so a reader cannot find it in the state."""
     agent = candidate().create_react_agent(ReplayModel(asks(call("double", {"x": 1})), "done"), [double])
     streamed: list[Any] = []
     kept: list[Any] = []
@@ -370,10 +370,10 @@ def test_a_result_has_the_id_of_the_state_as_soon_as_it_is_streamed(mode: Any) -
     assert set(streamed) == set(kept) != {None}
 
 
-@pytest.mark.real_clock  # an agent that is built for the first time imports in a thread
+@pytest.mark.real_clock  # an agent that is built for the first time imports modules in a thread
 @pytest.mark.parametrize("slow", ["left", "right"])
 async def test_of_several_handoffs_to_the_parent_the_first_of_the_reply_wins(slow: str) -> None:
-    """In LangGraph any of them does, by chance."""
+    """In LangGraph the winner is random."""
     other_is_done = anyio.Event()
 
     def handoff(name: str) -> Any:
@@ -399,7 +399,7 @@ class Unprintable:
 
 
 def test_a_result_without_a_text_is_told_as_one_of_a_tool_that_has_run() -> None:
-    """LangGraph asks the model for a correction, and it calls again what has had its effect."""
+    """LangGraph asks the model for a correction, so the model repeats a call that has had its effect."""
 
     def give() -> Any:
         """Give."""

@@ -1,4 +1,4 @@
-"""Which half of what a user gives is run, by the sync door and by the async one; LangGraph is the measure."""
+"""Sync and async halves of models, tools and hooks: `invoke` and `ainvoke` use the same half as in LangGraph."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ from .conftest import Same
 
 
 class TwoHalves(BaseChatModel):
-    """Says by which half it was asked; wants a tool first."""
+    """A model that records which half was called; its first reply asks for a tool."""
 
     log: list[Any]
     tool: str = "both"
@@ -47,7 +47,7 @@ class TwoHalves(BaseChatModel):
 
 
 class StreamsTwoHalves(TwoHalves):
-    """Says token by token by which half it was asked."""
+    """A model that streams, token by token, which half was called."""
 
     def _chunks(self, messages: list[Any]) -> Iterator[ChatGenerationChunk]:
         said = self._said(messages)
@@ -68,7 +68,7 @@ class StreamsTwoHalves(TwoHalves):
 
 
 def halves(log: list[Any], what: str, result: Any) -> tuple[Any, Any]:
-    """A sync and an async function that say which of them was called."""
+    """A sync and an async function that record which of them was called."""
 
     def sync(given: Any) -> Any:
         log.append(f"{what}: sync")
@@ -109,7 +109,7 @@ class OfAClass(BaseTool):
 
 
 class Invoked(OfAClass):
-    """Has its own ways to be invoked."""
+    """A tool with its own `invoke` and `ainvoke`."""
 
     def invoke(self, *args: Any, **kwargs: Any) -> Any:
         self.log.append("tool: invoke")
@@ -121,7 +121,7 @@ class Invoked(OfAClass):
 
 
 def test_a_tool_with_both_halves(same: Same) -> None:
-    """Each may have a client of its own, and only one of them the proxy."""
+    """Each half may have its own client, and perhaps only one client has the proxy."""
 
     def function(p: Any) -> Case:
         log: list[Any] = []
@@ -141,7 +141,7 @@ def test_a_tool_with_both_halves(same: Same) -> None:
 
 
 def test_wrappers_of_both_kinds(same: Same) -> None:
-    """A check that holds a lock of threads must not be replaced by one that holds a lock of tasks."""
+    """A check with a thread lock must not be replaced by one with a task lock."""
 
     def scenario(p: Any) -> Case:
         log: list[Any] = []
@@ -166,7 +166,7 @@ def agent_of(p: Any, log: list[Any], model: Any, **options: Any) -> Case:
 
 
 def test_the_model_the_prompt_and_the_hooks_of_an_agent(same_direct: Same) -> None:
-    """All that a user can give in two halves."""
+    """This covers every argument of an agent that can have two halves."""
 
     def scenario(p: Any) -> Case:
         log: list[Any] = []
@@ -181,7 +181,7 @@ def test_the_model_the_prompt_and_the_hooks_of_an_agent(same_direct: Same) -> No
 
 
 def test_a_model_that_is_a_sequence(same_direct: Same) -> None:
-    """Each of its steps, as the model itself."""
+    """Each step of the sequence uses the half that the model itself would use."""
 
     def scenario(p: Any) -> Case:
         log: list[Any] = []
@@ -193,7 +193,7 @@ def test_a_model_that_is_a_sequence(same_direct: Same) -> None:
 
 
 def test_a_model_that_is_chosen_by_a_sync_function(same_direct: Same) -> None:
-    """It is asked by the same half as one that is fixed."""
+    """A chosen model uses the same half as a fixed one."""
 
     def scenario(p: Any) -> Case:
         log: list[Any] = []
@@ -204,7 +204,7 @@ def test_a_model_that_is_chosen_by_a_sync_function(same_direct: Same) -> None:
 
 
 def test_a_model_that_streams(same_direct: Same) -> None:
-    """By the sync door its tokens come out of a thread."""
+    """With `invoke`, the tokens come from a thread."""
 
     def scenario(p: Any) -> Case:
         log: list[Any] = []
@@ -224,7 +224,7 @@ class Tokens(BaseCallbackHandler):
 
 
 def test_a_checkpointer_with_both_halves() -> None:
-    """A connection of sync code belongs to sync code."""
+    """A connection that sync code has opened must be used by sync code."""
     log: list[Any] = []
     agent = create_react_agent(TwoHalves(log=[]), [structured([])], checkpointer=_recording(log))
     config: Any = {"configurable": {"thread_id": "1"}}
@@ -239,7 +239,7 @@ def test_a_checkpointer_with_both_halves() -> None:
 
 
 async def test_a_checkpointer_with_both_halves_is_awaited_by_async_code() -> None:
-    """The other half, the other door."""
+    """`ainvoke` uses the async half of the saver."""
     log: list[Any] = []
     agent = create_react_agent(TwoHalves(log=[]), [structured([])], checkpointer=_recording(log))
     config: Any = {"configurable": {"thread_id": "1"}}
@@ -254,7 +254,7 @@ def _recording(log: list[Any]) -> Any:
     inner = InMemorySaver()
 
     class Both(BaseCheckpointSaver[str]):
-        """Not the plain saver in memory, which is called where we are."""
+        """A saver with both halves; the plain in-memory saver is called directly on each path."""
 
         def get_next_version(self, current: Any, channel: None) -> Any:
             return inner.get_next_version(current, channel)
@@ -300,7 +300,7 @@ UNTOLD = ("call_model", "should_continue", "Prompt")
 
 
 class Tree(BaseCallbackHandler):
-    """The runs that a tracer sees, by name, each with the names of those around it."""
+    """Records runs by name, each with the names of its ancestors."""
 
     def __init__(self, log: list[Any]) -> None:
         self.log = log
@@ -339,7 +339,7 @@ class Tree(BaseCallbackHandler):
 
 
 def test_runs_below_models_tools_and_hooks_have_the_same_parents(same_direct: Same) -> None:
-    """A thread has the callbacks of the run that it belongs to, and what it runs in its turn is below that."""
+    """A thread has the callbacks of its run, and runs started in it are children of that run."""
 
     def scenario(p: Any) -> Case:
         log: list[Any] = []
@@ -364,7 +364,7 @@ def test_runs_below_models_tools_and_hooks_have_the_same_parents(same_direct: Sa
 
 
 def test_an_agent_that_a_tool_runs_has_the_door_of_the_tools_own_choice(same_direct: Same) -> None:
-    """`invoke` in a sync function, `await ainvoke` in an async one."""
+    """The tool uses `invoke` in a sync function, and `await ainvoke` in an async one."""
 
     def scenario(p: Any) -> Case:
         log: list[Any] = []
@@ -386,7 +386,7 @@ def test_an_agent_that_a_tool_runs_has_the_door_of_the_tools_own_choice(same_dir
 
 
 def test_a_wrong_argument_is_told_by_both_halves(same: Same) -> None:
-    """The halves of a tool share its schema."""
+    """The two halves of a tool share its schema."""
 
     def scenario(p: Any) -> Case:
         log: list[Any] = []

@@ -1,4 +1,4 @@
-"""handle_tool_errors in all its forms, and what tools handle themselves."""
+"""handle_tool_errors in all its forms, and errors that tools handle themselves."""
 
 from typing import Any, Union
 

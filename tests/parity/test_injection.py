@@ -1,4 +1,4 @@
-"""State, store, runtime and call id reach the tool; the model can forge none of them."""
+"""State, store, runtime and call id are injected into tools, and the model can forge none of them."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Optional
@@ -286,7 +286,7 @@ def test_a_forged_store_is_replaced(same: Same) -> None:
 
 
 class Secret(InjectedToolArg):
-    """An injected argument of the user's own kind."""
+    """An injected argument of a class that the user has defined."""
 
 
 @pytest.mark.parametrize("marker", [Secret, Secret(), InjectedToolArg], ids=["class", "instance", "base"])

@@ -1,4 +1,4 @@
-"""What a ToolNode accepts, and the shape in which it answers."""
+"""Inputs that a ToolNode accepts, and the form of its output."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""One interrupt at a time behaves as in LangGraph; several at once are a difference, see there."""
+"""One interrupt at a time behaves as in LangGraph; for several at once see `test_differences.py`."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def in_agent(ns: Any, version: str, *calls: Any) -> tuple[Any, Any]:
 
 
 def played(graph: Any, payload: Any, *answers: Any) -> Any:
-    """The results of the run and of each answer."""
+    """Return the results of the run, and of the resume with each answer."""
     results = [graph.invoke(payload, CONFIG)]
     results += [graph.invoke(Command(resume=answer), CONFIG) for answer in answers]
     return dump([results, graph.get_state(CONFIG).values])

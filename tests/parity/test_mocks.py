@@ -1,4 +1,4 @@
-"""Mocks in the place of tools, models and methods, as other people's tests have them."""
+"""Mocks in place of tools, models and methods, as tests of other projects use them."""
 
 import warnings
 from typing import Any
@@ -22,7 +22,7 @@ class Empty(BaseModel):
 
 
 def mocked_tool(kind: Any = BaseTool) -> Any:
-    """What people write where a tool is too costly: a mock that passes for one, by both doors."""
+    """A mock with the interface of a tool, for both `invoke` and `ainvoke`."""
     made = MagicMock(spec=kind)
     made.name = "search"
     made.get_input_schema.return_value = Empty
@@ -33,7 +33,7 @@ def mocked_tool(kind: Any = BaseTool) -> Any:
 
 @pytest.mark.parametrize("kind", [BaseTool, StructuredTool])
 def test_a_mock_that_passes_for_a_tool_is_called(same: Same, kind: Any) -> None:
-    """It has no class of its own to look at, only what its test has given it."""
+    """The mock's class tells nothing; only the attributes that a test has set do."""
 
     def scenario(ns: Any) -> Case:
         return Case(ns.ToolNode([mocked_tool(kind)]), wants("search", {"q": "x"}))
@@ -42,7 +42,7 @@ def test_a_mock_that_passes_for_a_tool_is_called(same: Same, kind: Any) -> None:
 
 
 def test_a_mock_that_raises_is_handled_like_a_tool(same: Same) -> None:
-    """`side_effect` is how people try their error handling."""
+    """Tests of error handling use `side_effect`."""
 
     def scenario(ns: Any) -> Case:
         made = mocked_tool()
@@ -53,7 +53,7 @@ def test_a_mock_that_raises_is_handled_like_a_tool(same: Same) -> None:
 
 
 def test_a_mock_made_of_a_tool_is_called(same: Same) -> None:
-    """`create_autospec(tool)` copies the signatures of a real one."""
+    """`create_autospec(tool)` copies the signatures of a real tool."""
 
     @tool
     def search(q: str) -> str:
@@ -74,7 +74,7 @@ def test_a_mock_made_of_a_tool_is_called(same: Same) -> None:
 
 
 class Search(BaseTool):
-    """A tool whose methods tests replace on the class."""
+    """A tool class whose methods are replaced by tests."""
 
     name: str = "search"
     description: str = "Search."
@@ -85,7 +85,7 @@ class Search(BaseTool):
 
 @pytest.mark.parametrize("name", ["_run", "invoke", "ainvoke"])
 def test_a_method_that_is_replaced_on_the_class_is_called(same: Same, name: str) -> None:
-    """Also by a node that has run the tool before: what was found out then is no more true."""
+    """This includes a node that has run the tool before, so its cached results must be dropped."""
 
     class Own(Search):
         def _run(self, q: str) -> str:
@@ -120,7 +120,7 @@ def test_a_method_that_is_replaced_on_the_class_is_called(same: Same, name: str)
 
 
 def test_a_coroutine_that_was_replaced_by_a_mock_is_awaited(same_async: Same) -> None:
-    """A mock is no function, and has no annotations to read."""
+    """A mock is not a function, and has no annotations."""
 
     def scenario(ns: Any) -> Case:
         @tool
@@ -136,7 +136,7 @@ def test_a_coroutine_that_was_replaced_by_a_mock_is_awaited(same_async: Same) ->
 
 
 def test_a_mock_that_passes_for_a_model_is_asked(same_direct: Same) -> None:
-    """By the sync door its `invoke`, by the async one its `ainvoke`."""
+    """`invoke` calls the mock's `invoke`, and `ainvoke` its `ainvoke`."""
 
     def scenario(ns: Any) -> Case:
         replies = [asks(call("search", {"q": "x"})), AIMessage("done", id="2")]
@@ -152,7 +152,7 @@ def test_a_mock_that_passes_for_a_model_is_asked(same_direct: Same) -> None:
 
 
 def test_a_node_that_was_replaced_by_a_mock_is_called_by_the_agent() -> None:
-    """Of one node only, by assignment."""
+    """The test assigns the mock to a method of one node."""
 
     def scenario(ns: Any) -> Case:
         node = ns.ToolNode([Search()])
@@ -165,6 +165,6 @@ def test_a_node_that_was_replaced_by_a_mock_is_called_by_the_agent() -> None:
 
 @pytest.mark.parametrize("kind", [Mock, MagicMock])
 def test_a_mock_that_passes_for_nothing_is_refused(kind: Any) -> None:
-    """It has every attribute there is, those of toolkits too; taken for one without tools, it would vanish."""
+    """A plain mock has every attribute, including a toolkit's, and must not be taken for an empty toolkit."""
     with pytest.raises(TypeError, match=r"get_tools\(\) of a toolkit returns a list of tools"):
         ToolNode([kind()])

@@ -1,4 +1,4 @@
-"""Names, texts and signatures that a changed import must not notice."""
+"""Names, texts and signatures that must survive a changed import."""
 
 import inspect
 import warnings
@@ -18,7 +18,7 @@ def both() -> tuple[Any, Any]:
 
 
 def parameters(named: Any) -> Any:
-    """Of the constructor itself: `@deprecated` hides that of a class."""
+    """Return the parameters of the constructor itself, because `@deprecated` hides those of the class."""
     return inspect.signature(named.__init__ if inspect.isclass(named) else named).parameters
 
 
@@ -196,14 +196,14 @@ def test_an_invocation_error_carries_the_same_facts() -> None:
 
 
 def test_every_name_of_the_package_is_exported_as_it_is_now() -> None:
-    """A name that a new version of LangGraph adds is seen here."""
+    """A name that a new version of LangGraph adds makes this test fail."""
     import callboard
 
     assert set(langgraph.prebuilt.__all__) <= set(callboard.__all__)
 
 
 def test_the_transformer_of_event_streams_sees_the_calls_of_our_node() -> None:
-    """It is LangGraph's own."""
+    """The transformer is LangGraph's own class."""
 
     def f(x: int) -> int:
         """F."""

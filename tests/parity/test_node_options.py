@@ -1,4 +1,4 @@
-"""What a graph may ask of a node of tools: a timeout, retries."""
+"""Options of a graph for its node of tools: timeout and retries."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def asked(name: str) -> Any:
 
 @BOTH
 async def test_a_graph_may_give_the_node_a_timeout(node: Any) -> None:
-    """It is LangGraph's, and ends the node with LangGraph's error."""
+    """The timeout is LangGraph's, and ends the node with LangGraph's error."""
 
     async def quick() -> str:
         """Be quick."""
@@ -52,7 +52,7 @@ async def test_a_graph_may_give_the_node_a_timeout(node: Any) -> None:
 
 @BOTH
 async def test_a_graph_may_try_the_node_again(node: Any) -> None:
-    """By LangGraph's policy; the node itself raises what its tool does."""
+    """LangGraph's retry policy applies; the node itself raises its tool's error."""
     tried = []
 
     async def shaky() -> str:

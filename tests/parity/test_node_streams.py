@@ -1,4 +1,4 @@
-"""ToolNode in a graph that is streamed: what graphs and agents in tools tell has the namespaces that LangGraph gives.
+"""Streams of graphs with a ToolNode: chunks of inner graphs and agents have the namespaces that LangGraph gives.
 
 Whoever reads a stream tells a subagent by the place and the length of its namespace. Calls of ours have one more
 segment, by which their questions are told apart, and it must not be heard.
@@ -30,7 +30,7 @@ doors = pytest.mark.parametrize("door", ["stream", "astream"])
 
 
 def inner_graph(*, asks: bool = False, **options: Any) -> Any:
-    """A graph of one node, which writes, thinks and answers."""
+    """A graph of one node, which writes, calls a model and answers."""
 
     def think(state: MessagesState) -> Any:
         get_stream_writer()("inside")
@@ -45,7 +45,7 @@ def inner_graph(*, asks: bool = False, **options: Any) -> Any:
 
 
 def delegate_to(graph: Any) -> BaseTool:
-    """A tool that has a graph do its work, and says so before and after."""
+    """A tool that runs a graph, and writes to the stream before and after."""
 
     @tool
     def delegate(x: int) -> str:
@@ -59,7 +59,7 @@ def delegate_to(graph: Any) -> BaseTool:
 
 
 def graph_of(ns: Any, tools: list[BaseTool], *calls: Any, send: bool = False, **options: Any) -> Any:
-    """A graph of ours or of LangGraph's tool node, and a node before it that asks for calls."""
+    """A graph with callboard's or LangGraph's tool node, after a node that asks for calls."""
     builder = StateGraph(MessagesState)
     reply = AIMessage("", tool_calls=list(calls), id="ai")
     builder.add_node("decide", lambda state: {"messages": [reply]})
@@ -73,7 +73,7 @@ def graph_of(ns: Any, tools: list[BaseTool], *calls: Any, send: bool = False, **
 
 
 def told(graph: Any, mode: Any, door: str, *inputs: Any) -> list[list[Any]]:
-    """The chunks of one run after the other."""
+    """Return the chunks of several runs one after the other."""
 
     async def chunks(given: Any) -> list[Any]:
         return [one async for one in graph.astream(given, THREAD, stream_mode=mode, subgraphs=True)]
@@ -87,7 +87,7 @@ def told(graph: Any, mode: Any, door: str, *inputs: Any) -> list[list[Any]]:
 
 
 def _settled(value: Any) -> Any:
-    """Without times and the ids of results, which LangGraph gives to some later than others."""
+    """Return chunks without times and result ids, which LangGraph assigns later in some modes."""
     if isinstance(value, dict):
         kept = {key: _settled(item) for key, item in value.items() if key != "timestamp"}
         return {**kept, "id": "<random>"} if value.get("message") == "ToolMessage" else kept
@@ -138,7 +138,7 @@ def test_two_graphs_of_one_call_are_told_apart_by_a_number(mode: Any, door: str)
 
 @modes
 def test_graphs_of_two_calls_are_told_apart_by_a_number(mode: Any) -> None:
-    """Calls run together, and which graph is the second is up to them; what is told is the same."""
+    """The two graphs run concurrently in any order, but their chunks are equal."""
 
     async def answer(x: int) -> str:
         result = await inner_graph().ainvoke({"messages": [HumanMessage(f"{x}", id=f"h{x}")]})
@@ -165,7 +165,7 @@ def test_graphs_of_two_calls_are_told_apart_by_a_number(mode: Any) -> None:
 @doors
 @modes
 def test_an_agent_in_a_tool_is_heard_under_the_task(mode: Any, door: str) -> None:
-    """The agent is LangGraph's in both, so that what it tells is the same."""
+    """The agent is LangGraph's in both cases, so that its chunks are comparable."""
     replies = [AIMessage("", tool_calls=[call("double", {"x": 2}, "inner")], id="i1"), AIMessage("four", id="i2")]
 
     @tool
@@ -205,7 +205,7 @@ def test_an_agent_of_ours_in_a_tool_is_heard_under_the_task(mode: Any, door: str
 
 @modes
 def test_a_graph_two_nodes_deep_is_heard_under_both_tasks(mode: Any) -> None:
-    """A tool runs a graph with a tool node of its own, a tool of which runs a graph."""
+    """A tool runs a graph with a tool node, and a tool of this node runs another graph."""
 
     def make(ns: Any) -> Any:
         inner = graph_of(ns, [delegate_to(inner_graph())], call("delegate", {"x": 2}, "b"))
@@ -218,7 +218,7 @@ def test_a_graph_two_nodes_deep_is_heard_under_both_tasks(mode: Any) -> None:
 
 @modes
 def test_a_graph_of_a_node_that_a_tool_runs_is_heard_under_the_task(mode: Any) -> None:
-    """The tool runs a tool node by itself, without a graph in between, after a graph of its own."""
+    """The tool runs a graph and then a tool node directly, without a graph in between."""
 
     def make(ns: Any) -> Any:
         inner = ns.ToolNode([delegate_to(inner_graph())])
@@ -242,7 +242,7 @@ def test_a_graph_of_a_node_that_a_tool_runs_is_heard_under_the_task(mode: Any) -
 @modes
 @doors
 def test_a_question_in_a_graph_of_a_tool_and_its_answer_are_heard_under_the_task(mode: Any, door: str) -> None:
-    """What is stored keeps the namespace of the call, which a chunk names where it says how to get there."""
+    """The stored namespace includes the call, and only chunks with the checkpoint's address show it."""
 
     def make(ns: Any) -> Any:
         tools = [delegate_to(inner_graph(asks=True))]
@@ -267,7 +267,7 @@ def test_a_graph_that_goes_on_with_one_conversation_is_heard_under_the_node(mode
 
 
 def test_what_a_stream_says_of_a_checkpoint_is_where_it_is() -> None:
-    """The place in the payload is an address, with the call's own namespace; only the name on the chunk is not."""
+    """The address in the payload contains the call's namespace; the namespace of the chunk does not."""
     tools = [delegate_to(inner_graph(asks=True))]
     graph = graph_of(candidate(), tools, call("delegate", {"x": 1}), checkpointer=InMemorySaver())
 

@@ -1,4 +1,4 @@
-"""What a tool may return, and the ToolMessage that becomes of it."""
+"""Return values of a tool, and the ToolMessages that are made of them."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any

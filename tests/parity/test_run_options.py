@@ -1,4 +1,4 @@
-"""What a run can be asked for besides its input: keywords, and control."""
+"""Options of a run besides its input: keywords, and control."""
 
 import asyncio
 from typing import Any
@@ -39,7 +39,7 @@ def replies() -> ReplayModel:
 
 @pytest.mark.parametrize("door", ["invoke", "ainvoke", "stream", "astream"])
 def test_an_unknown_keyword_of_an_agent_is_an_error(door: str) -> None:
-    """Promise 13: LangGraph takes `cofig=` in silence, and runs without a config."""
+    """Promise 13: LangGraph ignores `cofig=` silently, and runs without a config."""
     agent: Any = callboard.create_react_agent(replies(), [double])
 
     with pytest.raises(TypeError, match="'cofig'"):
@@ -49,7 +49,7 @@ def test_an_unknown_keyword_of_an_agent_is_an_error(door: str) -> None:
 @pytest.mark.parametrize("kind", ["ToolNode", "ValidationNode"])
 @pytest.mark.parametrize("door", ["invoke", "ainvoke"])
 def test_an_unknown_keyword_of_a_node_is_an_error(door: str, kind: str) -> None:
-    """No graph gives its nodes keywords; LangGraph's refuse them too, but for the async door of `ValidationNode`."""
+    """Graphs pass no keywords; LangGraph's nodes refuse them, too, except `ValidationNode` in async code."""
     node = getattr(candidate(), kind)([double])
     with pytest.raises(TypeError, match="'cofig'"):
         _driven(getattr(node, door)(wants("double", {"x": 2}), cofig=THREAD))
@@ -58,7 +58,7 @@ def test_an_unknown_keyword_of_a_node_is_an_error(door: str, kind: str) -> None:
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 @pytest.mark.parametrize("door", ["invoke", "ainvoke"])
 def test_a_node_takes_a_runtime_by_keyword_as_langgraphs_does(door: str) -> None:
-    """What tools and their tests give to a node without a graph."""
+    """Tests of tools pass a runtime to a node without a graph."""
     store = InMemoryStore()
 
     def run(ns: Any) -> Any:
@@ -79,7 +79,7 @@ def test_a_node_takes_a_runtime_by_keyword_as_langgraphs_does(door: str) -> None
 
 @versions
 def test_debug_of_one_run_prints_the_same(version: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was swallowed."""
+    """An earlier version ignored `debug`."""
     shown = []
     for ns in (reference(), candidate()):
         agent = ns.create_react_agent(ReplayModel("done"), [], version=version)
@@ -105,7 +105,7 @@ async def _all(chunks: Any) -> list[Any]:
 
 
 def drained(ns: Any, version: str, drive: Any) -> Any:
-    """A run that a tool asks to stop, and what the thread looks like then and after it has gone on."""
+    """Return a run that a tool asks to stop, and the thread's state then and after it has continued."""
     control = RunControl()
 
     @tool
@@ -140,7 +140,7 @@ def _astream(agent: Any, control: RunControl) -> Any:
 @versions
 @pytest.mark.parametrize("drive", [_ainvoke, _astream], ids=["ainvoke", "astream"])
 def test_a_run_that_is_asked_to_stop_does_so_before_its_next_step_and_can_go_on(version: str, drive: Any) -> None:
-    """For servers that shut down: the step in flight ends, no further one begins, nothing is lost."""
+    """For servers that shut down: the current step ends, no further step begins, and no result is lost."""
     facts = drained(candidate(), version, drive)
 
     assert facts == drained(reference(), version, drive)
@@ -148,13 +148,13 @@ def test_a_run_that_is_asked_to_stop_does_so_before_its_next_step_and_can_go_on(
 
 
 def test_a_run_from_sync_code_can_be_asked_to_stop() -> None:
-    """LangGraph's sync door would not run the async tool at all."""
+    """LangGraph's `invoke` does not run the async tool at all."""
     assert drained(candidate(), "v2", _invoke) == drained(candidate(), "v2", _ainvoke)
 
 
 @versions
 def test_a_run_that_is_asked_to_stop_before_it_begins_keeps_its_input(version: str) -> None:
-    """No model is asked, and the thread goes on from there; LangGraph has a step for the input alone."""
+    """No model is asked, and the thread can be continued; LangGraph makes a step for the input alone."""
 
     def run(ns: Any) -> Any:
         control, model = RunControl(), replies()
@@ -172,7 +172,7 @@ def test_a_run_that_is_asked_to_stop_before_it_begins_keeps_its_input(version: s
 
 @versions
 def test_an_agent_in_a_graph_stops_when_the_graph_is_asked_to(version: str) -> None:
-    """Its control is that of the graph around it."""
+    """The agent uses the control object of the surrounding graph."""
 
     def run(ns: Any) -> Any:
         control = RunControl()

@@ -1,4 +1,4 @@
-"""A runtime that is not LangGraph's class, as tests of LangGraph and of its users put into a config."""
+"""A runtime of another class than LangGraph's, as tests put it into a config."""
 
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from callboard.testing import calls, tool_call
 
 pytestmark = [
     pytest.mark.real_clock,
-    # LangChain dumps the arguments of a tool for its callbacks, and the context is no part of their schema.
+    # LangChain dumps the arguments of a tool for callbacks, and the context is not in their schema.
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),
 ]
 
@@ -25,7 +25,7 @@ WAIT = 20
 
 
 def look(runtime: ToolRuntime[Any, Any], store: Annotated[BaseStore, InjectedStore()]) -> str:
-    """Say what there is, and write to the stream."""
+    """Return the runtime's values, and write to the stream."""
     item = store.get(("a",), "b")
     runtime.stream_writer("seen")
     return f"{runtime.context} {item and item.value} {runtime.execution_info} {runtime.server_info}"
@@ -34,7 +34,7 @@ def look(runtime: ToolRuntime[Any, Any], store: Annotated[BaseStore, InjectedSto
 @pytest.mark.parametrize("kind", [Mock, SimpleNamespace])
 @pytest.mark.backends("asyncio")
 async def test_a_runtime_of_another_class_is_read_by_attributes(kind: Any) -> None:
-    """`Mock().override(...)` is a mock again, whose store is none."""
+    """`Mock().override(...)` returns a mock again, whose store is not a store."""
     store = InMemoryStore()
     store.put(("a",), "b", {"c": 1})
     written: list[Any] = []
@@ -51,7 +51,7 @@ async def test_a_runtime_of_another_class_is_read_by_attributes(kind: Any) -> No
 
 
 async def test_a_runtime_with_nothing_in_it_is_an_error() -> None:
-    """A dict in its place would be taken for an empty one."""
+    """A dict in place of a runtime would otherwise be treated as an empty one."""
     config: RunnableConfig = {"configurable": {"__pregel_runtime": {"store": InMemoryStore()}}}
     with anyio.fail_after(WAIT), pytest.raises(TypeError, match="has none of context, store"):
         await ToolNode([look]).ainvoke({"messages": [calls(tool_call("look"))]}, config)

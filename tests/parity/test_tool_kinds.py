@@ -1,4 +1,4 @@
-"""Every way to write a LangChain tool."""
+"""All ways to write a LangChain tool."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Calls whose names and ids are no texts: no constructor makes them, but models and hands do."""
+"""Calls whose names and ids are not strings: constructors refuse them, but models and tests write them."""
 
 from typing import Any
 from uuid import UUID
@@ -21,7 +21,7 @@ def double(x: int) -> int:
 
 @pytest.mark.parametrize("call_id", [5, 0, 1.5, UUID(int=5)])
 def test_an_id_that_is_a_number_goes_on_as_text(same_direct: Same, call_id: Any) -> None:
-    """A `ToolMessage` takes them, and people write them by hand."""
+    """`ToolMessage` accepts numeric ids, and people write them by hand."""
 
     def scenario(ns: Any) -> Case:
         return Case(ns.ToolNode([double]), [{**call("double", {"x": 2}), "id": call_id}])
@@ -31,7 +31,7 @@ def test_an_id_that_is_a_number_goes_on_as_text(same_direct: Same, call_id: Any)
 
 @pytest.mark.parametrize("name", [None, b"double"])
 def test_a_name_that_is_no_text_is_that_of_no_tool(same_direct: Same, name: Any) -> None:
-    """Its message says so, and its neighbours run."""
+    """The call's message says so, and the other calls run."""
 
     def told(state: Any) -> list[Any]:
         return [(one.content, one.tool_call_id, one.status) for one in state["messages"]]
@@ -45,7 +45,7 @@ def test_a_name_that_is_no_text_is_that_of_no_tool(same_direct: Same, name: Any)
 
 
 class Careless(ReplayModel):
-    """Writes names and ids of other kinds into its first reply."""
+    """A model whose first reply has names and ids that are not strings."""
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         result = super()._generate(*args, **kwargs)
@@ -58,7 +58,7 @@ class Careless(ReplayModel):
 @pytest.mark.real_clock
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_such_calls_do_not_end_the_run_of_an_agent(version: Any) -> None:
-    """Each has its message, and the model goes on; LangGraph fails on two of the three."""
+    """Each call has its message, and the model goes on; LangGraph fails on two of the three calls."""
     first = asks(*(call("double", {"x": 1}, str(number)) for number in range(3)))
     agent = create_react_agent(Careless(first, "done"), [double], version=version)
     with anyio.fail_after(20):

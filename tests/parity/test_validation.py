@@ -1,4 +1,4 @@
-"""Arguments that do not fit: the text the model is told names only what the model controls."""
+"""Invalid arguments: the message for the model names only arguments that the model controls."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""ValidationNode: calls are checked, not run."""
+"""ValidationNode checks calls without running them."""
 
 from typing import Any
 
