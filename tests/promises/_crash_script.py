@@ -2,9 +2,9 @@
 
 python _crash_script.py DIRECTORY SAVER ACTION [ANSWERS]
 
-SAVER is `sqlite` (a sync graph) or `aiosqlite` (an async one); ACTION is what the call `deadly` does in this
-process: `exit`, `hang` or `live`. Without ANSWERS the run starts or goes on, with them (JSON, by question)
-it is resumed. Every body adds a line to `log`; the last line of the output is the state as JSON.
+SAVER is `sqlite` (a sync graph) or `aiosqlite` (an async one); ACTION is the behaviour of the call
+`deadly` in this process: `exit`, `hang` or `live`. Without ANSWERS the run starts or continues; with ANSWERS (JSON, by
+question) it is resumed. Every body adds a line to `log`; the last line of the output is the state as JSON.
 """
 
 import asyncio

@@ -24,7 +24,7 @@ from callboard.testing import ScriptedModel, backend, backend_names, calls
 pytestmark = pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
 
 SECONDS = 20
-"""The longest that one run may take; all of them take less than one."""
+"""Time limit of one run in seconds; all runs take less than one."""
 
 Run = Callable[[ToolNode, Any], list[ToolMessage]]
 somebody: contextvars.ContextVar[str] = contextvars.ContextVar("somebody", default="nobody")

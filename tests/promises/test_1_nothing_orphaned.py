@@ -33,7 +33,7 @@ from callboard.testing import Recorder
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 
 
-# Ways in which a body that sleeps for ever is cancelled: `await how(node, messages)` returns when it is over.
+# Ways to cancel a body that sleeps without end: `await how(node, messages)` returns when the cancellation is over.
 
 
 async def by_a_neighbour(node: ToolNode, name: str) -> None:
@@ -233,7 +233,7 @@ async def test_a_plain_finally_completes_on_asyncio(how: How) -> None:
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_a_clean_up_inside_cleanup_completes(how: How) -> None:
-    """Promise 1: the same code works on asyncio and on trio."""
+    """Promise 1: code in `cleanup()` completes on asyncio and on trio."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2, shield=cleanup), how)
     start = anyio.current_time()
@@ -247,7 +247,7 @@ async def test_a_clean_up_inside_cleanup_completes(how: How) -> None:
 @pytest.mark.parametrize("how", ON_BOTH)
 @pytest.mark.parametrize("grace", [None, 0.5, 30.0])
 async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how: How, grace: float | None) -> None:
-    """Promise 1: the grace of the tool's policy counts, else the node's, 5 seconds."""
+    """Promise 1: the grace is that of the tool's policy, else the node's, else 5 seconds."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000, shield=cleanup), how, grace)
     before = live_tasks()
@@ -274,7 +274,7 @@ async def test_a_plain_finally_that_never_ends_is_cut_off_on_asyncio(how: How) -
 
 
 async def test_each_tool_has_its_own_grace() -> None:
-    """Promise 1: a short grace of one tool does not cut another off."""
+    """Promise 1: a tool with a short grace does not shorten the clean-up of another tool."""
     rec = Recorder()
     tools = [rec.tool(name, hang=True, cleanup=3, shield=cleanup) for name in ("patient", "hasty", "plain")]
     policies = {"patient": CallPolicy(grace=10), "hasty": CallPolicy(grace=1)}
@@ -393,7 +393,7 @@ async def test_a_body_that_ignores_cancellations_is_cancelled_until_it_ends(how:
 @pytest.mark.parametrize("error", [KeyboardInterrupt("stop"), SystemExit(3)], ids=["Ctrl-C", "exit"])
 @pytest.mark.parametrize("on_error", ["cancel", "finish"])
 async def test_an_exit_out_of_a_tool_ends_everything_and_arrives(error: BaseException, on_error: str) -> None:
-    """Promise 1: `KeyboardInterrupt` and `SystemExit` cancel the others, whatever `on_error` says."""
+    """Promise 1: `KeyboardInterrupt` and `SystemExit` cancel the other calls, whatever `on_error` is."""
 
     async def leave() -> None:
         await anyio.sleep(1)
@@ -523,7 +523,7 @@ async def test_a_scope_of_the_middleware_can_end_an_attempt() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_native_timeout_of_the_middleware_can_end_an_attempt() -> None:
-    """Promise 1: `asyncio.timeout` around `execute` raises its `TimeoutError`."""
+    """Promise 1: `asyncio.timeout` around `execute` ends the attempt and raises its `TimeoutError`."""
     rec = Recorder()
 
     async def impatient(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -713,7 +713,7 @@ async def test_an_abandoned_thread_holds_its_place_until_it_ends(release: thread
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(again)
             await until(lambda: node.statistics().waiting == 1)
-            await anyio.sleep(0.6)  # more than the timeout of an attempt: the queue is no part of it
+            await anyio.sleep(0.6)  # longer than the timeout of an attempt, which excludes the queue
             assert rec.count("started") == 1
             assert node.statistics() == Statistics(running=0, waiting=1, abandoned_threads=1)
             release.set()
@@ -775,7 +775,7 @@ async def test_without_handling_a_lost_thread_raises_the_typed_rejection(release
 
 @pytest.mark.real_clock
 async def test_a_thread_that_asks_whether_it_is_cancelled_is_not_abandoned() -> None:
-    """Promise 1: `anyio.from_thread.check_cancelled()` ends it, without a warning."""
+    """Promise 1: `anyio.from_thread.check_cancelled()` ends the thread, so there is no warning."""
     ends: list[str] = []
 
     def polite() -> str:

@@ -96,7 +96,7 @@ ENDS = {
 
 @pytest.mark.parametrize("name", [name for name in ENDS if name != "gives_up"])
 async def test_a_call_ends_with_one_message_however_it_ends(name: str) -> None:
-    """Promise 2: success, error, timeout, budget, command, list, bad arguments, unknown tool."""
+    """Promise 2: the ends are success, error, timeout, budget, command, list, bad arguments and an unknown tool."""
     status, how, text = ENDS[name]
     with anyio.fail_after(60):
         outputs = await everything(Recorder()).ainvoke({"messages": [calls(name)]})
@@ -393,7 +393,7 @@ async def test_the_last_word_is_the_error_when_a_result_is_handled() -> None:
 
 
 async def test_a_message_for_another_call_does_not_count_as_the_result() -> None:
-    """Promise 2: exactly one message *under the call's id*."""
+    """Promise 2: the one message of a call must have the call's id."""
 
     async def foreign() -> ToolMessage:
         return ToolMessage("for somebody else", tool_call_id="call_99")

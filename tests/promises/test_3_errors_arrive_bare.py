@@ -132,7 +132,7 @@ async def test_an_error_arrives_bare_through_a_sync_wrapper() -> None:
 
 
 async def test_an_error_of_the_clean_up_is_a_note_on_the_first() -> None:
-    """Promise 3: `on_error="cancel"` raises the error that came first and names the others."""
+    """Promise 3: `on_error="cancel"` raises the first error, and names the others in a note."""
 
     async def untidy() -> None:
         try:

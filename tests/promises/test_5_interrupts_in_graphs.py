@@ -83,7 +83,7 @@ def results(state: Any) -> list[str]:
 
 def graph_of(node: Any, saver: Any, **options: Any) -> Any:
     builder: Any = StateGraph(State)
-    # A function that uses a tool node is a node of its own, under a name of its own.
+    # A node function that uses a tool node gets a name other than "tools".
     name = "tools" if isinstance(node, LangGraphToolNode) else "work"
     builder.add_node(name, node, **options)
     builder.add_edge(START, name)

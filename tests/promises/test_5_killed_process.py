@@ -16,7 +16,7 @@ pytestmark = pytest.mark.exhaustive
 SCRIPT = Path(__file__).with_name("_crash_script.py")
 SAVERS = pytest.mark.parametrize("saver", ["sqlite", "aiosqlite"])
 SECONDS = 30
-"""For one process; it needs about two."""
+"""Time limit of one process in seconds; a process needs about two."""
 
 FINISHED = ["quick a", "alive", "blocking b", "quick c"]
 

@@ -17,7 +17,7 @@ from callboard.tools._bounds import MAX_CHARACTERS, MAX_DEPTH, MAX_ID, MAX_NAME,
 
 WAIT = 60
 SHALLOW = 500
-"""Levels that broke what copies or writes arguments."""
+"""A number of levels at which copying or writing of arguments once failed."""
 
 
 def nested(levels: int) -> Any:
