@@ -41,7 +41,7 @@ class Case:
     state: Any = State
     """Schema of the graph around the node."""
     send: bool = False
-    """In a graph, hand the input over with Send, from a graph whose state is `seed`."""
+    """In a graph, pass the input to the node with Send, from a graph whose state is `seed`."""
     seed: Any = field(default_factory=dict)
     parent: bool = False
     """In a graph, put that graph as a node into a parent graph, next to a node named "other"."""
@@ -49,9 +49,9 @@ class Case:
     context: Any = None
     config: dict[str, Any] = field(default_factory=dict)
     own_runtime: bool = False
-    """An agent: it makes its own runtime, none is put into the config."""
+    """An agent makes its own runtime, so the config has none."""
     log: list[Any] = field(default_factory=list)
-    """What tools, wrappers, models and callbacks saw; part of the outcome."""
+    """Events that tools, wrappers, models and callbacks recorded; part of the outcome."""
 
 
 Scenario = Callable[[Any], Case]

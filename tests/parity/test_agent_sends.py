@@ -1,7 +1,7 @@
 """`Send` to a node of the agent: the node runs with the sent input beside the other tasks of its step, as in LangGraph.
 
-Streams name the tasks in the order in which they end, and LangGraph runs the tasks of a step at once; what has to be
-the same is what is said in the end, what the model was asked, and what comes next.
+Streams list tasks in the order in which they end, and LangGraph runs the tasks of a step concurrently. So the tests
+compare the final messages, the requests to the model, and the next tasks.
 """
 
 from collections.abc import Callable

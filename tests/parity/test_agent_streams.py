@@ -1,7 +1,7 @@
 """create_react_agent: every chunk of every stream mode, one by one.
 
-Where callboard goes its own way, `told` says so: a result has its id as soon as it is told, the steps that remain
-are those of this run, also for calls that an earlier run has sent, and calls all begin before the first of them ends.
+`told` removes callboard's intended differences: a result has its id as soon as it is streamed; the remaining steps
+are those of the current run, also for calls that an earlier run has sent; and all calls begin before the first ends.
 """
 
 import asyncio

@@ -1,14 +1,15 @@
 """Threads: state, history, interrupts, stops, updates and forks, as LangGraph's agent keeps them.
 
-What differs on purpose, and is left out or named here:
+Intended differences, which are removed before the comparison or tested at the end of this file:
 
-- what an input does is one step of ours and two of LangGraph's (`__start__` comes next, then it has ended), so there
-  is one place less, numbers differ after the first turn, and the source of the step is the input, not the loop;
-- before the first place that somebody made by hand there is the empty one, which LangGraph does not have;
-- a question that has been answered is no longer shown where it was asked, once its call has a result;
-- `as_node="__end__"` takes values with us, and refuses them with LangGraph;
-- LangGraph runs finished and unanswered calls again when one of several is answered; we do not (promise 5);
-- answers that fit no question, and unknown checkpoints: LangGraph passes over them, we raise.
+- Input takes one step in callboard and two in LangGraph (`__start__` is next, then it has ended). So the history has
+  one place less, numbers differ after the first turn, and the source of the step is "input" and not "loop".
+- Before a first place that `update_state` made, callboard has an empty place.
+- An answered question is no longer shown at the place where it was asked, once its call has a result.
+- `as_node="__end__"` accepts values in callboard, and refuses them in LangGraph.
+- When one of several questions is answered, LangGraph runs finished and unanswered calls again; callboard does not
+  (promise 5).
+- LangGraph ignores answers without a question and unknown checkpoints; callboard raises.
 """
 
 from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from ._prebuilt import candidate, reference
 from .test_agent_threads import AT, DONE, MORE, ONE, Thread, question, same, talk_to, turn, versions
 
 SAME = call("double", {"x": 1}, "a")
-"""A call of which a model says the same id again."""
+"""A call whose id a model repeats."""
 
 
 def no_change(state: Any) -> dict[str, Any]:

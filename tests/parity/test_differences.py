@@ -144,7 +144,7 @@ def test_a_finished_call_does_not_run_again_when_its_neighbour_is_answered() -> 
 
 
 def test_a_sync_wrapper_runs_in_a_thread_under_async_code() -> None:
-    """LangGraph runs it on the event loop and blocks every other call."""
+    """LangGraph runs the wrapper on the event loop and blocks every other call."""
     seen: list[int] = []
 
     def wrap(request: Any, execute: Any) -> Any:
@@ -163,7 +163,7 @@ def test_a_sync_wrapper_runs_in_a_thread_under_async_code() -> None:
 
 
 def test_a_node_runs_without_a_graph_and_without_a_config() -> None:
-    """LangGraph raises: it wants a runtime that only a graph provides."""
+    """LangGraph raises, because only a graph provides the runtime that its node needs."""
     node = candidate().ToolNode([double])
 
     assert contents(node.invoke(wants("double", {"x": 1}))) == ["2"]
@@ -204,7 +204,7 @@ def test_no_call_outlives_the_error_of_its_neighbour() -> None:
 
 
 def test_max_concurrency_holds_on_the_async_path() -> None:
-    """LangGraph obeys it in threads only."""
+    """LangGraph applies the limit in threads only."""
     running, peak = 0, 0
 
     @tool

@@ -296,7 +296,7 @@ def _recording(log: list[Any]) -> Any:
 
 
 UNTOLD = ("call_model", "should_continue", "Prompt")
-"""Runs of LangGraph's own inner functions, which we have none of."""
+"""Runs of LangGraph's own inner functions, which callboard does not have."""
 
 
 class Tree(BaseCallbackHandler):

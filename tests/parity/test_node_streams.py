@@ -1,7 +1,7 @@
 """Streams of graphs with a ToolNode: chunks of inner graphs and agents have the namespaces that LangGraph gives.
 
-Whoever reads a stream tells a subagent by the place and the length of its namespace. Calls of ours have one more
-segment, by which their questions are told apart, and it must not be heard.
+Readers of a stream identify a subagent by the position and the length of its namespace. The namespaces of callboard's
+calls have one more segment, which separates their questions; this segment must not appear in streams.
 """
 
 import asyncio
