@@ -1,7 +1,7 @@
 """Exploration: random batches, agents, kills and hostile inputs on every backend, checked against the promises.
 
-`uv run python -m tests.explore --minutes 10 --seed 1`. A plan is data that a seed draws; one that breaks a promise
-is made smaller and written down as a script.
+`uv run python -m tests.explore --minutes 10 --seed 1`. A plan is data that is drawn from a seed; a plan that
+breaks a promise is shrunk and written as a script.
 """
 
 from functools import partial

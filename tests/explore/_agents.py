@@ -25,7 +25,7 @@ from ._watch import Complaint, run_on
 
 KINDS = ("sleep", "sleep", "sleep", "ask", "ask", "fail", "tidy", "swallow")
 ROUNDS = 60
-"""More than any conversation needs."""
+"""More rounds than any conversation needs."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Conversation:
     """Turns of a thread, and the actions on it; the n-th action belongs to the n-th run."""
 
     replies: tuple[tuple[Call, ...], ...]
-    """The calls of each reply of the model; a text where there are none."""
+    """The calls of each reply of the model; a reply without calls has a text."""
     turns: int = 1
     acts: tuple[Act, ...] = ()
     saver: str = "memory"
@@ -90,19 +90,19 @@ class Told:
     plan: Conversation
     stage: Stage
     requests: list[list[BaseMessage]] = field(default_factory=list)
-    """What the model was given, each time."""
+    """The messages of each request to the model."""
     messages: list[BaseMessage] = field(default_factory=list)
-    """At the end."""
+    """The messages at the end."""
     results: list[Any] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
     tasks: list[int] = field(default_factory=list)
-    """How many were left after each run."""
+    """The number of tasks that were left after each run."""
     states: list[tuple[str, str]] = field(default_factory=list)
-    """Values as they are, and as they come back from a serializer."""
+    """Values before and after serialization."""
     again: set[str] = field(default_factory=set)
-    """Calls whose bodies ran after one had returned, and whose result nobody had thrown away."""
+    """Calls whose bodies ran again after one had returned, although no plan step had discarded the result."""
     missing: list[str] = field(default_factory=list)
-    """Questions that bodies asked and the state does not have."""
+    """Questions that bodies asked and that are missing in the state."""
     over: bool = False
 
 

@@ -26,7 +26,7 @@ from ._bodies import ASYNC, SYNC, TOOLS, Call, FailureOfTool, Stage, draw_calls,
 from ._watch import Complaint, run_on
 
 PASSING = ("pass_on", "wait_before", "wait_after", "Sanitize", "RepairArguments", "Retry", "OutputBudget", "Redact")
-"""Middleware that changes no result of a call that succeeds."""
+"""Middleware that does not change the result of a successful call."""
 BUSY = (
     *("catch", "catch_all", "insist", "translate", "call_twice", "call_at_once", "hedge", "lose_patience", "keep"),
     *("fail_before", "fail_after", "ask_before", "ask_after", "tidy_behind_shield", "call_behind_shield"),
@@ -56,7 +56,7 @@ OURS: dict[str, Callable[[float], object]] = {
 }
 HANDLING: dict[str, Any] = {"all": True, "none": False, "text": "It failed.", "failures": (FailureOfTool, TimeoutError)}
 RUNS = 80
-"""More than any batch needs to have all its questions answered."""
+"""More runs than any batch needs until all its questions are answered."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Batch:
 
     calls: tuple[Call, ...]
     beside: tuple[Call, ...] = ()
-    """Another batch of the same node, at the same time."""
+    """Another batch of the same node, which runs at the same time."""
     middleware: tuple[str, ...] = ()
     policies: tuple[Policy, ...] = ()
     timeout: float | None = None
@@ -112,13 +112,13 @@ class Batch:
     handling: str = ""
     max_concurrency: int | None = None
     end: float | None = None
-    """When the caller gives up."""
+    """Time at which the caller cancels."""
     natively: bool = False
-    """Whether by asyncio's `task.cancel()`."""
+    """Whether the caller cancels with asyncio's `task.cancel()`."""
     ledger: bool = False
-    """Whether the caller keeps results as they come, and goes on with them after it gave up."""
+    """Whether the caller stores results as they come, and passes them to the run after a cancellation."""
     answers: int = 0
-    """Chooses which questions are answered first."""
+    """Number that determines which questions are answered first."""
     threads: bool = False
 
     @property
@@ -184,15 +184,15 @@ class Run:
     error: BaseException | None = None
     gave_up: bool = False
     end: float | None = None
-    """When its caller went."""
+    """Time at which the caller cancelled."""
     settled: frozenset[str] = frozenset()
-    """The ids of the calls whose results the ledger had before."""
+    """Ids of the calls whose results were already in the ledger."""
     bodies: int = 0
-    """How many had been started before."""
+    """Number of bodies that had been started before."""
     open: frozenset[str] = frozenset()
-    """Questions that bodies of this batch asked in this run, and that have no answer."""
+    """Questions that bodies of this batch asked in this run, and that are not answered."""
     tasks: int = 0
-    """How many tasks there are now that were not there before; negative if that cannot be said."""
+    """Number of new tasks since the start; negative if unknown."""
 
     @property
     def questions(self) -> list[Any]:
@@ -207,10 +207,10 @@ class Seen:
     stage: Stage
     runs: list[Run] = field(default_factory=list)
     tasks: int = 0
-    """How many are left at the end."""
+    """Number of tasks that are left at the end."""
     statistics: Any = None
     ledgers: list[tuple[str, str]] = field(default_factory=list)
-    """Each as it was, and as it came back from a serializer."""
+    """Each ledger before and after serialization."""
     endless: bool = False
 
 

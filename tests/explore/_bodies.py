@@ -85,7 +85,7 @@ class Body:
     key: str
     began: float
     late: bool
-    """Whether whoever asked for it had gone by then."""
+    """Whether the caller had gone when the body began."""
     ended: float | None = None
     how: str = ""
     thread: bool = False
@@ -97,20 +97,20 @@ class Stage:
 
     unit: float = 1.0
     steps: dict[str, tuple[Step, ...]] = field(default_factory=dict)
-    """By call id."""
+    """Steps by call id."""
     bodies: list[Body] = field(default_factory=list)
     raised: list[BaseException] = field(default_factory=list)
     over: set[str] = field(default_factory=set)
-    """The ids of the calls whose batch has ended."""
+    """Ids of the calls whose batch has ended."""
     misled: list[str] = field(default_factory=list)
-    """Answers that reached another question."""
+    """Answers that reached the wrong question."""
     asked: set[str] = field(default_factory=set)
-    """Questions that bodies asked, and that have no answer yet."""
+    """Questions that bodies asked, and that are not answered yet."""
     node: Callable[[], ToolNode] = lambda: ToolNode(TOOLS)
     lock: threading.Lock = field(default_factory=threading.Lock)
     loop_time: Callable[[], float] = anyio.current_time
     kept: list[Any] = field(default_factory=list)
-    """For the middleware: what it has kept of their `call_next`."""
+    """Copies of `call_next` that middleware has kept."""
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds * self.unit)
@@ -149,7 +149,7 @@ class Stage:
 
 
 stage: Stage
-"""Of the plan that is being played. Not a context variable: threads of middleware see it too."""
+"""The stage of the current plan. It is not a context variable, because threads of middleware must see it, too."""
 
 
 def enter(new: Stage) -> Stage:

@@ -1,7 +1,7 @@
 """Fleets: owners that drain, leave and pause beyond their lease, while all processes ask.
 
-A process that stands still is one whose signs of life and letters reach the server no more: its actors live in the
-event loop of the others, which must go on.
+A process that pauses no longer reaches the server with its renewals and messages; its actors share the event loop
+of the other processes, which must go on.
 """
 
 from collections import Counter as Counts
@@ -19,7 +19,7 @@ from ._watch import Complaint, run_on
 
 LEASE = 1.0
 WAIT = 40.0
-"""Seconds for a whole plan; none takes ten."""
+"""Seconds for a whole plan; no plan takes ten."""
 Happens = Literal["ask", "drain", "leave", "stop"]
 
 
@@ -31,7 +31,7 @@ class Step:
     process: int
     key: str = "a"
     seconds: float = 0.0
-    """How long a handler takes, or until the next step comes."""
+    """Seconds that a handler takes, or seconds until the next step."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Seen:
     done: list[tuple[str, str, int, str]]
     """Point of the handler, key, token and ask, in order."""
     told: list[tuple[str, str]]
-    """Ask, and its outcome."""
+    """Each ask with its outcome."""
 
 
 class Worker(Actor):

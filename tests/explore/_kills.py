@@ -1,7 +1,7 @@
 """Kills: an agent on a database file, killed at any points of its lives, until its conversation is done.
 
-`serve` is for the process whose forks are killed: it reads a plan from each line of its input,
-and answers with the log of what happened, as `tests.agent._crash_agent` writes it.
+`serve` runs in the process whose forks are killed: it reads a plan from each line of its input,
+and answers with the log of events, in the format of `tests.agent._crash_agent`.
 """
 
 import atexit
@@ -33,7 +33,7 @@ class Kill:
 
     point: int
     signalled: bool = False
-    """By SIGKILL, or by leaving at once."""
+    """Whether the life ends by SIGKILL, or else by an immediate exit."""
 
 
 @dataclass(frozen=True)

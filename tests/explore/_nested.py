@@ -35,7 +35,7 @@ class Nest:
     narrow: tuple[tuple[str, int], ...] = ()
     queue: int | None = None
     end: float | None = None
-    """When the caller gives up."""
+    """Time at which the caller cancels."""
 
 
 def draw(chance: Random) -> Nest:

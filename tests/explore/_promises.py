@@ -11,11 +11,11 @@ from ._bodies import Body, ExitOfTool, result_of
 
 JUST = 1e-6
 TARDY = 2.0
-"""Seconds that a busy machine may be late, on a real clock."""
+"""Seconds by which a busy machine may be late, on a real clock."""
 AGAIN = 0.06
-"""Seconds after which a clean-up that outlives its grace is told again, on asyncio; once for each around it."""
+"""Seconds until a clean-up that outlives its grace is cancelled again on asyncio, once for each enclosing clean-up."""
 GROUPS = {"call_at_once", "hedge"}
-"""Middleware that does several things at once."""
+"""Middleware that runs several tasks at once."""
 
 
 def no_task_is_left(seen: Seen) -> Iterator[str]:
@@ -26,7 +26,7 @@ def no_task_is_left(seen: Seen) -> Iterator[str]:
 
 
 def no_body_is_left(seen: Seen) -> Iterator[str]:
-    """Promise 1: every body has ended when its batch has, but for threads."""
+    """Promise 1: every body has ended when its batch has, except bodies in threads."""
     for run in seen.runs:
         for body in _bodies(seen, run):
             if not body.thread and (body.ended is None or body.ended > run.ended + JUST):

@@ -26,7 +26,7 @@ class Bodies:
 
     ends: tuple[str, ...]
     seated: bool = True
-    """In a seat, and a new one when that has ended; else in the pool's worker."""
+    """Whether each call runs in a seat, which is replaced after it has ended, or else in the pool's worker."""
     reuse: bool = False
 
 

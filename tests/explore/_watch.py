@@ -18,16 +18,16 @@ from callboard import CallboardWarning
 from callboard.testing import backend
 
 PATIENCE = 20.0
-"""Seconds of the machine's time for one plan."""
+"""Seconds of real time for one plan."""
 FOR_EVER = 1e7
-"""Virtual seconds that no plan takes."""
+"""Virtual seconds, more than any plan takes."""
 
 
 class Complaint(NamedTuple):
     """A promise that was broken."""
 
     promise: str
-    """The name of the function that looked."""
+    """The name of the function that found the violation."""
     what: str
 
     def __str__(self) -> str:

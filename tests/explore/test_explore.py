@@ -20,9 +20,9 @@ from ._plans import homes_in, shrink, smaller_than, written
 from ._watch import run_on
 
 SHARE = {"batches": 80, "threads": 2, "agents": 8, "kills": 1, "hostile": 40, "seats": 2, "fleets": 2, "nested": 30}
-"""Plans of each world; each is played on every backend."""
+"""Number of plans of each world; each is played on every backend."""
 SEEDS = {AsksOneByOne: 438, MixesAnswersUp: 438, ForgetsTheLedger: 85}
-"""Where it takes long to find a defect, which is where to look; the explorer itself has more time."""
+"""Seeds for defects that are rare; the explorer itself has more time to find them."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,7 +34,7 @@ def _quick_collector() -> Iterator[None]:
 
 
 SLOW = {"fleets": [pytest.mark.exhaustive]}
-"""Worlds of which a plan takes seconds, because leases have to end."""
+"""Worlds whose plans take seconds, because leases have to expire."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, [])) for name in WORLDS])
