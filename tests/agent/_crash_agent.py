@@ -1,14 +1,14 @@
-"""An agent that is killed again and again, each time at a point that a seed chooses, until it is done.
+"""An agent that is killed repeatedly, each time at a point that a seed determines, until its work is done.
 
 python _crash_agent.py DIRECTORY SAVER BACKEND DURABILITY FIRST_SEED KILLS
 python _crash_agent.py DIRECTORY SAVER BACKEND DURABILITY every FIRST STEP
 
-In the second form each story has one kill: at the points FIRST, FIRST + STEP and so on, until there is none.
+In the second form each story has one kill: at the points FIRST, FIRST + STEP and so on, until the last point.
 
-Everything is imported, and has run, once; each life of the agent is a fork. A life goes on where the one before was
-killed: it answers open questions, sends the next user message, or says nothing (`None`). Each story has a database
-and a log, to which every body and every write adds a line as it happens. For each story, one line of JSON goes to
-the output: its seed, or the point, how often it was killed, and its log, which ends with the conversation.
+The parent imports and runs all code once; each life of the agent is a fork. A life continues where the one before was
+killed: it answers open questions, sends the next user message, or continues with `None`. Each story has a database
+and a log, to which every body and every write adds a line. For each story, the output has one line of JSON: the seed
+or the point, the number of kills, and the log, which ends with the conversation.
 """
 
 import gc
@@ -54,7 +54,7 @@ SCRIPT = (
     AIMessage("all done"),
 )
 FAR = 16
-"""How many points a life may pass before it is killed."""
+"""Maximum number of points that a life may pass before it is killed."""
 MOST_LIVES = 60
 
 
@@ -239,7 +239,7 @@ def life(directory: Path, saver: str, backend: str, durability: str, end: int, *
 
 
 End = tuple[int, bool]
-"""The number of the point at which a life ends, and whether by a signal."""
+"""The number of the point at which a life ends, and whether it is ended by a signal."""
 
 
 def story(directory: Path, world: tuple[str, str, str], number: int, ends: Iterable[End]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 ODD: Sequence[Any] = (None, 0, -1, 1.5, True, "", "text", [], {}, [None], [[]], {"a": None}, [1, "a"], 2**63)
-"""Values where others are meant."""
+"""Values of a wrong type or range."""
 
 ODD_CELLS: Sequence[Any] = (
     None,

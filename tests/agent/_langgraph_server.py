@@ -17,7 +17,7 @@ import httpx
 SERVED = Path(__file__).with_name("_served.py")
 
 READY = 90
-"""Seconds for the server to come up; most of them go into its imports."""
+"""Seconds in which the server must start; imports take most of the time."""
 
 
 def program() -> str | None:

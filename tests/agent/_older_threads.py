@@ -2,8 +2,8 @@
 
 python -c "from tests.agent._older_threads import write; write()"
 
-writes `older_threads.sql` anew, with whatever version is installed: only if a version that is older than the change
-of what is stored is at hand.
+writes `older_threads.sql` again with the installed version. Use it only with a version that is older than the last
+change of the stored format.
 """
 
 import os
@@ -34,7 +34,7 @@ ASKED = {
     "killed": calls(tool_call("quick", "k1", name="k1"), tool_call("pay", "k2", name="k2")),
     "sent": calls(tool_call("send", "s1", name="s1")),
 }
-"""By thread, what its model asks for."""
+"""The replies of the model, by thread."""
 
 
 def given(thread: str) -> Any:
@@ -51,8 +51,8 @@ def agent_of(saver: Any, *, doomed: bool = False) -> Any:
     """Return the agent of all these threads.
 
     Args:
-        saver: has them.
-        doomed: whether bodies that may fail do, and the process ends in the one that pays.
+        saver: contains the threads.
+        doomed: whether fallible bodies fail, and the process ends in the body `pay`.
     """
 
     async def quick(name: str) -> str:

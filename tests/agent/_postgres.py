@@ -16,10 +16,10 @@ from urllib.parse import quote
 import psycopg
 
 PASSWORD = "p:ss/w@rd"
-"""As awkward as people make them."""
+"""A password with characters that must be escaped in a URL."""
 
 READY = 30
-"""Seconds for the server to come up; it needs about one."""
+"""Seconds in which the server must start; it needs about one."""
 
 
 def programs() -> Path | None:
@@ -65,7 +65,7 @@ class Server:
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.directory),
             "max_connections": "200",
-            "fsync": "off",  # a killed process loses no data by this setting, only a power cut would
+            "fsync": "off",  # only a power cut loses data, a kill does not
         }
         command = [str(self._bin / "postgres"), "-D", str(self.directory / "data"), "-p", str(self.port)]
         command += [part for name, value in options.items() for part in ("-c", f"{name}={value}")]

@@ -24,7 +24,7 @@ class Request:
 
 
 Answer = Callable[["Handler"], None]
-"""Answers a request, or does not."""
+"""Function that answers a request, or does not."""
 
 
 class Provider:

@@ -2,12 +2,12 @@
 
 python -m tests.agent._rival_agent
 
-It answers each line with lines of JSON: the id of the fork, what becomes of it, and "gone". The lines:
+It answers each line with lines of JSON: the id of the fork, the fork's result, and "gone". The lines:
 
-    run DIRECTORY SAVER BACKEND ROUND TIME    go on with `None` on the thread of that round, not before that time
-    hold DIRECTORY SAVER BACKEND ROUND TIME   the same, and say "held" when a body runs; it does until the next line
+    run DIRECTORY SAVER BACKEND ROUND TIME    continue the thread of that round with `None`, not before that time
+    hold DIRECTORY SAVER BACKEND ROUND TIME   the same, and report "held" when a body runs; it runs until the next line
 
-The fork goes on living until it is told one line more, whatever that is; another line, and its parent looks.
+The fork lives until one more line of any content arrives; after a further line, its parent reaps it.
 """
 
 import json

@@ -35,7 +35,7 @@ async def saver_of(
         yield InMemorySaver()
     elif kind == "sqlite":
         connection = sqlite3.connect(path, check_same_thread=False)
-        connection.execute("PRAGMA synchronous=OFF")  # a killed process loses nothing by it, only a power cut
+        connection.execute("PRAGMA synchronous=OFF")  # only a power cut loses data, a kill does not
         try:
             yield sync(connection)
         finally:

@@ -2,8 +2,8 @@
 
 python -m tests.agent._unknown_agent DIRECTORY
 
-Everything is imported once; each database is made by a fork. Every body that starts or ends adds a line to the
-log beside its database.
+The parent imports all modules once, and a fork makes each database. Every body that starts or ends adds a line to
+the log beside its database.
 """
 
 import os
@@ -92,8 +92,8 @@ class Life:
     """Record the events of bodies and savers; kill the process at the chosen event.
 
     Args:
-        log: of its bodies.
-        end: the point at which it is killed, and of what: `("in body", "p1")`.
+        log: events of its bodies.
+        end: the point at which it is killed, and the call, such as `("in body", "p1")`.
     """
 
     def __init__(self, log: Log, end: tuple[str, str] | None = None) -> None:

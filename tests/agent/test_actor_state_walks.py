@@ -64,7 +64,7 @@ class Notebook(Actor):
 
 
 def reply(sent: list[BaseMessage]) -> Any:
-    """Do what the user says: `append a x`, for two books at once with `append ab x`; then say that it is done."""
+    """Make the calls that the user requests, such as `append a x`, or `append ab x` for two books; then say so."""
     last = sent[-1]
     if last.type != "human":
         return "done"

@@ -28,7 +28,7 @@ class Deaf:
     """A hook that swallows cancellations.
 
     Args:
-        times: how many it does not hear.
+        times: number of cancellations that it swallows.
     """
 
     def __init__(self, times: int) -> None:

@@ -23,7 +23,7 @@ CONFIG: Any = {"configurable": {"thread_id": "t"}}
 GO: Any = {"messages": [("user", "go")]}
 HOUR = 3600.0
 FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
-"""A run on another machine."""
+"""The hold of a run on another machine."""
 
 
 def _agent(saver: Any) -> Any:
@@ -100,7 +100,7 @@ async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, ca
     [
         (20.0, 20.0, False),
         (61.0, 61.0, True),  # the holder was suspended
-        (20.0, 20.0 + HOUR, True),  # the clock was set, or the machine was paused with one of its clocks
+        (20.0, 20.0 + HOUR, True),  # the clock was set, or one clock stood still in a pause
         (20.0, 20.0 - HOUR, True),
     ],
 )

@@ -20,7 +20,7 @@ from ._savers import shape
 pytestmark = pytest.mark.real_clock
 
 on_asyncio = pytest.mark.backends("asyncio")
-"""LangGraph's own graphs run nowhere else."""
+"""LangGraph's own graphs run on asyncio only."""
 
 
 def langgraphs_agent(*args: Any, **options: Any) -> Any:

@@ -805,7 +805,7 @@ def test_an_option_of_a_wrong_type_is_named(option: str, value: Any) -> None:
         create_react_agent(script(), **options)
 
 
-# Promise 8: what is sync runs in threads.
+# Promise 8: sync code runs in threads.
 
 
 class Watch:

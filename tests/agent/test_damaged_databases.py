@@ -27,7 +27,7 @@ THREAD: Any = {"configurable": {"thread_id": "1"}}
 GO = {"messages": [("user", "go")]}
 
 TOLD = (StorageError, ThreadBusyError, UnknownInterruptError)
-"""What may be said of a damaged thread: that, or that its holder seems alive, or that its question is gone."""
+"""Valid errors for a damaged thread: the storage error, an apparently live holder, or a missing question."""
 
 
 def ask(question: str) -> str:

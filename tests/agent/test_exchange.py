@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 MORE: Any = {"messages": [("user", "more")]}
 OURS = ("ours", "ours v1")
 BY_CALL = ("react v2", "langchain")
-"""Agents of LangGraph's to which each call is a task of its own."""
+"""Kinds of LangGraph's agents in which each call is a task of its own."""
 THEIRS = (*BY_CALL, "react v1")
 
 

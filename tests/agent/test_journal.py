@@ -60,7 +60,7 @@ async def feel(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> 
     return Command(update={"mood": mood, "messages": [ToolMessage(query, tool_call_id=tool_call_id)]})
 
 
-# --- what is kept
+# --- stored data
 
 
 async def test_a_thread_goes_on_where_it_stands_with_another_agent(saver: Any) -> None:
@@ -317,15 +317,15 @@ async def test_a_cancelled_run_goes_on_with_what_had_not_finished(saver: Any) ->
     assert len(model.requests) == 2
 
 
-# --- when something goes wrong
+# --- failures
 
 
 class Failing(InMemorySaver):
     """A checkpointer that fails once on request.
 
     Attributes:
-        at: says of what is written whether to fail now.
-        stores: whether it stores what it complains about.
+        at: predicate that decides for each write whether it fails.
+        stores: whether a failing write is stored.
     """
 
     def __init__(self) -> None:
@@ -388,8 +388,8 @@ class Slow(SqliteSaver):
 
     Attributes:
         writing: set when the result of `slow` has been stored.
-        may_end: lets that write come back.
-        fails: whether it raises then.
+        may_end: lets that write return.
+        fails: whether the write raises when it returns.
     """
 
     writing: threading.Event

@@ -1,9 +1,9 @@
-"""Promise 10: an agent is killed at any point, again and again; what finished stays finished, nothing is doubled.
+"""Promise 10: an agent is killed at any point, again and again; no finished result is lost, and no call is repeated.
 
-What each durability promises, for a call whose result was not stored when the process died: it runs again. And
+With each durability, a call whose result was not stored when the process died runs again. In addition:
 
-- "sync": whatever the model was asked with had been stored before, so nothing that it knows of is done twice;
-- "async": what was stored never runs again; the model may have been asked with more than that;
+- "sync": all messages of a model request are stored before the request, so no call in them runs twice.
+- "async": a call with a stored result never runs again; a model request may contain results that are not stored.
 - "exit": nothing is stored before the run stops.
 """
 
@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.timeout(200), pytest.mark.exhaustive]
 
 SCRIPT = Path(__file__).with_name("_crash_agent.py")
 KILLS = 40
-"""In each of the four worlds, beside those at each point in turn; more than 200 in all."""
+"""Kills for each of four configurations, in addition to those at each point in turn; more than 200 in all."""
 SECONDS = 180
-"""For all lives of a world; they need about five on a machine that has nothing else to do."""
+"""Time limit for all lives of a configuration; they need about five seconds on an idle machine."""
 
 CONVERSATION = [
     "human:first",
@@ -45,7 +45,7 @@ CONVERSATION = [
     "ai:all done",
 ]
 REPLIES = {"a1", "b1", "done", "c1", "all done"}
-"""What the model says, in a word: the first call of a reply, or its text."""
+"""The model's replies as one word each: the first call of a reply, or its text."""
 
 
 @dataclass

@@ -124,7 +124,7 @@ async def test_what_a_user_does_to_a_message_stays_with_the_user(saver: Any) -> 
     assert found == turns(1)
 
 
-# --- what is read is what LangGraph's serializer reads
+# --- reading gives the same values as LangGraph's serializer
 
 
 @pytest.mark.parametrize("kind", SERIALIZERS)
@@ -197,7 +197,7 @@ def stored_message(module: str, name: str, content: Any) -> tuple[str, bytes]:
 
 
 ALIAS = stored_message("langchain_core.messages", "HumanMessage", {"content": "hi"})
-"""A message by a name that nobody is allowed to read, but who may read everything."""
+"""A message under a class name that only a permissive serializer may read."""
 
 
 def test_what_somebody_else_may_read_is_not_read_by_whoever_may_not() -> None:
@@ -271,7 +271,7 @@ def test_a_user_s_subclass_of_a_saver_is_the_object_that_reads() -> None:
     assert set(read_by) == {id(saver)}
 
 
-# --- what is remembered
+# --- the cache of messages
 
 
 def read_one(memory: MessageMemory, text: str, made: list[str]) -> Any:

@@ -282,7 +282,7 @@ async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None
     assert model.requested_tools == [("flaky", "search"), ("search",)]
 
 
-# What runs within, and what is left afterwards.
+# The context within a run, and after it.
 
 
 async def test_every_part_finds_its_own_config_around_it() -> None:

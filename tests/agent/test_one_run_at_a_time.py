@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 GO: Any = {"messages": [("user", "go")]}
 FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
-"""A run on another machine."""
+"""The hold of a run on another machine."""
 
 
 # In another process.
@@ -52,7 +52,7 @@ class Rival:
         command = [sys.executable, "-m", "tests.agent._rival_agent"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self.pid = 0
-        """Of the fork."""
+        """Process id of the fork."""
 
     def begin(self, what: str, world: Sequence[object], number: int, at: float = 0.0) -> None:
         self.tell(what, *world, number, at)
@@ -332,7 +332,7 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
 
     with anyio.fail_after(WAIT):
         async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
-            await anext(stream)  # the run goes on beside its reader, to the gate
+            await anext(stream)  # the run goes on after its reader has left, up to the gate
             with pytest.raises(ThreadBusyError):
                 await agent.ainvoke(GO, CONFIG)
             with pytest.raises(ThreadBusyError):
@@ -344,7 +344,7 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
     assert not is_held(saver)
 
 
-# Who lets go.
+# Release of the hold.
 
 
 async def _cancelled(agent: Any, recorder: Recorder) -> None:
@@ -618,7 +618,7 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
     assert shape(state.values["messages"])[-2:] == ["human:hello", "ai:taken over"]
 
 
-# Who need not hold, and who is not held up.
+# Runs that need no hold, and operations that a hold does not block.
 
 
 async def test_agents_within_a_call_need_not_hold() -> None:

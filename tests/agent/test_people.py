@@ -1,4 +1,4 @@
-"""People in the loop: questions, answers, stops, and changes by hand (promises 2, 5 and 10)."""
+"""People in the loop: questions, answers, stops, and changes from outside (promises 2, 5 and 10)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -184,7 +184,7 @@ async def test_any_answer_but_none_reaches_the_only_question_plainly(answer: Any
     assert seen == [answer]
 
 
-# --- answers that fit nothing
+# --- answers without a question
 
 
 async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver: Any) -> None:
@@ -496,7 +496,7 @@ async def test_a_question_after_a_stop_is_answered(saver: Any) -> None:
     assert asking.started == ["a", "a"]
 
 
-# --- the state while somebody is asked
+# --- the state while a question is open
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])

@@ -203,7 +203,7 @@ async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> N
         try:
             while True:
                 handler.send_event({"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]})
-                time.sleep(0.01)  # as models speak; in a flood, the client itself is deaf to a cancellation
+                time.sleep(0.01)  # as models do; without pauses the client itself swallows cancellations
         except OSError:
             closed.set()
             handler.close_connection = True

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.real_clock
 
 WAIT = 15
 BUDGET = 0.3
-"""Seconds: enough to get to the calls, too little for any that hangs."""
+"""Seconds: enough to reach the calls, and too few for a call that hangs."""
 SPENT = f"Error: The run was given up: its budget of {BUDGET} s was spent."
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 GO: Any = {"messages": [("user", "go")]}

@@ -59,7 +59,7 @@ def as_checkpoint(messages: Any) -> dict[str, Any]:
     return {"v": 4, "id": "1", "channel_values": others, "versions_seen": {"__callboard__": {"{}": 0}}}
 
 
-# --- what is stored and read is what LangGraph stores and reads
+# --- LangGraph's serializer writes and reads the same data
 
 
 def replace(messages: list[Any], place: int, new: Any) -> None:
@@ -202,7 +202,7 @@ def test_another_serializer_that_allows_less_reads_by_its_own_rules() -> None:
         at_a_place(StrictSerializer("x"), conversations).loads_typed(stored)
 
 
-# --- how much work it is
+# --- the amount of work
 
 
 def steps_of(work: Callable[[], object]) -> int:

@@ -108,7 +108,7 @@ PAYLOADS: dict[str, Payload] = {
 }
 
 OF_THE_DEFAULT = [name for name in PAYLOADS if "method" not in name and "JSON" not in name and "pickle" not in name]
-"""Those that LangGraph's serializer runs as it comes; the others run as it can be set up."""
+"""Payloads that LangGraph's serializer executes with its default settings; the others need permissive settings."""
 
 
 def permissive(name: str) -> JsonPlusSerializer:

@@ -304,7 +304,7 @@ async def test_a_failed_call_is_told_as_an_event() -> None:
     assert chunks[-1]["message"] == "no"
 
 
-# Several modes, shapes, and what is refused.
+# Several modes, the form of chunks, and refused arguments.
 
 
 @pytest.mark.parametrize("kind", [list, tuple])

@@ -30,7 +30,7 @@ WAIT = 15
 ROOT = Path(__file__).parents[2]
 ACCEPT, IGNORE = {"type": "accept"}, {"type": "ignore"}
 BEGUN = ("after claim", "in body", "before write")
-"""Points at which a claim is all that is known of a call."""
+"""Points at which the journal has only the claim of a call."""
 
 
 # A process is killed.

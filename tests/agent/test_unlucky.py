@@ -20,8 +20,8 @@ class Unlucky(InMemorySaver):
     """Fails once after a write has been stored; may disconnect for good some writes later.
 
     Args:
-        fails_at: the number of the write whose answer is lost.
-        good_for: how many writes after it still arrive.
+        fails_at: number of the write after which the connection is lost.
+        good_for: number of later writes that still succeed.
     """
 
     def __init__(self, fails_at: int, good_for: int = 1000) -> None:
