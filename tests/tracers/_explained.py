@@ -14,22 +14,22 @@ PIECES = (
     ("generate_structured_response", "generate_structured_response"),
     ("post_model_hook_router", "post_model_hook"),
 )
-"""Runs of the pieces of which LangGraph makes its nodes, each with the node around it: ours have no such pieces."""
+"""Runs of LangGraph's inner pieces, each with the node around it: callboard has no such pieces."""
 
 PATCHES = ("invoke_agent", "create_agent")
-"""Spans that opentelemetry-instrumentation-langchain makes of LangGraph's classes and functions, by their names."""
+"""Names of spans that opentelemetry-instrumentation-langchain makes of LangGraph's classes and functions."""
 
 KEPT_BY_OURS = {"made_prompt": ("RunnableSequence", "Prompt")}
-"""Work in which ours has such pieces too: there a prompt is a function, and runs as one."""
+"""Work in which callboard has such pieces, too: its prompt is a function, which runs as one."""
 
 OF_PATCHES = "gen_ai.provider.name"
-"""What that tracer says of a span according to whether there is one of those around it."""
+"""Attribute that this tracer sets only if such a span is an ancestor."""
 
 OF_CHANCE = "traceloop.association.properties.tags"
-"""There if LangGraph's handler for streamed tokens, which writes tags into shared metadata, has heard first."""
+"""Attribute that appears only if LangGraph's token handler, which writes into shared metadata, ran first."""
 
 A_TIME = "langfuse.observation.completion_start_time"
-"""A time of the day."""
+"""An attribute with a time of day."""
 
 _NO_PIECE = re.compile(
     r"(?<=agent)\.RunnableSequence\b|(?<=generate_structured_response)\.generate_structured_response\b"
@@ -40,9 +40,9 @@ def without_pieces(roots: list[Tree], kept: Iterable[str], taken: set[str]) -> l
     """Return LangGraph's trees without the explained runs; children of a removed run move to its parent.
 
     Args:
-        roots: as a tracer had them.
-        kept: pieces that ours has too.
-        taken: gets the names of those that were left out.
+        roots: the roots that a tracer recorded.
+        kept: pieces that callboard has, too.
+        taken: collects the names of the removed runs.
     """
     pieces = {piece for piece in PIECES if piece[0] not in kept}
 

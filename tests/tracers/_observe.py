@@ -1,7 +1,7 @@
 """Run all traced work under one tracer in a process of its own: `python -m tests.tracers._observe NAME`.
 
-Tracers patch LangChain and LangGraph for good, which no other test should notice. The trees go to the standard
-output, as JSON: side by side what LangGraph's agent showed and what ours did.
+Tracers patch LangChain and LangGraph permanently, which must not affect other tests. The trees are printed as JSON:
+those of LangGraph's agent next to those of callboard's.
 """
 
 import json

@@ -21,7 +21,7 @@ from callboard.testing import ScriptedModel, calls
 THREAD = "thread-1"
 
 PROVIDER = TracerProvider()
-"""Of the spans that tools make, and the tracers; not the global one, for whose sake callboard would trace itself."""
+"""Provider for spans of tools and tracers. It is not the global one, with which callboard would trace itself."""
 
 
 class Weather(BaseModel):
@@ -37,7 +37,7 @@ class Work:
     runner: Any
     given: Sequence[Any]
     stream_mode: Any = None
-    """Stream, where it is set."""
+    """Stream mode; without it the work is invoked."""
     fails: bool = False
     cancel_after: anyio.Event | None = None
 
@@ -77,7 +77,7 @@ def asks_for_two() -> Any:
 
 
 def hooks_and_response(ns: Any, version: str) -> Work:
-    """Both hooks, two calls of which one fails, a structured response."""
+    """Hooks before and after the model, two calls of which one fails, and a structured response."""
     model = ScriptedModel([asks_for_two(), "It is warm.", calls(("Weather", {"degrees": 20}))])
     tools = ns.ToolNode([tool_of("double", double), tool_of("fail", fail)], handle_tool_errors=True)
 
@@ -249,7 +249,7 @@ DOORS: dict[Callable[[Any, str], Work], tuple[str, ...]] = {
     node_in_graph: ("sync", "asyncio"),
     cancelled: ("asyncio", "trio"),
 }
-"""All that is done, and by which doors; LangGraph's own graphs need asyncio, and only async code is cancelled."""
+"""All work, and the methods to run it; LangGraph's graphs need asyncio, and only async code is cancelled."""
 
 
 def config_with(handlers: Sequence[Any]) -> dict[str, Any]:
