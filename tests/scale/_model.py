@@ -1,8 +1,8 @@
 """A fleet as a queueing model: event loops, a store of shared limits, a database, and agents' turns that use them.
 
-A discrete-event model: each event loop, each processor of a database and the one thread of Redis is a server with a
-queue, and takes the seconds that were measured. What waits for others (models, bodies of tools, the network) is a
-delay without a queue. Open arrivals: people do not wait with a question until another one was answered.
+In this discrete-event model, each event loop, each processor of a database and the one thread of Redis is a server
+with a queue, and its service times are measured. Waiting for models, for bodies of tools and for the network is a
+delay without a queue. Arrivals are open: questions arrive independently of the answers to earlier ones.
 """
 
 import math
@@ -22,11 +22,11 @@ class Costs:
     """Processor seconds of each operation, as `python -m tests.benchmark scale` measures them.
 
     Args:
-        turn: of a node's event loop, for a turn of an agent without its calls; its checkpoints are part of it.
-        call: of a node's event loop, for each call.
-        shared: of a node's event loop, for asking a store for a place, and giving it back.
-        place: of a store, for a place that is had and given back.
-        beat: of a store, to hear that one process still has its places at one limit.
+        turn: of the event loop, for an agent's turn with its checkpoints, without its calls.
+        call: of the event loop, for each call.
+        shared: of the event loop, to take a place from a store and return it.
+        place: of a store, to grant a place and take it back.
+        beat: of a store, for one renewal of a process at one limit.
         write: of a database, for a turn without its calls.
         write_call: of a database, for each call.
     """
@@ -49,14 +49,14 @@ class Fleet:
         calls: tool calls a second.
         calls_a_turn: tool calls that a model asks for at once.
         limited: the share of calls that need a place at a shared limit.
-        limits: how many shared limits there are, at each of which each node has places.
-        stores: servers that keep limits, each some of them.
-        databases: servers that keep threads, each some of them.
+        limits: number of shared limits; each node holds places at each of them.
+        stores: number of servers among which the limits are divided.
+        databases: number of servers among which the threads are divided.
         processors: of each database.
-        body: seconds that a tool waits for others, on average.
+        body: seconds that a tool waits, on average.
         model: seconds that a model takes for a reply, on average; it replies twice in a turn.
         trip: seconds to another machine and back.
-        lease: seconds after which a silent process has lost its places; it says three times in these that it lives.
+        lease: seconds after which a process without renewals loses its places; it renews three times in this time.
     """
 
     nodes: int
@@ -94,10 +94,10 @@ class Report:
     """Results of a simulated fleet.
 
     Args:
-        turns: that ended.
-        overhead: seconds that each of them took more than its model and its slowest body.
-        in_use: of each kind of server, 1 being all of it.
-        depth: the longest queue that was seen at any server of a kind.
+        turns: number of turns that ended.
+        overhead: seconds of each turn beyond its model and its slowest body.
+        in_use: utilisation of each kind of server, 1 being full.
+        depth: the longest queue at any server of a kind.
     """
 
     turns: int
@@ -208,11 +208,11 @@ def simulate(fleet: Fleet, costs: Costs, *, seconds: float = 60.0, seed: int = 1
     """Simulate a fleet at work.
 
     Args:
-        fleet: who works, and how much there is to do.
-        costs: what it takes.
-        seconds: for which it is watched, by its own clock.
-        seed: of chance: equal ones give equal reports.
-        warm_up: seconds before that, because nobody is there at first.
+        fleet: the nodes and their load.
+        costs: seconds of each operation.
+        seconds: simulated seconds that are measured.
+        seed: seed of the random numbers; equal seeds give equal reports.
+        warm_up: simulated seconds before that, in which the queues fill.
     """
     world = _World(fleet, costs, seed, warm_up)
     world.env.process(world.arrivals())

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ._model import DAY, Costs, Fleet, ceiling
 
 PEAK = 3.0
-"""The busiest hour of a day has so many times the calls of its average."""
+"""Calls of the busiest hour of a day, relative to the average hour."""
 
 COSTS = Costs(
     turn=8.6e-3,
@@ -16,7 +16,7 @@ COSTS = Costs(
     write=1.4e-3,
     write_call=24e-6,
 )
-"""Of `python -m tests.benchmark fleet`, on the machine of the page."""
+"""Costs from `python -m tests.benchmark fleet`, on the machine of the page."""
 
 LARGEST = Fleet(nodes=1_000, calls=1e8 / DAY * PEAK)
 
