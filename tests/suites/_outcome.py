@@ -9,10 +9,10 @@ from pathlib import Path
 from ._suite import HERE, Suite
 
 Outcomes = dict[str, str]
-"""By the name of a test: passed, failed, error or skipped."""
+"""Passed, failed, error or skipped, by the name of a test."""
 
 SLOWEST = 180
-"""Seconds for one test of theirs; none takes more than a few, but some start processes."""
+"""Time limit in seconds for one test of a suite; most take a few seconds, but some start processes."""
 
 
 @dataclass(frozen=True, slots=True)

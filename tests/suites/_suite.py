@@ -16,14 +16,14 @@ class Suite:
 
     Args:
         name: of the distribution.
-        version: whose tests the explained differences are about.
+        version: the version to which the explained differences apply.
         tests: the folder of the tests, in the library's folder.
-        needs: what the tests import beside the library.
-        options: further words for pytest.
-        folder: where a checkout of its repository has the library.
-        published: whether the source distribution has the tests; without, a checkout has to be given.
-        beside_others: whether its sources are to be built beside others of its repository; then what is installed
-            is the published wheel.
+        needs: dependencies of the tests besides the library.
+        options: further arguments for pytest.
+        folder: the library's folder in a checkout of its repository.
+        published: whether the source distribution has the tests; otherwise a checkout is required.
+        beside_others: whether building its sources needs other sources of its repository; then the published
+            wheel is installed.
     """
 
     name: str

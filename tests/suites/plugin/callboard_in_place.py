@@ -1,8 +1,8 @@
-"""A pytest plugin that puts callboard's names in the place of `langgraph.prebuilt`'s.
+"""A pytest plugin that replaces the names of `langgraph.prebuilt` by callboard's.
 
 Loaded with `-p callboard_in_place` before a suite imports anything, so that `from langgraph.prebuilt import ...`,
-in the suite and in the library that it tests, hands out ours. callboard itself is imported whole before that:
-its own references to LangGraph's classes stay LangGraph's.
+in the suite and in the library that it tests, gives callboard's names. All of callboard is imported before, so that
+its own references to LangGraph's classes are not replaced.
 """
 
 import importlib
