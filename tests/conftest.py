@@ -28,9 +28,12 @@ WITHOUT_LOOP_VARIANTS = {
     "shared_limits",
     "sql_tools",
 }
-"""Packages that run on asyncio and on trio only: what asks a server does so in a thread with a loop of its own."""
+"""Packages that run on asyncio and on trio only, because their clients of a server use a thread with its own loop."""
 VARIANTS = 2
-"""A test with more than that on a backend runs once there: its first on asyncio, its last on trio; CI runs all."""
+"""Maximum of variants per backend.
+
+Of a test with more, only the first runs on asyncio and the last on trio; CI runs all.
+"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,7 +75,7 @@ settings.load_profile("quick")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: Any) -> None:
-    """Leave every async test to anyio's plugin, but for those that are marked for pytest-trio."""
+    """Leave every async test to anyio's plugin, except tests that are marked for pytest-trio."""
     # Not anyio_mode = "auto", which would take the tests of pytest-trio as well.
     if not collector.istestfunction(obj, name):
         return
@@ -84,7 +87,7 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `anyio_backend` its parameters, unless the test has done so itself."""
+    """Give `anyio_backend` its parameters, unless the test has its own."""
     definition = metafunc.definition
     by_hand = (str(mark.args[0]) for mark in definition.iter_markers("parametrize") if mark.args)
     if "anyio_backend" not in metafunc.fixturenames or any("anyio_backend" in names for names in by_hand):

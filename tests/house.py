@@ -13,12 +13,12 @@ from .test_layers import LAYERS
 ROOT = Path(__file__).parents[1] / "src" / "callboard"
 PACKAGE = "callboard"
 COMMON = 6
-"""Lines in a row that two places have in common, from which on they are counted."""
+"""Minimum length, in lines, of common code that is counted."""
 LONG = 30
-"""Lines of a function, from which on it is counted as long."""
+"""Minimum length, in lines, of a function that counts as long."""
 
 FLOORS = tuple(map(tuple, LAYERS.values()))
-"""The rooms from the ground up; what stands in no floor is below all of them but the ground."""
+"""The rooms from the ground floor up; a room without a floor is below all others except the ground floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class House:
         return sum(len(text.splitlines()) for text in self.files.values())
 
     def long_functions(self) -> list[str]:
-        """Functions of more than `LONG` lines, from `def` to their end, without their docstring."""
+        """Functions of more than `LONG` lines, without their docstring."""
         return [
             f"{path}:{node.lineno} {node.name} ({length})"
             for path, text in self.files.items()
@@ -59,7 +59,7 @@ class House:
                 window = kept[start : start + COMMON]
                 windows[tuple(line for _, line in window)].append((path, start))
         pairs = {pair for places in windows.values() for pair in combinations(places, 2) if not _is_overlap(*pair)}
-        # A run of seven lines is two windows of six, and one pair of places.
+        # Seven common lines are two windows of six lines, but one pair of places.
         first = [((a, i), (b, j)) for (a, i), (b, j) in pairs if ((a, i - 1), (b, j - 1)) not in pairs]
         return sorted(
             f"{a}:{_substance(self.files[a])[i][0]} ~ {b}:{_substance(self.files[b])[j][0]}" for (a, i), (b, j) in first

@@ -1,4 +1,4 @@
-"""Packages from npm that tests run, each version in a folder of its own, kept from run to run.
+"""Packages from npm that tests run; each version is installed once in a folder of its own.
 
 python -m tests.npm_packages    installs all of them, as `.ci/run` does
 """
@@ -16,18 +16,18 @@ PACKAGES = {
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
 }
-"""What tests ask for, by name; a test takes the version from here."""
+"""Packages by name, with the version that the tests use."""
 
 WAIT = 300
-"""Seconds that an installation may take."""
+"""Time limit of an installation, in seconds."""
 
 
 def find_or_install(name: str, version: str) -> Path | None:
     """Return the command of a package, after installing it if necessary; `None` if it cannot be installed.
 
     Args:
-        name: of the package, with its scope.
-        version: exactly that one.
+        name: name of the package, with its scope.
+        version: exact version.
     """
     folder = _cache() / f"{name.replace('/', '+')}@{version}"
     if not folder.exists() and shutil.which("npm") is not None:
@@ -50,7 +50,7 @@ def _install(package: str, folder: Path) -> None:
             subprocess.run(command, check=True, capture_output=True, timeout=WAIT)
             made.rename(folder)
         except (OSError, subprocess.SubprocessError) as error:
-            if not folder.exists():  # else another process was quicker
+            if not folder.exists():  # otherwise another process was quicker
                 print(f"{package} could not be installed: {error}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""The bridges: async from sync, with and without a running loop, and asyncio from trio."""
+"""The bridges: async code from sync code, with and without a running loop, and asyncio from trio."""
 
 import asyncio
 import signal
@@ -146,7 +146,7 @@ def nested(depth: int, kinds: str) -> ToolNode:
 
 @pytest.mark.parametrize("kinds", ["a", "s", "w", "as", "sw", "wa", "aws"])
 def test_invoke_nests_without_deadlock(kinds: str) -> None:
-    """Promise 11: a tool on the background loop may invoke a node, and so may everything below it."""
+    """Promise 11: a tool on the background loop may invoke a node, and so may all code that this node runs."""
     node = nested(5, kinds)
 
     def go() -> object:
@@ -169,7 +169,7 @@ def test_nested_invokes_work_below_a_running_loop(backend: str) -> None:
 
 
 def test_several_nested_invokes_in_one_batch_do_not_wait_for_one_another() -> None:
-    """Promise 11: sync tools in threads of the background loop use it while it is free."""
+    """Promise 11: sync tools in threads use the background loop while it is free."""
     inner = echo_node()
 
     def down() -> str:
@@ -204,7 +204,7 @@ class _CtrlCAfterWaiting(threading.Event):
 
 
 def test_an_interrupted_invoke_cancels_its_calls_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise 1: Ctrl-C leaves nothing running behind."""
+    """Promise 1: after Ctrl-C no call is left running."""
     from callboard._loops import _bridge
 
     rec = Recorder()

@@ -81,7 +81,7 @@ async def test_an_empty_batch_ends_at_once() -> None:
 
 
 async def test_each_call_keeps_its_result() -> None:
-    """The caller reads results from the calls themselves."""
+    """The caller reads results from the call objects."""
     calls = [one_call(sleeping(3 - n, n)) for n in range(3)]
     with anyio.fail_after(60):
         await run(*calls)

@@ -157,7 +157,7 @@ def test_tasks_are_started_in_a_group_that_the_page_has(page: Path) -> None:
 
 
 def test_the_signature_of_create_react_agent_is_that_of_the_function() -> None:
-    """Each parameter once, in its order."""
+    """The page lists each parameter once, in the order of the signature."""
     text = REFERENCE.read_text().partition("create_react_agent(\n")[2].partition("\n)")[0]
     listed = re.findall(r"(\w+)(?:=[^,]+)?,", text)
     table = REFERENCE.read_text().partition("### `create_react_agent`")[2].partition("\nRaises")[0]

@@ -154,7 +154,7 @@ def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
 
 
 def test_the_call_scratchpad_is_a_whole_pregel_scratchpad() -> None:
-    """Pregel asks `isinstance`, and reads every field."""
+    """Pregel checks the scratchpad with `isinstance`, and reads every field."""
     from dataclasses import fields
 
     from callboard._langgraph import CallScratchpad

@@ -191,12 +191,12 @@ def test_the_lowest_rooms_import_no_other_room(room: str) -> None:
 
 @pytest.mark.parametrize(("module", "room"), KNOWN_LATE)
 def test_each_known_late_import_exists(module: str, room: str) -> None:
-    """An entry without its import would hide a new one."""
+    """An obsolete entry would hide a new late import."""
     assert room in {room_of(found) for found in imported_late(MODULES[module])}
 
 
 def test_tables_of_late_imports_are_read() -> None:
-    """They name whole modules; a table of another form would be invisible to all tests here."""
+    """The tables must name whole modules, because these tests could not read another form."""
     public = {name for name, path in MODULES.items() if LATE_TABLE in path.read_text()}
     unread = {name for name in public if not any(found in MODULES for found in imported_late(MODULES[name]))}
 
@@ -205,7 +205,7 @@ def test_tables_of_late_imports_are_read() -> None:
 
 
 def test_no_two_rooms_need_each_other() -> None:
-    """Modules may be free of cycles while their rooms are not."""
+    """Two rooms may import each other although no two modules do."""
     rooms = room_imports({name: MODULES[name] for name in INNER})
 
     TopologicalSorter(rooms).prepare()  # raises CycleError
@@ -214,7 +214,7 @@ def test_no_two_rooms_need_each_other() -> None:
 
 
 def test_every_room_of_the_picture_exists() -> None:
-    """A name of a room or module that is gone would turn a test off."""
+    """An entry for a room or module that no longer exists would disable a test."""
     rooms = {room_of(name) for name in INNER}
 
     assert rooms == set(LAYER_OF)
@@ -234,7 +234,7 @@ def test_only_one_module_touches_private_langgraph_names() -> None:
 
 
 NAMED_TUPLE = {"_replace", "_asdict"}
-"""Methods of named tuples, which are public whatever their names say."""
+"""Public methods of named tuples, although their names begin with an underscore."""
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
@@ -320,7 +320,7 @@ def test_no_two_modules_of_the_actors_need_each_other() -> None:
 
     def needed(name: str) -> set[str]:
         found = imports_within(name, ACTOR_MODULES)
-        # `from room import _module` needs the module; the package of the room is for others.
+        # `from room import _module` needs the module only, and not the package of the room.
         return {one for one in found if not any(other.startswith(f"{one}.") for other in (*found, name))}
 
     TopologicalSorter({name: needed(name) for name in ACTOR_MODULES}).prepare()  # raises CycleError
@@ -352,7 +352,7 @@ def test_trio_is_imported_by_the_module_that_runs_on_it_only() -> None:
 
 
 LONGEST = 700
-"""Lines of a module. One idea stands in one file; a second idea in it has a file of its own long before that."""
+"""Maximum number of lines of a module; a second idea in a module should have a module of its own."""
 
 
 def test_no_file_is_longer_than_700_lines() -> None:

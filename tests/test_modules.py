@@ -28,5 +28,5 @@ def test_the_architecture_page_names_modules_that_exist() -> None:
 
 
 def test_the_architecture_page_has_at_most_150_lines() -> None:
-    """It gives the picture and the reasons; details belong to the modules."""
+    """The page gives the overview and the reasons; details belong to the modules."""
     assert len(ARCHITECTURE.read_text().splitlines()) <= 150

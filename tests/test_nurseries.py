@@ -1,4 +1,4 @@
-"""Nurseries of the event loops, below calls."""
+"""Nurseries on each event loop, without calls."""
 
 import anyio
 import pytest

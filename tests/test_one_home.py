@@ -22,7 +22,7 @@ class Home:
     """One question and the module that answers it: the module that defines the names. Its file may have any name.
 
     Args:
-        question: what callers want to know.
+        question: the question, in words.
         names: names that the module defines for callers; each is defined in this one module only.
         signs: regular expressions of code that answers the question; they match in this module and those of `CUSTOMERS`
             only.
@@ -319,7 +319,7 @@ def test_engines_of_the_actors_are_opened_in_one_place() -> None:
 def test_pickles_of_others_are_read_in_one_place() -> None:
     """Code that reads a pickle decides whom to trust; other modules call this one.
 
-    `# noqa: S301` marks the few lines that read a pickle which their own process, or its parent, has made.
+    `# noqa: S301` marks the few lines that read a pickle made by their own process or its parent.
     """
     assert len(files_with(r"\(pickle\.Unpickler\)", ACTORS)) == 1
     assert len(files_with(r"pickle\.loads?\((?![^\n]*noqa: S301 - )", ACTORS)) == 0
