@@ -82,7 +82,7 @@ async def test_a_store_that_is_set_is_what_tools_get() -> None:
 
 
 def test_what_an_agent_cannot_have_is_an_error() -> None:
-    """A policy for graph nodes would be ignored, so setting one is an error."""
+    """Settings that the agent would ignore, such as a retry policy of a graph, are refused."""
     agent = agent_of(create_react_agent, [remember])
     with pytest.raises(AttributeError, match="retry_policy"):
         agent.retry_policy = [RetryPolicy()]

@@ -57,7 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said_of(act: Callable[[Any], object], agent: Any) -> Exception | None:
-    """Return the error texts about a database; any error other than `StorageError` is raised."""
+    """Return the valid error of a use of a database, if any; every other error is raised."""
     try:
         act(agent)
     except TOLD as error:

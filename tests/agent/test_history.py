@@ -101,7 +101,7 @@ def test_any_conversation_becomes_one_that_a_provider_takes(messages: list[BaseM
 
 
 def ordered(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """Sort the answers to each message by its calls, but leave complete sets in their order of arrival."""
+    """Return the messages with the answers to each message in the order of its calls."""
     order: dict[str | None, int] = {}
     exchange, keys = 0, []
     for message in messages:

@@ -163,7 +163,7 @@ async def test_a_killed_holder_is_passed_over_at_once(both: tuple[Rival, Rival],
 
 
 async def test_where_a_live_process_once_ran_anybody_may_fork(both: tuple[Rival, Rival], tmp_path: Path) -> None:
-    """A finished run does not block forks, although its process lives."""
+    """A finished run does not block a fork of its thread from the history, although its process lives."""
     await stopped_before_the_calls(tmp_path, "sqlite", 1)
     rival = both[0]
 

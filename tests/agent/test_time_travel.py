@@ -152,7 +152,7 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
 
 
 async def test_a_history_that_is_not_read_to_its_end_leaves_nothing_behind(saver: Any) -> None:
-    """If the history is closed early, its connection is released."""
+    """A history whose iteration is closed early leaves no task or lock behind."""
     agent = echo(Recorder(), saver)
 
     with anyio.fail_after(WAIT):

@@ -242,7 +242,7 @@ def test_a_graph_of_a_node_that_a_tool_runs_is_heard_under_the_task(mode: Any) -
 @modes
 @doors
 def test_a_question_in_a_graph_of_a_tool_and_its_answer_are_heard_under_the_task(mode: Any, door: str) -> None:
-    """The stored namespace includes the call, and only chunks with the checkpoint's address show it."""
+    """The stored namespace includes the call; chunks show it only in the address of a checkpoint."""
 
     def make(ns: Any) -> Any:
         tools = [delegate_to(inner_graph(asks=True))]

@@ -177,7 +177,7 @@ async def test_a_plain_answer_goes_to_the_only_question(answer: Any) -> None:
 
 
 async def test_no_answer_by_id_is_no_answer() -> None:
-    """As in LangGraph and for agents, an empty dict contains no answers and is not an answer itself."""
+    """As in LangGraph and for agents, an empty dict contains no answers, so no call runs."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     waiting = await interrupted(node, [asks(("a", 1))])

@@ -51,7 +51,7 @@ def put_in_place() -> list[str]:
 
 
 def forget_importers(package: str) -> None:
-    """Remove a package from `sys.modules` if it imported LangGraph's names before they were replaced."""
+    """Remove a package from `sys.modules`, because it imported LangGraph's names before they were replaced."""
     for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
 
