@@ -153,7 +153,7 @@ def test_two_sends_and_the_node_itself_are_three_tasks(version: str) -> None:
 
 
 def test_the_calls_of_each_of_two_replies_run() -> None:
-    """In version v2; in v1 LangGraph runs the calls of the last reply only, and then fails on the others."""
+    """Version v2 only: in v1 LangGraph runs the calls of the last reply, and then fails on the others."""
     sends = [Send("agent", other("a")), Send("agent", other("b"))]
     replies = HI, asks("2", call("double", {"x": 4}, "k")), asks("3", call("double", {"x": 5}, "l"))
     seen = both(*replies, AIMessage("end", id="4"), given=(question(), Command(goto=sends)), version="v2")
