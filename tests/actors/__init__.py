@@ -1,1 +1,1 @@
-"""Actors, in the hands of a supervisor and of many that ask them."""
+"""Tests of actors: their lives, supervisors, keys, references and use as tools."""

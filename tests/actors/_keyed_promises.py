@@ -1,4 +1,4 @@
-"""What is promised of actors by key, judged by what was written down in their world."""
+"""Checks of the guarantees of keyed actors against the diary of a `KeyedWorld`."""
 
 from collections.abc import Hashable, Sequence
 
@@ -7,17 +7,17 @@ from callboard import ActorDiedError, ActorGoneError
 from ._keyed_world import LONG, Ask, KeyedWorld, Kill, Line
 
 SAME = 1e-6
-"""Seconds that are no time."""
+"""Times closer than this many seconds count as equal."""
 
 
 def broken_promises(world: KeyedWorld) -> list[str]:
-    """What was promised and did not happen."""
+    """Return the guarantees that were broken."""
     found = [*_lives(world), *_states(world), *_losses(world), *_ends(world), *_evictions(world)]
     return [*found, *(f"{line.key} was idle for too long" for line in _overstays(world))]
 
 
 def _lives(world: KeyedWorld) -> list[str]:
-    """One of a key at a time, no more than the cap, and none of it while its state is on its way to the store."""
+    """Check that a key has at most one actor, also while its state is being saved, and that the cap holds."""
     alive: set[Hashable] = set()
     saving: list[Hashable] = []
     wrong = []
@@ -42,7 +42,7 @@ def _lives(world: KeyedWorld) -> list[str]:
 
 
 def _states(world: KeyedWorld) -> list[str]:
-    """Each life goes on from what was saved last, and each call sees what those before it have left."""
+    """Check that each life starts from the last saved state, and that each call sees the effects of earlier calls."""
     kept: dict[Hashable, object] = {}
     counts: dict[Hashable, object] = {}
     wrong = []
@@ -62,7 +62,7 @@ def _states(world: KeyedWorld) -> list[str]:
 
 
 def _losses(world: KeyedWorld) -> list[str]:
-    """Where each call is saved before it is answered, no result that somebody has is ever lost from the store."""
+    """Check that no answered result is missing from the store, if each call is saved before its answer."""
     if world.plan.save != "each_call" or not all(succeeds for _, succeeds in world.plan.store):
         return []
     kept: dict[Hashable, int] = {}
@@ -82,7 +82,7 @@ def _losses(world: KeyedWorld) -> list[str]:
 
 
 def _ends(world: KeyedWorld) -> list[str]:
-    """Each ask comes to one end, and none is handled twice."""
+    """Check that each ask ends once, and that none is handled twice."""
     begun, ended, counted = (world.diary.all_of(what) for what in ("begins", "ends", "counts"))
     wrong = [f"{who} began twice" for who in set(begun) if begun.count(who) > 1]
     for who, ask in enumerate(world.plan.steps):
@@ -113,14 +113,14 @@ def _complaint(world: KeyedWorld, who: int, ask: Ask, begun: bool, counted: bool
 
 
 def _may_be_gone(world: KeyedWorld, who: int, key: str) -> bool:
-    """Whether the block was closing, or the actor had not started or had ended too often."""
+    """Return whether the block was closing, or the actor had not started or had ended too often."""
     before = world.diary.lines[: world.diary.place("answered", who)]
     failed = sum(line.key == key and line.what in ("does not load", "stops", "killed") for line in before)
     return failed > 0 or any(line.what == "closes" for line in before)
 
 
 def _evictions(world: KeyedWorld) -> list[str]:
-    """Who leaves does so for somebody who waits, and had been asked least recently of those who had nothing to do."""
+    """Check that each eviction makes room for a waiting key, and takes the least recently asked idle actor."""
     if world.plan.idle is not None or world.plan.save == "each_call":
         return []
     wrong = []
@@ -132,8 +132,8 @@ def _evictions(world: KeyedWorld) -> list[str]:
             before = lines[:place]
             if not any(one.what == "asked" and one.key != line.key for one in before):
                 wrong.append(f"{line.key} left at {line.at}, and nobody wanted its place")
-            # An ask may have come right after the actor was told to leave: in the moment in which it left, or in
-            # that of an ask of another key, for whose sake it was told. trio runs tasks of one moment in any order.
+            # Ignore asks at the same instant as the eviction or as an ask of another key that caused it: they may
+            # have come after the decision to evict, because trio runs the tasks of one instant in any order.
             told = {one.at for one in before if one.what == "asked" and one.key != line.key} | {line.at}
             sure = [one for one in before if all(abs(one.at - at) > SAME for at in told)]
             mine = _last_asked(sure, line.key)
@@ -150,7 +150,7 @@ def _last_asked(lines: Sequence[Line], key: Hashable) -> float:
 
 
 def _idle_before(lines: Sequence[Line], at: float) -> set[Hashable]:
-    """Those that have started, and had nothing to do for a while."""
+    """Return the actors that had started and been idle for a while."""
     alive: set[Hashable] = set()
     open_asks: dict[int, Hashable] = {}
     busy_lately: set[Hashable] = set()
@@ -169,7 +169,7 @@ def _idle_before(lines: Sequence[Line], at: float) -> set[Hashable]:
 
 
 def _overstays(world: KeyedWorld) -> list[Line]:
-    """At the end of a long plan with a time for idleness, nobody lives."""
+    """Check that no actor is alive at the end of a long plan with an idle timeout."""
     if world.plan.idle is None or world.plan.until != LONG:
         return []
     return [line for line in world.diary.lines if line.what == "closes" and line.value]

@@ -1,4 +1,4 @@
-"""Counters by key that are asked by many, evicted and killed; what they keep in their store is compared at the end."""
+"""Random plans for keyed counters that are asked, evicted and killed. Their stored state is compared at the end."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from callboard.actors._keyed import Keyed
 HandlerName = Literal["up", "add", "look", "later"]
 Result = Literal["value", "error", "fatal"]
 LONG = 400
-"""When a plan that is not closed early is over; whatever was asked has come to an end by then."""
+"""End of a plan that is not closed early. All asks have ended by then."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Somebody asks the counter of a key."""
+    """Ask of the counter of one key."""
 
     at: int
     key: str
@@ -33,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Kill:
-    """The counter of a key is killed, if it lives."""
+    """Kill of the counter of one key, if it is alive."""
 
     at: int
     key: str
@@ -41,7 +41,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to the counters of one block."""
+    """Plan of what happens to the counters of one block."""
 
     steps: Sequence[Ask | Kill]
     cap: int | None = None
@@ -50,9 +50,9 @@ class Plan:
     start: int = 0
     stop: int = 0
     store: Sequence[tuple[int, bool]] = ((0, True),)
-    """How long the store takes, and whether it succeeds; one after the other, and again."""
+    """Delay and success of each operation of the store, repeated from the beginning."""
     starts: Sequence[bool] = (True,)
-    """Whether a start succeeds; one after the other, and again."""
+    """Success of each start, repeated from the beginning."""
     until: int = LONG
 
 
@@ -86,12 +86,12 @@ keyed_plans = _plans("abc")
 
 
 class FatalError(Exception):
-    """What a counter dies of."""
+    """Error that ends a counter."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Something that happened."""
+    """Entry of the diary."""
 
     at: float
     what: str
@@ -102,7 +102,7 @@ class Line:
 
 @dataclass
 class Diary:
-    """What happened, in order."""
+    """Ordered record of what happened."""
 
     lines: list[Line] = field(default_factory=list)
     began_at: float = 0.0
@@ -118,7 +118,7 @@ class Diary:
 
 
 class Counter(Actor):
-    """Counts, and writes down what it knows when it begins and ends."""
+    """Keyed counter that records its state when it starts and stops."""
 
     groups: ClassVar[dict[str, int]] = {"adds": 2}
     fatal = (FatalError,)
@@ -200,7 +200,7 @@ class Counter(Actor):
 
 
 class Store:
-    """Takes its time, and fails when the plan says so."""
+    """Slow store that fails when the plan says so."""
 
     def __init__(self, world: "KeyedWorld") -> None:
         self._world = world
@@ -236,7 +236,7 @@ class Store:
 
 
 class KeyedWorld:
-    """A plan that is played."""
+    """Player of one plan."""
 
     group: Any
 
@@ -252,7 +252,7 @@ class KeyedWorld:
         return succeeds
 
     async def play(self) -> list[str]:
-        """Which tasks are left."""
+        """Play the plan and return the tasks that are left."""
         before = live_tasks()
         plan, diary = self.plan, self.diary
         diary.began_at = anyio.current_time()

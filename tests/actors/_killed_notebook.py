@@ -22,7 +22,7 @@ CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
 
 class Files:
-    """Snapshots in a directory, a file for each actor and key."""
+    """Snapshot store in a directory, with a file for each actor and key."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -42,7 +42,7 @@ class Files:
 
 
 class Ledger(Actor):
-    """Entries that last."""
+    """Actor whose entries are kept in snapshots."""
 
     async def start(self) -> None:
         self.entries: list[str] = []

@@ -1,4 +1,4 @@
-"""What OTP's rules make of a plan for a tree, with callboard's delays: one thing after the other, and no task."""
+"""Sequential model of OTP's restart rules with callboard's delays: it computes what a plan for a tree should do."""
 
 from collections import deque
 from typing import Literal
@@ -9,7 +9,7 @@ How = Literal["normal", "abnormal", "never"]
 
 
 class _Child:
-    """What an actor and a supervisor have in common, for the supervisor above."""
+    """Common part of an actor and a supervisor, as their supervisor sees them."""
 
     alive = False
 
@@ -45,7 +45,7 @@ class _Leaf(_Child):
             self.model.write(f"-{self.plan.name}")
 
     def die(self, call: str | None) -> None:
-        """It is killed, or dies of a call, unless that is known to kill it."""
+        """Kill the actor, or let it die of a call, unless that call is already refused as poison."""
         assert self.above is not None
         times = 0 if call is None else self.deaths.get(call, 0)
         if not self.alive or times >= POISON:
@@ -73,9 +73,9 @@ class _Branch(_Child):
         self.window: list[tuple[float, Cause]] = []
         self.away: set[int] = set()
         self.alone: dict[int, float] = {}
-        """When those start again that concern nobody else."""
+        """Start times of children that restart alone."""
         self.together: tuple[float, list[int]] | None = None
-        """When those start again that were stopped with another one."""
+        """Start time of the children that were stopped together with another one."""
         self.unheard: deque[tuple[_Leaf | _Branch, How, Cause, bool]] = deque()
 
     def start(self) -> Outcome:
@@ -94,7 +94,7 @@ class _Branch(_Child):
             one.stop()
 
     def hear(self, one: "_Leaf | _Branch", how: How, cause: Cause = None, *, is_refused: bool = False) -> None:
-        """A child has ended by itself."""
+        """Handle the end of a child that ended by itself."""
         self.unheard.append((one, how, cause, is_refused))
         self._go_on()
 
@@ -105,7 +105,7 @@ class _Branch(_Child):
                 self._decide(self.children.index(one), how, cause, is_refused=is_refused)
 
     def _decide(self, index: int, how: How, cause: Cause = None, *, is_refused: bool = False) -> bool:
-        """Whether the others that were to be started still are."""
+        """Return whether the other children that were due to start are still to start."""
         plan = self.children[index].plan
         restart = plan.restart if isinstance(plan, Leaf) else "permanent"
         if how == "never" or restart == "temporary" or (restart == "transient" and how == "normal"):
@@ -153,7 +153,7 @@ class _Branch(_Child):
             self.above.hear(self, how)
 
     def next_time(self) -> float:
-        """When the next restart is due, here or below."""
+        """Return when the next restart is due, in this supervisor or below it."""
         own = [] if self.together is None else [self.together[0]]
         if self.together is None:
             own += self.alone.values()
@@ -161,7 +161,7 @@ class _Branch(_Child):
         return min([*own, *below] if self.alive else [], default=float("inf"))
 
     def turn(self) -> None:
-        """Do what is due now."""
+        """Do what is due at the current time."""
         for one in self.children:
             if isinstance(one, _Branch) and one.next_time() <= self.model.now:
                 one.turn()
@@ -179,7 +179,7 @@ class _Branch(_Child):
 
 
 class Model:
-    """A plan, and what is to be seen when it is played."""
+    """Model of one plan, with the expected observations."""
 
     def __init__(self, plan: Plan) -> None:
         self.now = 0.0

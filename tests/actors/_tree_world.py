@@ -1,4 +1,4 @@
-"""Supervisors within supervisors, whose actors die as a plan says; who starts and stops when is written down."""
+"""Real trees of supervisors whose actors die by plan. Each start and stop is recorded."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,27 +15,27 @@ from callboard.actors._supervised import ActorUnit
 from callboard.actors._supervisor import _actors_in
 
 Outcome = Literal["starts", "fails", "never"]
-"""Of a start: `never` is for a program that is not there."""
+"""Outcome of a start. `never` means that a retry is useless, as for a missing program."""
 BACKOFF = Backoff(first=0.37, factor=1.9, most=5, jitter=0)
-"""Odd numbers, so that no two things happen at once by accident."""
+"""Uneven numbers, so that no two events happen at the same time by accident."""
 POISON = 2
 UNTIL = 60
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """An actor."""
+    """Actor in the plan of a tree."""
 
     restart: Restart = "permanent"
     significant: bool = False
     later: Sequence[Outcome] = ()
-    """What becomes of its starts after the first one; all others succeed."""
+    """Outcomes of the starts after the first one. All further starts succeed."""
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A supervisor."""
+    """Supervisor in the plan of a tree."""
 
     children: "Sequence[Leaf | Branch]"
     strategy: Strategy = "one_for_one"
@@ -47,17 +47,17 @@ class Branch:
 
 @dataclass(frozen=True)
 class Death:
-    """An actor is killed, or dies of a call, if it lives."""
+    """Planned death of an actor: a kill or a fatal call, if it is alive."""
 
     at: int
     leaf: int
-    """Which of all actors, counted round."""
+    """Index of the actor, modulo the number of actors."""
     call: str | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to a tree."""
+    """Plan of what happens to a tree."""
 
     root: Branch
     deaths: Sequence[Death]
@@ -71,7 +71,7 @@ def _named(one: Leaf | Branch, name: str) -> Leaf | Branch:
 
 
 def leaves(one: Leaf | Branch) -> Iterator[Leaf]:
-    """The actors of a tree, in the order in which they start."""
+    """Return the actors of a tree in the order in which they start."""
     if isinstance(one, Leaf):
         yield one
     else:
@@ -108,11 +108,11 @@ tree_plans = st.builds(
 
 
 class BrokenError(Exception):
-    """What kills."""
+    """Fatal error of the workers."""
 
 
 class Worker(Actor):
-    """Writes down when it starts and stops, and dies when told to."""
+    """Actor that records its starts and stops, and dies on request."""
 
     fatal = (BrokenError,)
 
@@ -137,7 +137,7 @@ class Worker(Actor):
 
 
 class TreeWorld:
-    """A plan that is played."""
+    """Player of one plan."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -153,7 +153,7 @@ class TreeWorld:
         self.seen.append((round(anyio.current_time() - self._began_at, 3), what))
 
     async def play(self) -> list[str]:
-        """Which tasks are left."""
+        """Play the plan and return the tasks that are left."""
         before = live_tasks()
         self._began_at = anyio.current_time()
         tree = self._supervisor(self.plan.root)

@@ -1,4 +1,4 @@
-"""Prints what an idle actor weighs: `python -m tests.actors._weight BACKEND KIND`, in a process of its own."""
+"""Print the memory of an idle actor: `python -m tests.actors._weight BACKEND KIND`, in its own process."""
 
 import gc
 import sys
@@ -43,7 +43,7 @@ class Desk(Actor):
 
 
 class Alone(Actor):
-    """One handler, which runs alone."""
+    """Actor with one exclusive handler."""
 
     @handler
     async def work(self, query: str) -> str:
@@ -52,7 +52,7 @@ class Alone(Actor):
 
 
 async def weight(kind: type[Alone] | type[Desk], count: int) -> float:
-    """Bytes for each of so many actors that have answered once and wait."""
+    """Return the bytes per actor, measured with this number of idle actors that have answered once."""
     children = [child(kind, name=str(number)) for number in range(count)]
     gc.collect()
     tracemalloc.start()
@@ -71,7 +71,7 @@ KINDS: dict[str, type[Alone] | type[Desk]] = {"alone": Alone, "in groups": Desk}
 
 
 async def main(kind: str) -> None:
-    """Weigh one actor, for what is made once is no actor's, and then many."""
+    """Warm up with one actor, so that one-time allocations are not counted, and then measure many."""
     with anyio.fail_after(WAIT):
         await weight(KINDS[kind], 1)
         print(await weight(KINDS[kind], COUNT))

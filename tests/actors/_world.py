@@ -1,4 +1,7 @@
-"""A desk that is asked by many and dies now and then; all that happens there is written down, and judged at the end."""
+"""Random plans for one actor that is asked by many tasks and dies now and then.
+
+A diary of the run is judged at the end.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,7 +30,7 @@ from callboard.actors._supervised import ActorUnit
 HandlerName = Literal["work", "read", "look", "later", "outer"]
 Result = Literal["value", "error", "fatal"]
 IN_ORDER = ("work", "read", "later", "outer")
-"""Handlers that wait for their turn."""
+"""Handlers whose messages wait for their turn in the mailbox."""
 INTENSITY, PERIOD = 2, 10.0
 BACKOFF = Backoff(first=0.5, factor=2, most=3, jitter=0)
 READS = 2
@@ -35,7 +38,7 @@ READS = 2
 
 @dataclass(frozen=True)
 class Ask:
-    """Somebody asks: when, what, how long that takes, how it ends, and when the asker has had enough."""
+    """One planned ask: its time, handler, duration, end and the caller's patience."""
 
     at: int
     name: HandlerName
@@ -43,27 +46,27 @@ class Ask:
     result: Result = "value"
     patience: int | None = None
     cleanup: int = 0
-    """Seconds that the handler cleans up for, when it is cancelled."""
+    """Seconds of clean-up in the handler after a cancellation."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The desk is killed."""
+    """Planned kill of the actor."""
 
     at: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to one desk."""
+    """Plan of what happens to one actor."""
 
     steps: Sequence[Ask | Kill]
     start: int = 0
-    """Seconds that it takes to start."""
+    """Seconds that a start takes."""
     size: int = 100
     when_full: Literal["wait", "reject", "drop_oldest"] = "wait"
     until: int = 30
-    """When it is stopped."""
+    """Time at which the actor is stopped."""
 
 
 asks = st.builds(
@@ -86,12 +89,12 @@ plans = st.builds(
 
 
 class FatalError(Exception):
-    """What the desk dies of."""
+    """Fatal error of the actor."""
 
 
 @dataclass
 class Diary:
-    """What happened, in order."""
+    """Ordered record of what happened."""
 
     lines: list[tuple[float, str, int]] = field(default_factory=list)
     began_at: float = 0.0
@@ -107,7 +110,7 @@ class Diary:
 
 
 class Desk(Actor):
-    """Does what it is told, and writes down what it does."""
+    """Actor that does what each ask says and records it."""
 
     groups: ClassVar[dict[str, int]] = {"reads": READS}
     fatal = (FatalError,)
@@ -121,7 +124,7 @@ class Desk(Actor):
         self.diary.write("starts")
         try:
             await anyio.sleep(self.seconds)
-        except BaseException:  # killed; that counts, too
+        except BaseException:  # the actor was killed, which counts as a stop
             self.diary.write("stops")
             raise
 
@@ -187,7 +190,7 @@ class Desk(Actor):
 
 
 class Peer(Actor):
-    """Asks the desk that asks it."""
+    """Actor that asks the actor that is asking it."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -198,7 +201,7 @@ class Peer(Actor):
 
 
 class World:
-    """A plan that is played."""
+    """Player of one plan."""
 
     group: Any
     desk: Desk
@@ -211,10 +214,10 @@ class World:
         self.gave_up: BaseException | None = None
 
     async def play(self) -> list[str]:
-        """What went wrong."""
+        """Play the plan and return what went wrong."""
         before = live_tasks()
         diary = self.diary
-        diary.began_at = anyio.current_time()  # and again when all have started
+        diary.began_at = anyio.current_time()  # set again when all actors have started
         desk = child(
             Desk(diary, self.plan.start, self),
             mailbox=self.plan.size,
@@ -243,9 +246,9 @@ class World:
         if isinstance(step, Kill):
             seen = [what for _, what, _ in self.diary.lines if what in ("starts", "stops")]
             life = unit._life
-            begins = life is not None and life._on_start is not None and life._killed is None  # once a life
+            begins = life is not None and life._on_start is not None and life._killed is None  # true once per life
             if begins and seen[-1:] == ["stops"]:
-                self.diary.write("starts")  # it would have, in this very turn of the loop
+                self.diary.write("starts")  # without the kill, it would start in this iteration of the loop
                 self.diary.write("stops")
             unit.kill("the plan says so")
             return
@@ -315,7 +318,7 @@ class World:
         ]
 
     def _begin_together(self, *asks: int) -> bool:
-        """Those of one group that begin at once do so in any order."""
+        """Return whether all are `read` asks that began at the same time: the order of such asks is arbitrary."""
         return {self.plan.steps[who].name for who in asks} == {"read"} and len({*map(self._began_at, asks)}) == 1
 
     def _began_at(self, who: int) -> float:
@@ -337,7 +340,7 @@ class World:
         return wrong
 
     def _judge_restarts(self) -> list[str]:
-        """OTP's arithmetic, once more, by what was seen."""
+        """Check the number of restarts against OTP's formula, computed from the recorded times."""
         window: list[float] = []
         due: float | None = None
         gave_up = False
@@ -346,7 +349,7 @@ class World:
         for at, what, _ in self.diary.lines:
             if what == "stops":
                 if at >= self.plan.until:
-                    break  # it was asked to
+                    break  # the plan stops the actor
                 window = [one for one in window if one > at - PERIOD] + [at]
                 gave_up = len(window) > INTENSITY
                 due = at + BACKOFF.delay(len(window), 0)

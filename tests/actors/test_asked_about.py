@@ -27,11 +27,11 @@ def _nothing_paid() -> None:
 
 
 class BrokenError(Exception):
-    """What ends an actor here."""
+    """Fatal error of the actors."""
 
 
 class Till(Actor):
-    """Dies under the first payment, after it was made."""
+    """Actor that dies during the first payment, after it was made."""
 
     fatal = (BrokenError,)
 
@@ -63,7 +63,10 @@ async def asked(node: ToolNode) -> CallsInterrupted:
 
 
 async def test_a_person_is_asked_and_the_neighbours_go_on() -> None:
-    """With what the model wrote, and who died."""
+    """The question contains the call as the model wrote it and the actor that died.
+
+    The other calls of the batch finish.
+    """
     with anyio.fail_after(WAIT):
         async with ToolNode([Till()], policies=ASK) as node:
             [question] = (waiting := await asked(node)).interrupts
@@ -84,7 +87,7 @@ async def test_a_person_is_asked_and_the_neighbours_go_on() -> None:
     ],
 )
 async def test_the_answer_runs_it_again_or_is_its_result(answer: object, content: str, payments: list[int]) -> None:
-    """And the neighbour's result is what it was."""
+    """The person's answer either repeats the lost call or becomes its result. The neighbour keeps its result."""
     with anyio.fail_after(WAIT):
         async with ToolNode([Till()], policies=ASK) as node:
             waiting = await asked(node)
@@ -97,7 +100,7 @@ async def test_the_answer_runs_it_again_or_is_its_result(answer: object, content
 
 
 async def test_an_answer_that_is_none_is_an_error_and_nothing_runs() -> None:
-    """It names the call, and what may be said."""
+    """An invalid answer raises an error that names the call and the valid answers. No tool runs."""
     with anyio.fail_after(WAIT):
         async with ToolNode([Till()], policies=ASK) as node:
             waiting = await asked(node)
@@ -109,7 +112,7 @@ async def test_an_answer_that_is_none_is_an_error_and_nothing_runs() -> None:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", ["accept", "ignore"])
 async def test_an_agent_asks_and_goes_on_from_its_checkpoint(kind: str) -> None:
-    """The question is stored like any other; so is that the call was begun."""
+    """The question and the start of the call are in the checkpoint, so the agent continues after an answer."""
     thread: Any = {"configurable": {"thread_id": "t"}}
     model = ScriptedModel([calls(PAY, LOOK), "done"])
     agent = create_react_agent(model, ToolNode([Till()], policies=ASK), checkpointer=InMemorySaver())
@@ -129,7 +132,7 @@ async def test_an_agent_asks_and_goes_on_from_its_checkpoint(kind: str) -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_a_langgraph_graph_asks_through_its_interrupts() -> None:
-    """Our node in a graph of LangGraph's; answered without an id, as there is one question."""
+    """The node asks through LangGraph's own interrupts. A single question can be answered without an id."""
     builder: Any = StateGraph(MessagesState)
     builder.add_node("tools", ToolNode([Till()], policies=ASK))
     builder.add_edge(START, "tools")
@@ -145,7 +148,7 @@ async def test_a_langgraph_graph_asks_through_its_interrupts() -> None:
 
 
 async def test_neither_a_retry_nor_a_fallback_takes_the_question_for_a_failure() -> None:
-    """It would run what may have had its effect."""
+    """Retry and fallback could repeat a payment that may have been made, so the question passes through them."""
     with anyio.fail_after(WAIT):
         async with ToolNode([Till()], policies=ASK, middleware=[Retry(attempts=3, any_tool=True)]) as node:
             await asked(node)
@@ -153,7 +156,7 @@ async def test_neither_a_retry_nor_a_fallback_takes_the_question_for_a_failure()
 
 
 async def test_the_question_has_no_value_that_a_middleware_filled_in() -> None:
-    """It is stored, and somebody reads it."""
+    """The question is stored and read by people, so values that a middleware injected are left out."""
 
     class Clerk(Actor):
         fatal = (BrokenError,)
@@ -186,7 +189,10 @@ async def test_the_question_has_no_value_that_a_middleware_filled_in() -> None:
 
 @pytest.mark.parametrize("policy", [CallPolicy(on_unknown="fail"), CallPolicy(on_unknown="ask")], ids=["fail", "ask"])
 async def test_a_tool_that_asks_the_actor_itself_gets_the_error(policy: CallPolicy) -> None:
-    """What becomes of it, if the tool lets it pass, is said by the tool's own policy and not by the handler's."""
+    """A tool that asks an actor itself catches the error.
+
+    An uncaught error falls under the tool's policy, not the handler's.
+    """
     node = ToolNode([Till()], policies=ASK)
     pay: Any = node.tools_by_name["pay"]
     seen: list[str] = []
@@ -218,7 +224,10 @@ async def test_a_tool_that_asks_the_actor_itself_gets_the_error(policy: CallPoli
 
 @pytest.mark.real_clock
 async def test_an_answer_that_comes_in_once_more_is_none_to_a_later_question() -> None:
-    """The actor dies again: nobody has read that question, and nothing is paid for it."""
+    """The actor dies again after the first answer.
+
+    A repeated first answer must not approve the second payment, which nobody saw.
+    """
 
     class Doomed(Till):
         @handler

@@ -1,4 +1,4 @@
-"""Ends that come at a bad moment, or that fail themselves: who learns of them, and what is left in order."""
+"""Ends of actors at awkward moments, or with clean-up that fails: who gets the error, and what is cleaned up."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ SOON = Backoff(first=0)
 
 
 class Worker(Actor):
-    """Does what it is told, and notes it."""
+    """Actor that does what it is told and records it."""
 
     log: ClassVar[list[str]] = []
     fatal = (OSError,)
@@ -61,7 +61,7 @@ class Worker(Actor):
         try:
             await anyio.sleep(WAIT)
         finally:
-            await anyio.sleep(seconds)  # plain, as people write it
+            await anyio.sleep(seconds)  # an unshielded `finally`, as most code has it
             self.log.append("tidied")
 
     @handler
@@ -90,7 +90,10 @@ def _fresh() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_plain_finally_of_a_handler_ends_within_the_grace() -> None:
-    """As a tool's does: who cleans up without a shield is let, on asyncio; the actor lives on, with its state."""
+    """A cancelled handler may await in an unshielded `finally` on asyncio, as tools may.
+
+    The actor and its state survive.
+    """
     with anyio.fail_after(WAIT):
         async with running(Worker) as worker:
             await worker.work()
@@ -103,7 +106,7 @@ async def test_a_plain_finally_of_a_handler_ends_within_the_grace() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_plain_finally_ends_when_the_actor_is_stopped() -> None:
-    """And `stop` runs after it."""
+    """When an actor stops, its handler's `finally` finishes before `stop` runs."""
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
 
@@ -119,7 +122,7 @@ async def test_a_plain_finally_ends_when_the_actor_is_stopped() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_handler_that_says_it_was_cancelled_has_ended_its_call_and_nothing_else() -> None:
-    """A library may raise that by itself. Its caller, who was not cancelled, is told; the actor lives on."""
+    """A library may raise the cancellation error by itself. The caller gets an error, and the actor lives on."""
     with anyio.fail_after(WAIT):
         async with running(Worker) as worker:
             await worker.work()
@@ -130,7 +133,10 @@ async def test_a_handler_that_says_it_was_cancelled_has_ended_its_call_and_nothi
 
 @pytest.mark.backends("asyncio")
 async def test_a_handler_that_cancels_its_own_task_ends_the_actor_which_is_restarted() -> None:
-    """That task is the actor's, and what `start` has entered there may have done it: nobody could tell."""
+    """The handler runs in the actor's own task, so a cancellation cannot be attributed to the handler.
+
+    The actor restarts.
+    """
     with anyio.fail_after(WAIT):
         async with Supervisor([Worker], backoff=SOON) as tree:
             await tree[Worker].work()
@@ -141,7 +147,10 @@ async def test_a_handler_that_cancels_its_own_task_ends_the_actor_which_is_resta
 
 @pytest.mark.backends("asyncio")
 async def test_a_start_that_cancels_its_own_task_is_one_that_fails() -> None:
-    """In the first life, and in later ones; whoever owns the actor was not cancelled."""
+    """A cancellation inside `start` is a failed start, in the first life and later ones.
+
+    It does not cancel the owner.
+    """
 
     class Cancelled(Worker):
         lives: ClassVar[list[int]] = [0]
@@ -164,7 +173,7 @@ async def test_a_start_that_cancels_its_own_task_is_one_that_fails() -> None:
 
 
 async def test_a_scope_of_a_handlers_own_is_nobody_elses() -> None:
-    """What it cancels within is its business."""
+    """A cancel scope that a handler opens and cancels affects only the handler."""
     with anyio.fail_after(WAIT):
         async with running(Worker) as worker:
             assert await worker.cancel_a_part() == "went on"
@@ -172,7 +181,7 @@ async def test_a_scope_of_a_handlers_own_is_nobody_elses() -> None:
 
 @pytest.mark.parametrize("early", [-0.001, 0, 0.001])
 async def test_an_ask_that_is_cancelled_at_the_instant_of_its_answer_leaves_nothing_undecided(early: float) -> None:
-    """It has its answer or was cancelled; the actor has done it at most once, and the next one is not held up."""
+    """The ask either returns its answer or is cancelled. It is handled at most once and does not block the next ask."""
     with anyio.fail_after(WAIT):
         async with running(Worker) as worker:
             for number in range(20):
@@ -186,7 +195,10 @@ async def test_an_ask_that_is_cancelled_at_the_instant_of_its_answer_leaves_noth
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 @pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
 async def test_ctrl_c_within_start_reaches_the_owner_bare(error: BaseException, first: bool) -> None:
-    """Not as a start that failed, which somebody might try again; what had started is stopped."""
+    """`KeyboardInterrupt` is not wrapped as a failed start, which could be retried.
+
+    Actors that had started are stopped.
+    """
     before = live_tasks()
     broken = child(Worker("broken", at_start=error), name="broken")
     children = [broken] if first else [child(Worker("a"), name="a"), broken]
@@ -201,7 +213,7 @@ async def test_ctrl_c_within_start_reaches_the_owner_bare(error: BaseException, 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 async def test_ctrl_c_within_a_restart_reaches_the_owner_bare(error: BaseException) -> None:
-    """As it does the first time."""
+    """`KeyboardInterrupt` in a restart reaches the owner unwrapped, as in the first start."""
 
     class Later(Worker):
         lives: ClassVar[list[int]] = []
@@ -221,7 +233,7 @@ async def test_ctrl_c_within_a_restart_reaches_the_owner_bare(error: BaseExcepti
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 async def test_ctrl_c_within_a_handler_reaches_the_owner_and_stops_the_others(error: BaseException) -> None:
-    """Bare, at the end of the block; the asker learns that the actor died."""
+    """`KeyboardInterrupt` is raised unwrapped at the end of the block. The caller learns that the actor died."""
     with anyio.fail_after(WAIT), pytest.raises(type(error)) as caught:
         async with Supervisor([child(Worker("a"), name="a"), child(Worker("b"), name="b")]) as tree:
             with pytest.raises(ActorDiedError):
@@ -235,7 +247,7 @@ async def test_ctrl_c_within_a_handler_reaches_the_owner_and_stops_the_others(er
 async def test_a_stop_that_fails_is_logged_and_hides_nothing(
     blocks_error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The block's own error comes out, and the actors before it are stopped."""
+    """A failing `stop` does not hide the error of the block, and the actors started earlier are stopped, too."""
     children = [child(Worker("a"), name="a"), child(Worker("b", at_stop=RuntimeError("no way")), name="b")]
     came_out: BaseException | None = None
     with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
@@ -252,7 +264,7 @@ async def test_a_stop_that_fails_is_logged_and_hides_nothing(
 
 
 async def test_an_owner_that_is_cancelled_while_an_actor_serves_waits_until_it_has_stopped() -> None:
-    """However often it is cancelled; who asks learns that the actor has gone."""
+    """Repeated cancellation does not cut the shutdown short. Callers learn that the actor is gone."""
     before, came_to = live_tasks(), list[BaseException]()
 
     async def ask(worker: Worker) -> None:
@@ -275,7 +287,7 @@ async def test_an_owner_that_is_cancelled_while_an_actor_serves_waits_until_it_h
 
 
 async def test_an_owner_that_is_cancelled_while_an_actor_stops_does_not_cut_it_short() -> None:
-    """`stop` has its own time; the cancellation is delivered after it."""
+    """`stop` has its own timeout. The cancellation is delivered after it."""
     before = live_tasks()
     with anyio.fail_after(WAIT):
         began = anyio.current_time()
@@ -290,7 +302,7 @@ async def test_an_owner_that_is_cancelled_while_an_actor_stops_does_not_cut_it_s
 
 
 class Unkept(Worker):
-    """Its state cannot be had, at times."""
+    """Actor whose snapshot fails at times."""
 
     broken: ClassVar[list[bool]] = []
 
@@ -320,7 +332,7 @@ def _whole() -> None:
 async def test_a_snapshot_that_fails_after_a_call_costs_nobody_a_result(
     kind: type[Unkept], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged; the actor lives on with its state, and what was kept before is not lost."""
+    """A failed snapshot is logged. The actor keeps its state, and the last saved snapshot stays."""
     with anyio.fail_after(30), caplog.at_level(logging.WARNING, "callboard"):
         async with Supervisor([child(kind, name="w", save="each_call")], backoff=SOON) as tree:
             assert await tree["w"].work() == 1
@@ -332,13 +344,13 @@ async def test_a_snapshot_that_fails_after_a_call_costs_nobody_a_result(
             kind.broken.append(True)
             with pytest.raises(ActorDiedError):
                 await tree["w"].fail(OSError())
-            assert await tree["w"].work() == 2  # goes on from the first call's
+            assert await tree["w"].work() == 2  # restored from the snapshot of the first call
 
 
 async def test_a_snapshot_that_fails_at_the_end_does_not_keep_the_actor_from_stopping(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What `start` has opened is closed in any case."""
+    """Resources that `start` opened are closed even if the last snapshot fails."""
     with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
         async with running(child(Unkept, name="w")) as worker:
             await worker.work()
@@ -348,7 +360,7 @@ async def test_a_snapshot_that_fails_at_the_end_does_not_keep_the_actor_from_sto
 
 
 async def test_an_evicted_actor_whose_snapshot_fails_goes_on_from_the_one_before() -> None:
-    """It is said in the log, and the others have its place."""
+    """A failed snapshot at eviction is logged, and the room still goes to the waiting keys."""
     with anyio.fail_after(WAIT):
         async with keyed(Unkept, cap=1) as workers:
             assert [await workers["a"].work(), await workers["a"].work()] == [1, 2]
@@ -363,7 +375,7 @@ async def test_an_evicted_actor_whose_snapshot_fails_goes_on_from_the_one_before
 async def test_a_log_line_of_an_end_names_the_type_of_the_error_and_not_its_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The text may have a secret, which `Redact` takes out of results; a log has no such guard."""
+    """An error text may contain a secret. `Redact` covers results but not log lines."""
 
     with anyio.fail_after(WAIT), caplog.at_level(logging.INFO, "callboard"):
         async with Supervisor([child(Worker("w"), name="w")], backoff=SOON) as tree:

@@ -1,7 +1,7 @@
 """A page of a real browser as an actor, driven by Playwright: the same on asyncio and on trio.
 
-Playwright's async API needs asyncio. Its sync API needs one thread for all that it does, which is what an actor of
-plain functions has, on any event loop.
+Playwright's async API needs asyncio. Its sync API must always be used from the same thread. An actor of plain functions
+has such a thread on any event loop.
 """
 
 import shutil
@@ -94,7 +94,10 @@ async def answers_of(agent: Agent) -> list[str]:
 
 
 async def test_a_conversation_with_a_page() -> None:
-    """What was opened in one step of the agent is there in the next, and on both loops the answers are the same."""
+    """A page that one step of the agent opened is still open in the next step.
+
+    Both event loops give the same answers.
+    """
     model = ScriptedModel(
         [
             calls(("goto", {"html": FORM})),
@@ -114,7 +117,7 @@ async def test_a_conversation_with_a_page() -> None:
 
 
 async def test_ten_agents_share_one_page() -> None:
-    """Some are cancelled, some have a call that times out: the browser is started once, and all others are served."""
+    """Cancelled and timed out calls do not restart the browser or fail the calls of the other agents."""
     node = ToolNode([Page()], policies={"wait_for": CallPolicy(timeout=1.0)})
     answers: dict[int, list[str]] = {}
 

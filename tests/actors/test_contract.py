@@ -1,4 +1,4 @@
-"""The contract that any actor can be put through, and that it finds those who break it."""
+"""Tests of the actor contract: correct actors pass it, and it finds actors that break it."""
 
 import sqlite3
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from callboard.testing import ActorContract, kill_actor, killing
 
 
 class Notes(Actor):
-    """Lines that last."""
+    """Actor with lines that are kept in snapshots."""
 
     async def start(self) -> None:
         self.lines: list[str] = []
@@ -112,7 +112,7 @@ class TestDatabase(ActorContract):
 
 
 class Shared(Notes):
-    """Keeps its state where all of its kind have it, and loses it at the end."""
+    """Faulty actor that keeps its state on the class and loses it at the end."""
 
     everything: list[str] | None = []
 
@@ -128,7 +128,7 @@ class Shared(Notes):
 
 
 async def test_the_contract_finds_an_actor_whose_second_life_does_not_work() -> None:
-    """It would be of no use otherwise."""
+    """A contract that no faulty actor fails would be useless."""
 
     class OfShared(ActorContract):
         def actor(self) -> Shared:
@@ -143,7 +143,7 @@ async def test_the_contract_finds_an_actor_whose_second_life_does_not_work() -> 
 
 
 async def test_an_actor_whose_state_belongs_to_a_thread_is_put_through_it_without_one() -> None:
-    """What the contract asks of it has nothing to do with where its state is kept."""
+    """The contract's checks do not depend on the thread that owns the actor's state."""
 
     class OfJournal(ActorContract):
         def actor(self) -> Any:
@@ -158,7 +158,7 @@ async def test_an_actor_whose_state_belongs_to_a_thread_is_put_through_it_withou
 
 
 async def test_an_actor_is_killed_at_a_chosen_point() -> None:
-    """Before its handler runs, or after; in both cases the caller reads that nobody knows."""
+    """The test kit kills an actor before or after its handler ran. In both cases the caller gets an unknown outcome."""
     with anyio.fail_after(5):
         async with running(Notes(), intensity=5) as notes:
             for point, lines in (("begun", 1), ("done", 1)):
@@ -170,7 +170,7 @@ async def test_an_actor_is_killed_at_a_chosen_point() -> None:
 
 
 async def test_to_kill_nothing_is_an_error() -> None:
-    """A test that kills nobody proves nothing."""
+    """A test whose kill never happens would pass without testing anything."""
     with anyio.fail_after(5):
         async with running(Notes()) as notes:
             with pytest.raises(ValueError, match="was not called within the block"), killing(notes, "append"):

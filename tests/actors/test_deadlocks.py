@@ -1,4 +1,4 @@
-"""Calls that would wait for themselves are refused with the chain; those that would not go on."""
+"""Deadlocks between actors: a call that would wait for itself is refused with the chain of waiting calls."""
 
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ others: dict[str, Any] = {}
 
 
 class Node(Actor):
-    """Asks whomever it is told to, in order."""
+    """Actor that asks the given actors in order."""
 
     groups: ClassVar[dict[str, int]] = {"pair": 2}
 
@@ -98,10 +98,10 @@ async def ask(*way: str) -> str:
 async def test_a_call_that_would_wait_for_itself_is_refused_with_its_chain(
     way: tuple[str, ...], chain: tuple[str, ...]
 ) -> None:
-    """Nobody would ever wake them; so the last one to ask is told, by whatever tasks it came.
+    """Without a refusal, a cycle of waiting calls would never end, even if the calls come from different tasks.
 
-    The chain has those that wait for each other, and the first one again at its end; an actor that asks itself is
-    there twice.
+    The chain lists the waiting actors in order and ends with the first one again. An actor that asks itself is listed
+    twice.
     """
     with pytest.raises((DeadlockError, ExceptionGroup)) as caught:
         await ask(*way)
@@ -122,12 +122,12 @@ async def test_a_call_that_would_wait_for_itself_is_refused_with_its_chain(
     ],
 )
 async def test_a_call_that_has_room_to_run_is_no_deadlock(way: tuple[str, ...]) -> None:
-    """Declared re-entrance, and groups with a place left."""
+    """A re-entrant handler, or one whose group has a free place, can run although its caller waits."""
     assert await ask(*way) == "done"
 
 
 async def test_of_two_that_ask_each_other_one_goes_on() -> None:
-    """A asks B while B asks A: one of them is told, and with its end the other has its answer."""
+    """A asks B while B asks A: one of the two calls is refused, and the other gets its answer."""
     found: list[object] = []
 
     async def go(*way: str) -> None:
@@ -146,7 +146,10 @@ async def test_of_two_that_ask_each_other_one_goes_on() -> None:
 
 
 async def test_a_call_behind_one_that_waits_for_its_asker_is_a_deadlock() -> None:
-    """A read has room beside a read, but it does not overtake the call that waits for that read to end."""
+    """A read may run beside a read but does not overtake a queued write.
+
+    A write that waits for the asker closes a cycle.
+    """
     with anyio.fail_after(WAIT):
         async with tree() as running, anyio.create_task_group() as group:
             others.update({name: running[name] for name in "ABC"})
@@ -156,7 +159,7 @@ async def test_a_call_behind_one_that_waits_for_its_asker_is_a_deadlock() -> Non
 
 
 async def test_a_full_group_of_which_one_will_end_is_no_deadlock() -> None:
-    """It waits for a place, and whoever has the other place needs nothing of it."""
+    """The call waits for a place in the group, and the other running call needs nothing from it."""
     with anyio.fail_after(WAIT):
         async with tree() as running, anyio.create_task_group() as group:
             others.update({name: running[name] for name in "ABC"})
@@ -165,7 +168,7 @@ async def test_a_full_group_of_which_one_will_end_is_no_deadlock() -> None:
 
 
 async def test_a_full_group_of_which_all_wait_for_it_is_a_deadlock() -> None:
-    """Both have a place of the group, and both ask for a third one by way of another actor."""
+    """Both calls of a full group ask for a third place through another actor, so no place would ever become free."""
     found: list[str] = []
 
     async def go(*way: str) -> None:
@@ -184,7 +187,7 @@ async def test_a_full_group_of_which_all_wait_for_it_is_a_deadlock() -> None:
 
 
 async def test_what_a_handler_has_left_behind_asks_for_itself() -> None:
-    """Its handler has ended, so nobody waits for it: it may ask whoever asked that handler."""
+    """A background task outlives its handler. Nobody waits for the task, so it may ask the handler's former caller."""
     with anyio.fail_after(WAIT):
         async with tree() as running, anyio.create_task_group() as group:
             others.update({name: running[name] for name in "ABC"}, group=group)
@@ -196,7 +199,7 @@ async def test_what_a_handler_has_left_behind_asks_for_itself() -> None:
 
 
 async def test_what_a_handler_is_about_to_leave_behind_is_no_deadlock() -> None:
-    """It asks in a circle while its handler still runs; but that one does not wait for it, and ends first."""
+    """A background task asks in a circle while its handler still runs. The handler ends without waiting for it."""
     with anyio.fail_after(WAIT):
         async with tree() as running, anyio.create_task_group() as group:
             others.update({name: running[name] for name in "ABC"}, group=group, came_to=None)
@@ -206,7 +209,7 @@ async def test_what_a_handler_is_about_to_leave_behind_is_no_deadlock() -> None:
 
 
 async def test_one_that_is_cancelled_while_it_is_not_sure_whether_it_waits_for_itself_is_let_go() -> None:
-    """It has not begun, and never does."""
+    """A call that is cancelled while the deadlock check is undecided ends without starting."""
     with anyio.fail_after(WAIT):
         async with tree() as running, anyio.create_task_group() as group:
             others.update({name: running[name] for name in "ABC"}, group=group)
@@ -217,7 +220,7 @@ async def test_one_that_is_cancelled_while_it_is_not_sure_whether_it_waits_for_i
 
 
 class Kept(Node):
-    """One of several by key; asks others of its kind."""
+    """Keyed actor that asks other keys."""
 
     @handler
     async def ask(self, *way: str) -> str:
@@ -236,7 +239,10 @@ class Kept(Node):
 
 
 async def test_a_call_for_which_there_is_room_only_when_its_asker_has_ended_names_the_cap() -> None:
-    """The one that asks would have to go before the one that is asked can live; both would wait for ever."""
+    """The cap is full, and the asking actor would have to be evicted to make room for the asked one.
+
+    Both would wait forever.
+    """
     with anyio.fail_after(WAIT):
         async with keyed(Kept, cap=2) as others["kept"]:
             assert await others["kept"]["a"].ask("b") == "done"
@@ -250,7 +256,7 @@ async def test_a_call_for_which_there_is_room_only_when_its_asker_has_ended_name
 
 
 async def test_a_call_that_waits_for_room_that_somebody_else_makes_is_no_deadlock() -> None:
-    """One that lives beside its asker has something to do, and goes when it has done it."""
+    """Another live actor is busy for a while and will be evicted when it is done, so the call only has to wait."""
     with anyio.fail_after(WAIT):
         async with keyed(Kept, cap=2) as others["kept"], anyio.create_task_group() as group:
             group.start_soon(others["kept"]["b"].wait, 5.0)
@@ -259,7 +265,7 @@ async def test_a_call_that_waits_for_room_that_somebody_else_makes_is_no_deadloc
 
 
 async def test_of_two_that_wait_for_the_room_of_each_other_one_goes_on() -> None:
-    """Each asks one that can live only when the other has gone."""
+    """Two actors each ask a key that has room only when the other is evicted: one call is refused."""
     found: list[str] = []
 
     async def go(key: str, *way: Any) -> None:
@@ -277,7 +283,7 @@ async def test_of_two_that_wait_for_the_room_of_each_other_one_goes_on() -> None
 
 @pytest.mark.parametrize("terms", [{"cap": 2}, {"max_calls": 3}])
 async def test_an_actor_that_is_about_to_go_still_takes_what_its_own_handlers_wait_for(terms: dict[str, Any]) -> None:
-    """Its life ends when they have ended, and they end when they have their answers."""
+    """A stopping actor waits for its handlers, and the handlers wait for answers, so those asks are still accepted."""
     found: list[str] = []
 
     async def go(key: str, name: str, *way: Any) -> None:

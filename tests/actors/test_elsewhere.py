@@ -1,4 +1,4 @@
-"""Actors whose code runs on an engine: they live, answer, fail and come back as those whose code runs here."""
+"""Actors on an engine: they start, answer, fail and restart like actors in this process."""
 
 import math
 import threading
@@ -42,11 +42,11 @@ def _nothing_told() -> None:
 
 
 class BrokenError(Exception):
-    """Means that the actor is broken."""
+    """Fatal error of the actors."""
 
 
 class Notebook(Actor):
-    """Lines of text that stay."""
+    """Actor whose lines are kept in snapshots."""
 
     fatal = (BrokenError,)
     groups = {"reads": 2}
@@ -116,7 +116,7 @@ class Notebook(Actor):
 
 
 class Counter(Actor):
-    """A number that lasts."""
+    """Keyed actor whose count is kept in snapshots."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -137,7 +137,7 @@ class Counter(Actor):
 
 
 async def test_an_actor_elsewhere_lives_and_answers_as_one_here() -> None:
-    """Its start, its handlers and its stop run there; its references are the same."""
+    """`start`, handlers and `stop` run in the worker, and references work as for local actors."""
     engine = FakeEngine()
     with anyio.fail_after(5):
         async with running(child(Notebook("notes", lines=("first",)), runs_in=engine)) as notebook:
@@ -148,13 +148,13 @@ async def test_an_actor_elsewhere_lives_and_answers_as_one_here() -> None:
 
     assert told == [("start", "notes", None), ("stop", "notes", 2)]
     assert (engine.seats, engine.opened) == (0, 0)
-    assert engine.bodies[:2] == ["Notebook.start", "Notebook"]  # one waits for its end, beside what it is asked
+    assert engine.bodies[:2] == ["Notebook.start", "Notebook"]  # one more call waits for the end of the actor
     assert engine.bodies[2:] == ["Notebook.append", "Notebook.size", "Notebook.read", "Notebook.stop"]
 
 
 @pytest.mark.real_clock
 async def test_plain_handlers_run_in_a_thread_of_the_actor_there() -> None:
-    """One for all, which is not the event loop's."""
+    """Plain handlers of a remote actor share one thread that is not the event loop's, so thread-bound state works."""
     with anyio.fail_after(5):
         async with running(child(Notebook("notes"), runs_in=FakeEngine())) as notebook:
             thread, size = await notebook.where()
@@ -163,7 +163,7 @@ async def test_plain_handlers_run_in_a_thread_of_the_actor_there() -> None:
 
 
 async def test_errors_of_handlers_are_their_callers_and_fatal_ones_end_it() -> None:
-    """Which errors those are is decided by the supervisor, as for actors here."""
+    """The supervisor decides which errors are fatal, as for local actors."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
@@ -178,7 +178,10 @@ async def test_errors_of_handlers_are_their_callers_and_fatal_ones_end_it() -> N
 
 
 async def test_exit_in_a_handler_ends_the_life_and_no_more() -> None:
-    """As here: whoever asked is told, and the next life begins."""
+    """`sys.exit()` in a handler ends only this life of the actor.
+
+    The caller gets an error, and the next life begins.
+    """
     engine = FakeEngine()
     with anyio.fail_after(60):
         async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
@@ -188,7 +191,7 @@ async def test_exit_in_a_handler_ends_the_life_and_no_more() -> None:
 
 
 async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begins() -> None:
-    """A call that had begun is unknown; one that waited is answered by the next life."""
+    """A started call has an unknown outcome. A queued call is answered by the next life."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
@@ -214,7 +217,10 @@ async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begin
 
 @pytest.mark.parametrize(("recurs", "times"), [(True, 1), (False, 2)])
 async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool, times: int) -> None:
-    """It would end the next one, too; one that somebody else has killed may end well the second time."""
+    """A call that kills its worker would kill the next one, too.
+
+    A call whose worker was killed by another process may succeed.
+    """
     engine = FakeEngine()
     node = ToolNode([child(Notebook, "notes", runs_in=engine)], on_unknown="rerun")
     with anyio.fail_after(60):
@@ -236,7 +242,7 @@ async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool
 
 
 async def test_one_that_dies_while_nobody_asks_is_started_again() -> None:
-    """Its supervisor hears of it at once, and not from the next caller."""
+    """The supervisor notices the death at once, not at the next call."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
@@ -247,7 +253,7 @@ async def test_one_that_dies_while_nobody_asks_is_started_again() -> None:
 
 
 async def test_one_that_dies_again_and_again_ends_its_supervisor() -> None:
-    """The restart intensity is its supervisor's, wherever the code runs."""
+    """The supervisor's restart intensity applies wherever the actor's code runs."""
     engine = FakeEngine()
     with anyio.fail_after(60), pytest.raises(SupervisorError):
         async with running(child(Notebook, "notes", runs_in=engine, intensity=1)):
@@ -258,7 +264,7 @@ async def test_one_that_dies_again_and_again_ends_its_supervisor() -> None:
 
 
 async def test_a_cancelled_call_ends_there_and_the_actor_goes_on() -> None:
-    """The cancellation reaches the handler, and nothing of it runs when the caller goes on."""
+    """The cancellation reaches the remote handler, and the handler has ended when the caller continues."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
@@ -270,7 +276,7 @@ async def test_a_cancelled_call_ends_there_and_the_actor_goes_on() -> None:
 
 
 async def test_handlers_of_a_group_run_side_by_side_there() -> None:
-    """As many as the group has."""
+    """A group of a remote actor runs as many handlers at once as its size allows."""
     engine = FakeEngine()
     gates["reading"] = anyio.Event()
     with anyio.fail_after(60):
@@ -284,7 +290,7 @@ async def test_handlers_of_a_group_run_side_by_side_there() -> None:
 
 
 async def test_a_deferred_reply_is_sent_from_there() -> None:
-    """The mailbox moves on meanwhile."""
+    """A deferred reply can be sent from the worker while the mailbox handles other calls."""
     engine = FakeEngine()
     gates["later"] = anyio.Event()
     with anyio.fail_after(60):
@@ -304,7 +310,7 @@ async def test_a_deferred_reply_is_sent_from_there() -> None:
 
 
 async def test_a_state_is_kept_and_comes_back() -> None:
-    """Snapshots are taken there and kept here, also from key to key."""
+    """Snapshots are taken in the worker and stored in this process, for plain and keyed actors."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         async with keyed(child(Counter, cap=1, runs_in=engine)) as counters:
@@ -318,7 +324,7 @@ async def test_a_state_is_kept_and_comes_back() -> None:
 
 
 async def test_a_snapshot_that_is_not_taken_is_told_with_what_it_said() -> None:
-    """It does not start, and says why, as here."""
+    """An actor whose first snapshot fails does not start, and the error has the cause, as for a local actor."""
 
     class Store:
         async def load(self, actor: str, key: object) -> object:
@@ -332,7 +338,10 @@ async def test_a_snapshot_that_is_not_taken_is_told_with_what_it_said() -> None:
 
 
 async def test_what_cannot_cross_is_told_before_anything_runs() -> None:
-    """A class that has no name elsewhere, when the terms are made; an argument, when the actor starts, once."""
+    """A class that cannot be imported elsewhere is refused when the terms are made.
+
+    Bad arguments are refused at the start.
+    """
 
     class Local(Actor):
         @handler
@@ -351,7 +360,7 @@ async def test_what_cannot_cross_is_told_before_anything_runs() -> None:
 
 
 async def test_progress_and_the_time_that_is_left_cross() -> None:
-    """What a handler says there is heard by whoever watches the call here."""
+    """Progress that a remote handler reports reaches observers of the call, and the handler sees the remaining time."""
     engine = FakeEngine()
     node = ToolNode([child(Notebook, "notes", runs_in=engine)], timeout=7.0)
     heard: list[CallEvent] = []
@@ -363,7 +372,7 @@ async def test_progress_and_the_time_that_is_left_cross() -> None:
 
 
 async def test_two_in_one_tree_have_a_worker_each() -> None:
-    """They share the engine, which is open as long as one of them lives."""
+    """Two actors of a tree get separate workers of one engine, which is open as long as one of them lives."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         async with Supervisor([child(Notebook, "notes", runs_in=engine), child(Counter, runs_in=engine)]) as tree:
@@ -373,7 +382,7 @@ async def test_two_in_one_tree_have_a_worker_each() -> None:
 
 
 async def test_a_seat_that_is_refused_is_no_life() -> None:
-    """An engine without room is an actor that does not start, and is tried again."""
+    """An engine without room is a failed start, which is retried."""
     engine = FakeEngine()
     engine.refuse("it has no room")
     with anyio.fail_after(60), pytest.raises(ActorStartError, match="it has no room"):
@@ -391,7 +400,7 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 
 class Asker(Actor):
-    """One whose handlers raise what engines and other actors say."""
+    """Actor whose handlers raise errors of engines and of other actors."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -427,7 +436,10 @@ class Asker(Actor):
 
 @pytest.mark.parametrize("ended", ["died", "unknown", "unavailable", "finished"])
 async def test_what_a_handler_says_of_others_is_not_taken_for_its_own_end(ended: str) -> None:
-    """Such as of a pool or an actor that it uses: it is an error like any other, and nothing runs again."""
+    """An error about another pool or actor is an ordinary error of the handler.
+
+    The actor lives on, and no call is repeated.
+    """
     with anyio.fail_after(60):
         async with running(child(Asker, runs_in=FakeEngine())) as asker:
             with pytest.raises((ActorDiedError, EngineError), match="another"):
@@ -436,7 +448,7 @@ async def test_what_a_handler_says_of_others_is_not_taken_for_its_own_end(ended:
 
 
 async def test_a_handler_that_takes_its_reply_along_is_cancelled_there_before_it_has() -> None:
-    """As any handler is; and the next call does not wait for it."""
+    """A handler that keeps its reply can be cancelled in the worker, and the next call does not wait for it."""
     with anyio.fail_after(60):
         async with running(child(Asker, runs_in=FakeEngine())) as asker:
             with anyio.move_on_after(1):
@@ -446,7 +458,7 @@ async def test_a_handler_that_takes_its_reply_along_is_cancelled_there_before_it
 
 
 async def test_whoever_is_owed_a_reply_by_a_worker_that_dies_is_told_as_others_are() -> None:
-    """And the next life begins at once."""
+    """Callers of deferred replies also learn that the worker died, and the next life begins at once."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         async with running(child(Asker, runs_in=engine)) as asker, anyio.create_task_group() as group:
@@ -469,7 +481,7 @@ async def test_whoever_is_owed_a_reply_by_a_worker_that_dies_is_told_as_others_a
 
 
 class Slow(Actor):
-    """Starts for ever."""
+    """Actor whose `start` never returns."""
 
     async def start(self) -> None:
         gates["starts"].set()
@@ -477,7 +489,7 @@ class Slow(Actor):
 
 
 async def test_an_actor_that_is_stopped_during_its_start_raises_the_error_of_its_start() -> None:
-    """The supervising process decides by this error whether it tries again; a KeyError would tell it nothing."""
+    """The supervisor decides by the error of the start whether to retry. A `KeyError` would be no help."""
     gates["starts"] = anyio.Event()
     description = _engine_runner.Description("slow", Slow, (), {}, None)
     caught: list[BaseException] = []

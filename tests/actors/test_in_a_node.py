@@ -1,4 +1,4 @@
-"""Actors among the tools of a node and of an agent: how long they live, and what a model is told."""
+"""Actors as tools of a node and of an agent: their lifetimes, and the messages to the model."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ from callboard import (
 from callboard.testing import ScriptedModel, calls, tool_call
 
 lives: list[str] = []
-"""What actors have said of their lives."""
+"""Lifecycle events that the actors recorded."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def _no_lives() -> Iterator[None]:
 
 
 class BrokenError(Exception):
-    """What ends an actor here."""
+    """Fatal error of the actor."""
 
 
 class Notebook(Actor):
@@ -104,7 +104,7 @@ def one(name: str, id: str = "1", **args: Any) -> list[Any]:
 
 
 def test_handlers_are_tools_with_names_descriptions_and_schemas() -> None:
-    """A model is told of them as of any tool; what is for control is not for models."""
+    """The model sees handlers like any other tool. Control handlers are hidden from it."""
     node = ToolNode([Notebook()])
 
     append = node.tools_by_name["append"]
@@ -115,7 +115,7 @@ def test_handlers_are_tools_with_names_descriptions_and_schemas() -> None:
 
 
 def test_two_actors_of_one_class_have_names_and_prefixes_of_their_own() -> None:
-    """Two tools of one name are an error; a prefix tells them apart."""
+    """Two tools of one name are an error. A prefix gives the tools of each actor their own names."""
     node = ToolNode([child(Notebook("a"), name="a", prefix="a_"), child(Notebook("b"), name="b", prefix="b_")])
 
     assert "a_append" in node.tools_by_name
@@ -127,7 +127,7 @@ def test_two_actors_of_one_class_have_names_and_prefixes_of_their_own() -> None:
 
 
 async def test_an_actor_lives_for_one_run_of_a_node_and_starts_when_it_is_asked() -> None:
-    """Nobody has to open or close it; what nobody asks costs nothing."""
+    """A node starts and stops its actors by itself, and an unused actor is never started."""
 
     @tool
     async def plain() -> str:
@@ -148,7 +148,7 @@ async def test_an_actor_lives_for_one_run_of_a_node_and_starts_when_it_is_asked(
 
 
 async def test_an_open_node_keeps_its_actors_between_batches() -> None:
-    """`async with node` starts them at once, and stops them at the end."""
+    """`async with node` starts the actors at once and stops them at the end, so that state lasts between batches."""
     node = ToolNode([Notebook()])
 
     with anyio.fail_after(20):
@@ -162,7 +162,7 @@ async def test_an_open_node_keeps_its_actors_between_batches() -> None:
 
 
 async def test_an_actor_that_does_not_start_is_an_error_where_the_node_is_opened() -> None:
-    """Early, with its name; and nothing is left alive."""
+    """A start error is raised when the node is opened, with the actor's name, and no other actor is left running."""
 
     class Broken(Actor):
         async def start(self) -> None:
@@ -188,7 +188,7 @@ async def test_an_actor_that_does_not_start_is_an_error_where_the_node_is_opened
 
 @pytest.mark.real_clock
 async def test_an_actor_lives_for_a_run_of_an_agent_and_longer_if_the_agent_is_open() -> None:
-    """State lasts from call to call of a run; between runs only in `async with agent`."""
+    """State lasts for all calls of one run. It lasts between runs only inside `async with agent`."""
     script = [calls(tool_call("append", text="a")), calls(tool_call("append", text="b")), "done"]
     agent = create_react_agent(ScriptedModel(script * 3), [Notebook()])
     given = {"messages": [HumanMessage("go")]}
@@ -206,7 +206,7 @@ async def test_an_actor_lives_for_a_run_of_an_agent_and_longer_if_the_agent_is_o
 
 @pytest.mark.real_clock
 async def test_sync_code_has_actors_too() -> None:
-    """`invoke` reaches them by the same door as any tool."""
+    """`invoke` reaches actors as it reaches any other tool."""
     script = [calls(tool_call("append", text="a")), calls(tool_call("append", text="b")), "done"]
     agent = create_react_agent(ScriptedModel(script), [Notebook()])
 
@@ -219,7 +219,7 @@ async def test_sync_code_has_actors_too() -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.real_clock
 async def test_a_langgraph_graph_has_actors_for_each_run_of_the_node() -> None:
-    """Unless the node is open around the graph's run."""
+    """Actors live for one run of the node, unless the node is open around the run of the graph."""
     node = ToolNode([Notebook()])
     builder = StateGraph(MessagesState)
     builder.add_node("tools", node)
@@ -237,7 +237,7 @@ async def test_a_langgraph_graph_has_actors_for_each_run_of_the_node() -> None:
 
 
 async def test_injected_arguments_reach_a_handler() -> None:
-    """State and runtime, as for any tool; the model is not told of them."""
+    """Handlers receive the injected state and runtime like other tools. The model does not see these arguments."""
 
     class Reader(Actor):
         @handler
@@ -256,7 +256,7 @@ async def test_injected_arguments_reach_a_handler() -> None:
 
 
 async def test_a_handler_may_ask_a_person() -> None:
-    """`interrupt` belongs to the call, though the handler runs in another task."""
+    """`interrupt` works in a handler, although the handler runs in another task than the call."""
 
     class Mailer(Actor):
         @handler
@@ -279,7 +279,7 @@ async def test_a_handler_may_ask_a_person() -> None:
 
 @pytest.mark.real_clock
 async def test_an_agent_asks_a_person_from_a_handler_and_goes_on() -> None:
-    """The actor lives for each run; the conversation is kept by the checkpointer."""
+    """The actor lives for one run, and the checkpointer keeps the conversation until the person has answered."""
 
     class Mailer(Actor):
         @handler
@@ -299,7 +299,7 @@ async def test_an_agent_asks_a_person_from_a_handler_and_goes_on() -> None:
 
 
 async def test_a_timeout_ends_the_handler_and_the_actor_lives_on() -> None:
-    """The call gets its message; the state is still there."""
+    """The timed out call gets its message, and the actor keeps its state."""
 
     class Slow(Notebook):
         @handler
@@ -324,7 +324,7 @@ async def test_a_timeout_ends_the_handler_and_the_actor_lives_on() -> None:
 
 
 async def test_a_call_whose_actor_died_is_run_again_where_the_policy_says_so() -> None:
-    """The model sees one result."""
+    """A repeated call gives the model one result and hides the death of the actor."""
     node = ToolNode([Notebook()], on_unknown="rerun")
 
     with anyio.fail_after(20):
@@ -336,7 +336,7 @@ async def test_a_call_whose_actor_died_is_run_again_where_the_policy_says_so() -
 
 
 async def test_a_call_whose_actor_died_ends_as_unknown_and_the_loss_is_told_once() -> None:
-    """That is the default: whether it had its effect, nobody knows; what comes after it works."""
+    """By default the model reads once that the outcome is unknown and state was lost. Later calls work."""
     node = ToolNode([Notebook()])
 
     with anyio.fail_after(20):
@@ -353,7 +353,7 @@ async def test_a_call_whose_actor_died_ends_as_unknown_and_the_loss_is_told_once
 
 
 async def test_each_conversation_is_told_once_that_state_was_lost() -> None:
-    """Also those whose call was not the one that was lost."""
+    """Every conversation of a shared actor learns once that state was lost, not only the one whose call was lost."""
     node = ToolNode([Notebook()], policies={"tear": CallPolicy(on_unknown="fail")})
 
     async def append(thread: str) -> Any:
@@ -372,7 +372,7 @@ async def test_each_conversation_is_told_once_that_state_was_lost() -> None:
 
 
 async def test_a_call_that_ends_its_actor_again_and_again_is_refused() -> None:
-    """Poison is not swallowed more often than three times, and other calls go on."""
+    """A call that kills its actor three times is refused as poison, and other calls still run."""
     node = ToolNode([Notebook()], on_unknown="rerun")
 
     with anyio.fail_after(60):
@@ -393,7 +393,7 @@ def by_user(call: Any) -> str:
 
 
 async def test_there_is_one_actor_for_each_key() -> None:
-    """What one key has written, another does not see."""
+    """Keys isolate state: a key does not see what another key has written."""
     node = ToolNode([child(Notebook, key=by_user)])
 
     with anyio.fail_after(5):
@@ -409,7 +409,7 @@ def by_thread(call: Any, context: CallContext) -> str:
 
 
 async def test_a_key_may_look_at_config_and_state() -> None:
-    """One for each thread and topic, which the model does not write."""
+    """The key can come from the thread id and the state, which the model does not write."""
     node = ToolNode([child(Notebook, key=by_thread)])
 
     async def append(thread: str, topic: str) -> Any:
@@ -426,7 +426,7 @@ async def test_a_key_may_look_at_config_and_state() -> None:
 
 
 async def test_a_key_function_that_fails_says_whose_it_is() -> None:
-    """A failing key is a mistake of the program, not of the model."""
+    """A failing key function is a mistake of the program, so it raises instead of telling the model."""
     node = ToolNode([child(Notebook, key=lambda call: call["args"]["user"])])
 
     with anyio.fail_after(5), pytest.raises(KeyError) as caught:
@@ -471,13 +471,13 @@ class Greedy(Actor):
     ],
 )
 def test_what_cannot_be_a_tool_is_an_error_when_the_node_is_built(given: Any, error: Any, says: str) -> None:
-    """Early, with the name and the remedy."""
+    """The error comes early, with the name and the remedy."""
     with pytest.raises(error, match=says):
         ToolNode(given)
 
 
 async def test_a_node_is_open_once_at_a_time() -> None:
-    """Two blocks would not know which of them closes it."""
+    """With two blocks at once, nobody could say which block closes the actors."""
     node = ToolNode([Notebook()])
 
     with anyio.fail_after(5):
@@ -488,7 +488,7 @@ async def test_a_node_is_open_once_at_a_time() -> None:
 
 
 async def test_methods_of_a_reference_are_tools_of_a_node_that_does_not_own_the_actor() -> None:
-    """Whoever holds the actor decides how long it lives."""
+    """The supervisor that owns the actor decides how long it lives, not the node that uses its methods."""
     with anyio.fail_after(5):
         async with running(Notebook()) as notebook:
             node = ToolNode([notebook.append])
@@ -500,7 +500,7 @@ async def test_methods_of_a_reference_are_tools_of_a_node_that_does_not_own_the_
 
 
 async def test_statistics_say_what_actors_do() -> None:
-    """By name: how many live, run, wait, and what became of those before."""
+    """The statistics have, for each name, the live actors, running and waiting calls, and past lives."""
     node = ToolNode([child(Notebook, key=by_user, cap=1), child(Notebook, name="other", prefix="other_")])
 
     with anyio.fail_after(60):
@@ -522,7 +522,7 @@ async def test_statistics_say_what_actors_do() -> None:
 
 
 async def test_observers_hear_that_a_call_ran_again_and_how_long_it_waited_for_its_actor() -> None:
-    """It died under the call, each time; the next attempt waits for its restart."""
+    """Each attempt after a death reports its wait for the restart, so that observers can explain slow calls."""
     node = ToolNode([Notebook()], limit=Limit(concurrency=1), on_unknown="rerun")
     notes: list[tuple[str, dict[str, object]]] = []
     ends: list[AskEvent] = []
@@ -547,4 +547,4 @@ async def test_observers_hear_that_a_call_ran_again_and_how_long_it_waited_for_i
         ("Notebook", "tear", 0, 0.0),
     ]
     assert [end.handler for end in ends[2:]] == ["tear"]
-    assert ends[2].waited != 0.0  # it waited for the restart
+    assert ends[2].waited != 0.0  # this attempt waited for the restart

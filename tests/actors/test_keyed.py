@@ -1,4 +1,4 @@
-"""Actors by key: one for each, a cap, eviction, and their state when they come back."""
+"""Keyed actors: one actor for each key, the cap, eviction and restored state."""
 
 import gc
 from collections.abc import Hashable
@@ -21,7 +21,7 @@ def _no_lives() -> None:
 
 
 class Counter(Actor):
-    """Counts, and keeps its count."""
+    """Counter that keeps its count in snapshots."""
 
     async def start(self) -> None:
         lives.append(f"start {self.key}")
@@ -46,7 +46,7 @@ class Counter(Actor):
 
 
 class Forgetful(Actor):
-    """Counts, and keeps nothing."""
+    """Counter without snapshots."""
 
     async def start(self) -> None:
         self.count = 0
@@ -59,7 +59,7 @@ class Forgetful(Actor):
 
 
 async def test_each_key_has_an_actor_that_starts_when_it_is_asked() -> None:
-    """And knows its key."""
+    """An actor of a key starts with the first ask and knows its key."""
     with anyio.fail_after(5):
         async with keyed(Counter()) as counters:
             before = list(lives)
@@ -72,7 +72,7 @@ async def test_each_key_has_an_actor_that_starts_when_it_is_asked() -> None:
 
 
 async def test_the_one_that_was_asked_least_recently_goes_first_and_comes_back_with_its_state() -> None:
-    """No more of them live than the cap."""
+    """At the cap, the least recently used actor is evicted and later continues with its saved state."""
     with anyio.fail_after(5):
         async with keyed(Counter(), cap=2) as counters:
             for key in "abac":
@@ -85,7 +85,7 @@ async def test_the_one_that_was_asked_least_recently_goes_first_and_comes_back_w
 
 
 async def test_more_keys_at_once_than_may_live_take_turns() -> None:
-    """All are answered, whatever the cap."""
+    """Concurrent asks for more keys than the cap are all answered."""
     found: dict[int, int] = {}
 
     async def ask(key: int) -> None:
@@ -103,7 +103,7 @@ async def test_more_keys_at_once_than_may_live_take_turns() -> None:
 
 
 async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
-    """It gives its place to those who wait, and comes back for the rest."""
+    """A constantly asked actor is evicted for waiting keys, and later handles its remaining calls."""
     found: list[int] = []
 
     async def ask(key: str, times: int) -> None:
@@ -120,7 +120,7 @@ async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
 
 
 class Clumsy(Counter):
-    """Counts, and fails when it has."""
+    """Counter that fails after counting."""
 
     fatal = (ZeroDivisionError,)
 
@@ -137,7 +137,7 @@ class Clumsy(Counter):
 
 
 async def test_the_state_after_a_call_that_failed_is_kept_like_any_other() -> None:
-    """The actor lives on with what the call had changed, and comes back with it after a crash."""
+    """An ordinary error does not roll the state back, so the snapshot after it has the change, even after a crash."""
     with anyio.fail_after(5):
         async with keyed(Clumsy(), save="each_call") as counters:
             await counters["a"].up()
@@ -151,7 +151,7 @@ async def test_the_state_after_a_call_that_failed_is_kept_like_any_other() -> No
 
 
 async def test_whoever_is_not_asked_for_a_while_goes() -> None:
-    """Its state is there when it is asked again."""
+    """An actor without calls stops after its idle timeout, and its state is restored with the next ask."""
     with anyio.fail_after(200):
         async with keyed(Counter(), idle=10.0) as counters:
             await counters["a"].up()
@@ -169,7 +169,7 @@ async def test_whoever_is_not_asked_for_a_while_goes() -> None:
 
 
 async def test_a_slow_call_is_no_idleness() -> None:
-    """Nobody is evicted in the middle of one."""
+    """An actor with a running call is never evicted as idle."""
     with anyio.fail_after(200):
         async with keyed(Counter(), idle=1.0) as counters:
             assert await counters["a"].up(30.0) == 1
@@ -178,7 +178,7 @@ async def test_a_slow_call_is_no_idleness() -> None:
 
 
 async def test_a_reference_that_is_kept_leads_to_the_same_actor_through_evictions() -> None:
-    """There is never a second one of its key."""
+    """A kept reference works across evictions, and no second actor of the key exists."""
     with anyio.fail_after(20):
         async with keyed(Counter(), cap=1) as counters:
             mine = counters["a"]
@@ -193,7 +193,7 @@ async def test_a_reference_that_is_kept_leads_to_the_same_actor_through_eviction
 
 
 async def test_one_without_snapshots_begins_anew() -> None:
-    """Nothing is made up."""
+    """An actor without snapshots starts with fresh state after an eviction."""
     with anyio.fail_after(20):
         async with keyed(Forgetful(), cap=1) as counters:
             found = [await counters[key].up() for key in "aaba"]
@@ -202,7 +202,7 @@ async def test_one_without_snapshots_begins_anew() -> None:
 
 
 async def test_a_start_that_fails_is_said_to_those_who_asked_and_tried_again_for_the_next() -> None:
-    """A key is not lost for ever because its actor failed once."""
+    """One failed start fails the asks that waited for it. The next ask starts the actor again."""
     fails = [True, False]
 
     class Shaky(Forgetful):
@@ -221,7 +221,7 @@ async def test_a_start_that_fails_is_said_to_those_who_asked_and_tried_again_for
 
 
 async def test_after_the_block_nobody_lives_and_a_kept_reference_says_so() -> None:
-    """At once, and not by waiting for ever."""
+    """A kept reference raises at once after the block, instead of waiting forever."""
     with anyio.fail_after(5):
         async with keyed(Counter()) as counters:
             mine = counters["a"]
@@ -233,7 +233,7 @@ async def test_after_the_block_nobody_lives_and_a_kept_reference_says_so() -> No
 
 
 async def test_one_that_is_asked_in_the_moment_in_which_the_block_ends_is_not_left_behind() -> None:
-    """Its task was there and had not begun; which of the two comes first is for the loop to say."""
+    """An ask races with the end of the block while the actor's task has not begun. The loop decides the order."""
     before = live_tasks()
     with anyio.fail_after(60):
         for _ in range(20):
@@ -257,7 +257,7 @@ async def test_one_that_is_asked_in_the_moment_in_which_the_block_ends_is_not_le
 
 
 async def test_snapshots_are_kept_where_somebody_says() -> None:
-    """A later block goes on where an earlier one ended."""
+    """With a persistent store, a later block continues with the state of an earlier one."""
     kept = InMemorySnapshots()
     found: list[int] = []
 
@@ -270,7 +270,7 @@ async def test_snapshots_are_kept_where_somebody_says() -> None:
 
 
 async def test_a_snapshot_that_cannot_be_read_or_saved_is_said() -> None:
-    """The first is an error; the second costs nobody a result."""
+    """An unreadable snapshot is an error. A snapshot that cannot be saved is logged, and the call keeps its result."""
 
     class Broken(InMemorySnapshots):
         async def load(self, actor: str, key: Hashable) -> object:
@@ -299,13 +299,13 @@ async def test_a_snapshot_that_cannot_be_read_or_saved_is_said() -> None:
     ],
 )
 def test_wrong_terms_are_errors_that_name_the_value(terms: dict[str, Any], error: Any, says: str) -> None:
-    """When they are given."""
+    """Wrong options are refused when they are given, and the error names the value."""
     with pytest.raises(error, match=says):
         child(Counter, **terms)
 
 
 def test_a_store_for_what_keeps_nothing_is_an_error() -> None:
-    """Otherwise state would be lost in silence."""
+    """A store for an actor without snapshots would lose its state silently."""
     with pytest.raises(ValueError, match="needs snapshot and restore"):
         child(Forgetful, snapshots=InMemorySnapshots())
 
@@ -313,10 +313,10 @@ def test_a_store_for_what_keeps_nothing_is_an_error() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.backends("asyncio", "trio")
 async def test_ten_thousand_of_which_a_hundred_live() -> None:
-    """Each is evicted and restored with its state, in a node; memory does not grow with those that do not live."""
+    """Memory does not grow with keys that are not alive, and evicted actors are restored with their state."""
 
     class Nowhere:
-        """Keeps states where they cost this process nothing worth counting."""
+        """Store that holds states outside this process's memory."""
 
         def __init__(self) -> None:
             self._counts = bytearray(10_000)
@@ -349,12 +349,12 @@ async def test_ten_thousand_of_which_a_hundred_live() -> None:
                         note()
                 note()
 
-    # What a node remembers of conversations is bounded, and full after the first half.
+    # The node's record of conversations is bounded, and full after the first half.
     assert max(objects) - min(objects) < 1_000, objects
 
 
 async def test_saves_of_calls_side_by_side_do_not_overtake_each_other() -> None:
-    """A slow store would keep the older state after the newer one, and a crash would lose what somebody was told."""
+    """If an older state were saved after a newer one, a crash would lose a result that a caller already has."""
 
     class Adder(Counter):
         @handler(group="adds")

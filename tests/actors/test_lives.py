@@ -1,4 +1,7 @@
-"""What an actor opens in `start` it closes in `stop`, in one task or one thread; and how its calls are cancelled."""
+"""Lifecycle of actors.
+
+Resources opened in `start` are closed in `stop`, in one task or thread. Cancellation of calls.
+"""
 
 import sqlite3
 import threading
@@ -33,7 +36,7 @@ SOON = Backoff(first=0)
 
 
 class Page(Actor):
-    """A page whose driver has a task of its own, as browsers have."""
+    """Page whose driver has its own task, like those of browsers."""
 
     log: ClassVar[list[str]] = []
 
@@ -84,7 +87,7 @@ def _fresh() -> None:
 
 
 async def test_one_page_is_shared_by_ten_of_whom_some_give_up() -> None:
-    """Started once, no error about cancel scopes, and whoever is cancelled waits for the end of its handler."""
+    """The page is started once, cancel scopes stay valid, and a cancelled caller waits for the end of its handler."""
     before, found = live_tasks(), dict[int, object]()
 
     async def agent(number: int, page: Page) -> None:
@@ -102,7 +105,7 @@ async def test_one_page_is_shared_by_ten_of_whom_some_give_up() -> None:
 
 
 async def test_a_task_of_start_that_fails_ends_the_actor_with_its_own_error() -> None:
-    """Bare, for the supervisor and for whoever asks; then the actor is started anew."""
+    """The supervisor and the caller get the task's own error unwrapped, and the actor is restarted."""
     with anyio.fail_after(WAIT):
         with pytest.raises(SupervisorError) as caught:
             async with Supervisor([Page(5)], intensity=1, period=100, backoff=SOON) as tree:
@@ -115,7 +118,7 @@ async def test_a_task_of_start_that_fails_ends_the_actor_with_its_own_error() ->
 
 
 async def test_a_deferred_handler_that_is_cancelled_lets_its_caller_go() -> None:
-    """Also if it has kept the reply, which nobody will send."""
+    """A caller may be cancelled although the handler kept its reply and nobody will send it."""
     with anyio.fail_after(WAIT):
         async with running(Page) as page:
             with anyio.move_on_after(1) as scope:
@@ -129,7 +132,7 @@ async def test_a_deferred_handler_that_is_cancelled_lets_its_caller_go() -> None
 
 @pytest.mark.parametrize("clean_up_fails", [False, True])
 async def test_an_actor_that_cannot_be_trusted_after_a_cancel_is_restarted(clean_up_fails: bool) -> None:
-    """Whatever the clean-up of the handler says."""
+    """An actor with `on_cancel="restart"` restarts after a cancelled call, even if the handler's clean-up raises."""
     with anyio.fail_after(WAIT):
         async with Supervisor([Page], backoff=SOON) as tree:
             with anyio.move_on_after(1):
@@ -139,7 +142,7 @@ async def test_an_actor_that_cannot_be_trusted_after_a_cancel_is_restarted(clean
 
 
 class Slow(Actor):
-    """Takes its time, and notes what it was allowed to do."""
+    """Slow actor that records how far its code got."""
 
     log: ClassVar[list[str]] = []
 
@@ -174,7 +177,7 @@ def _fresh_too() -> None:
 
 
 async def test_a_start_that_takes_too_long_is_cancelled_and_said() -> None:
-    """The block is not entered; the limit is in the error."""
+    """The block is not entered, and the error has the time limit."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="longer than 3 s"):
         async with running(child(Slow(100), start_timeout=3)):
             pytest.fail("it did not start")
@@ -183,7 +186,7 @@ async def test_a_start_that_takes_too_long_is_cancelled_and_said() -> None:
 
 @pytest.mark.parametrize("error", [FileNotFoundError("no such program"), ValueError("wrong")])
 async def test_a_start_that_fails_says_why(error: Exception) -> None:
-    """With the error itself as its cause; what is not there will never be."""
+    """The error of the block has the error of `start` as its cause."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError) as caught:
         async with running(Slow(0, 0, error)):
             pytest.fail("it did not start")
@@ -192,7 +195,7 @@ async def test_a_start_that_fails_says_why(error: Exception) -> None:
 
 
 async def test_an_owner_that_is_cancelled_while_an_actor_starts_waits_for_its_end() -> None:
-    """Nothing is left, and `stop` is not called for what has not started."""
+    """Nothing is left running, and `stop` is not called for an actor that has not started."""
     before = live_tasks()
     with anyio.fail_after(WAIT):
         for seconds in (0, 1):
@@ -206,7 +209,7 @@ async def test_an_owner_that_is_cancelled_while_an_actor_starts_waits_for_its_en
 
 
 async def test_handlers_that_go_on_are_cancelled_and_the_actor_still_stops_in_order() -> None:
-    """`stop` may await what it needs on either loop, although the handlers took too long."""
+    """`stop` may await on either loop, even if the handlers exceeded their time and were cancelled."""
 
     async def ask(slow: Slow) -> None:
         with pytest.raises(ActorDiedError):
@@ -223,7 +226,7 @@ async def test_handlers_that_go_on_are_cancelled_and_the_actor_still_stops_in_or
 
 
 async def test_a_stop_that_takes_too_long_is_cut_off() -> None:
-    """The supervisor goes on."""
+    """A `stop` that exceeds its timeout is cancelled, so that the supervisor can continue."""
     with anyio.fail_after(WAIT):
         async with running(child(Slow(0, 100), stop_timeout=2)):
             began = anyio.current_time()
@@ -232,7 +235,7 @@ async def test_a_stop_that_takes_too_long_is_cut_off() -> None:
 
 
 class Database(Actor):
-    """A connection that belongs to the thread in which it was opened."""
+    """Actor with a connection that belongs to the thread that opened it."""
 
     def start(self) -> None:
         self.db = sqlite3.connect(":memory:")
@@ -276,7 +279,7 @@ ENDED: list[int] = []
 
 @pytest.mark.real_clock
 async def test_what_is_not_async_runs_in_one_thread_of_the_actor() -> None:
-    """As sqlite3 wants it, and so does much else; from there one can come back to the loop."""
+    """Thread-bound libraries such as sqlite3 work, and plain code can call back into the event loop."""
     ENDED.clear()
     with anyio.fail_after(30):
         async with running(Database) as db:
@@ -293,7 +296,7 @@ async def test_what_is_not_async_runs_in_one_thread_of_the_actor() -> None:
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_a_thread_that_does_not_heed_its_cancel_is_lost_and_the_actor_gets_a_new_one() -> None:
-    """The old one ends when its job does; nothing of the actor is called in another thread."""
+    """The abandoned thread ends with its job, and the old life's code never runs in another thread."""
     release, threads = threading.Event(), list[threading.Thread]()
     with anyio.fail_after(30):
         async with Supervisor([Database], backoff=SOON) as tree:
@@ -310,7 +313,10 @@ async def test_a_thread_that_does_not_heed_its_cancel_is_lost_and_the_actor_gets
 
 
 async def test_a_scope_of_start_that_is_over_ends_the_actor_and_not_its_owner() -> None:
-    """The error says what happened; it is no cancellation of the block."""
+    """A cancelled scope that `start` entered ends the actor with a clear error.
+
+    It does not cancel the owner's block.
+    """
 
     class Limited(Actor):
         async def start(self) -> None:
@@ -323,7 +329,7 @@ async def test_a_scope_of_start_that_is_over_ends_the_actor_and_not_its_owner() 
 
 
 async def test_ctrl_c_in_a_handler_is_for_whoever_owns_the_actor() -> None:
-    """It comes out at the end of the block, as itself."""
+    """`KeyboardInterrupt` is raised unwrapped at the end of the block."""
 
     class Interrupted(Actor):
         @handler
@@ -338,7 +344,7 @@ async def test_ctrl_c_in_a_handler_is_for_whoever_owns_the_actor() -> None:
 
 
 class Interrupted(Actor):
-    """Somebody presses Ctrl-C while it works."""
+    """Actor with a handler that is interrupted by Ctrl-C."""
 
     @handler
     async def work(self) -> None:
@@ -347,7 +353,7 @@ class Interrupted(Actor):
 
 
 async def test_ctrl_c_in_an_actor_by_key_is_for_whoever_owns_the_block() -> None:
-    """As for an actor of its own: whoever asks is only told that its actor died."""
+    """`KeyboardInterrupt` reaches the owner of keyed actors. The caller only learns that its actor died."""
     with anyio.fail_after(WAIT), pytest.raises(KeyboardInterrupt):
         async with keyed(Interrupted) as actors:
             with pytest.raises(ActorDiedError):
@@ -357,7 +363,7 @@ async def test_ctrl_c_in_an_actor_by_key_is_for_whoever_owns_the_block() -> None
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_ctrl_c_in_an_actor_of_a_node_comes_out_where_its_life_ends(is_open: bool) -> None:
-    """Of the run, or of the block of an open node; a model that is told of it would go on."""
+    """`KeyboardInterrupt` ends the run or the open node. As a tool message it would let the model continue."""
     node = ToolNode([Interrupted()])
     with anyio.fail_after(WAIT), pytest.raises(KeyboardInterrupt):
         async with node if is_open else nullcontext():
@@ -367,7 +373,7 @@ async def test_ctrl_c_in_an_actor_of_a_node_comes_out_where_its_life_ends(is_ope
 
 
 async def test_a_dropped_reply_is_an_error_for_its_caller() -> None:
-    """It would wait for ever."""
+    """If a handler drops its reply without sending it, its caller must not wait forever."""
 
     class Forgetful(Actor):
         @handler(deferred=True)
@@ -381,7 +387,7 @@ async def test_a_dropped_reply_is_an_error_for_its_caller() -> None:
 
 
 async def test_a_failing_start_is_tried_for_as_long_as_the_intensity_allows() -> None:
-    """However often that is: a thousand times is no deeper a stack than once."""
+    """A thousand failed starts must not deepen the call stack."""
     tries: list[float] = []
 
     class Sometimes(Actor):
@@ -417,7 +423,7 @@ async def _nothing() -> Any:
 
 
 async def test_enter_is_for_start_only() -> None:
-    """What is entered in a handler could not be left in good order."""
+    """A context that a handler enters could not be closed in the right order, so `enter` is refused there."""
 
     class Late(Actor):
         @handler

@@ -1,4 +1,4 @@
-"""Which message begins next, without any loop."""
+"""Order of messages in a mailbox, tested without an event loop."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +11,14 @@ from callboard.actors._mailbox import Mailbox
 
 @dataclass(eq=False)
 class Handler:
-    """What a mailbox wants to know of a handler."""
+    """Stand-in for a handler, with the fields that a mailbox reads."""
 
     group: str | None
 
 
 @dataclass(eq=False)
 class Fake:
-    """A message, as far as a mailbox is concerned."""
+    """Stand-in for a message."""
 
     number: int
     handler: Handler
@@ -38,7 +38,10 @@ def message(number: int, group: str | None = None) -> Any:
 
 @given(plan=steps)
 def test_messages_begin_in_order_alone_or_with_their_group(plan: list[Any]) -> None:
-    """Against the rule itself: the first one begins if nothing runs, or its group runs and has a place."""
+    """A message begins if nothing runs, or if its group runs and has a free place.
+
+    Checked against this rule directly.
+    """
     mailbox, waiting, running, count = box(), [], [], 0
     for step in plan:
         if step == "next":
@@ -64,7 +67,10 @@ def test_messages_begin_in_order_alone_or_with_their_group(plan: list[Any]) -> N
 
 @given(plan=steps)
 def test_what_a_message_needs_is_what_keeps_it_from_beginning(plan: list[Any]) -> None:
-    """When all that it needs has ended, or one where one is enough, it is its turn or that of one before it."""
+    """The deadlock check relies on this list.
+
+    Once the listed messages have ended, the message or an earlier one may begin.
+    """
     mailbox, count = box(), 0
     for step in plan:
         if step == "next":
@@ -87,7 +93,7 @@ def test_what_a_message_needs_is_what_keeps_it_from_beginning(plan: list[Any]) -
 
 
 def test_a_full_mailbox_rejects_or_drops_the_oldest_or_lets_it_wait() -> None:
-    """By choice."""
+    """The overflow option decides what a full mailbox does with the next message."""
     one, two = message(1), message(2)
     for when_full, expected in (("wait", (True, None)), ("reject", (False, None)), ("drop_oldest", (True, one))):
         mailbox = box(1, when_full)
@@ -96,7 +102,7 @@ def test_a_full_mailbox_rejects_or_drops_the_oldest_or_lets_it_wait() -> None:
 
 
 def test_one_that_was_taken_back_is_the_first_again() -> None:
-    """It had not begun when its actor died, and comes before those that came later."""
+    """A message that had not begun when its actor died is handled before messages that came later."""
     mailbox, many = box(), [message(number, "looks") for number in range(3)]
     for one in many:
         mailbox.put(one)

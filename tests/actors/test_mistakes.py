@@ -1,4 +1,4 @@
-"""What is written wrong of an actor: an error, early, which names the value and what to write instead."""
+"""Mistakes in actor definitions raise an early error that names the value and the remedy."""
 
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -14,7 +14,7 @@ WAIT = 60
 
 
 class Notebook(Actor):
-    """What the mistakes are made with."""
+    """Correct actor that the mistakes are variations of."""
 
     log: list[str] = []
 
@@ -34,7 +34,7 @@ class Notebook(Actor):
 
 
 class Journal(Actor):
-    """One whose handler is a tool."""
+    """Actor with a handler that is a tool."""
 
     @handler
     async def append(self, line: str) -> str:
@@ -175,7 +175,7 @@ CLASSES: dict[str, tuple[Make, type[Exception], str]] = {
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_is_wrong_with_a_class_is_said_when_it_is_made(name: str) -> None:
-    """Not when somebody calls it."""
+    """A wrong class fails when it is defined, not when its handler is first called."""
     make, kind, match = CLASSES[name]
     with pytest.raises(kind, match=match):
         make()
@@ -253,7 +253,7 @@ TERMS: dict[str, tuple[Make, type[Exception], str]] = {
 
 @pytest.mark.parametrize("name", TERMS)
 def test_what_is_wrong_with_terms_is_said_when_they_are_made(name: str) -> None:
-    """Before anything is started."""
+    """Wrong options fail before any actor is started."""
     make, kind, match = TERMS[name]
     with pytest.raises(kind, match=match):
         make()
@@ -280,7 +280,7 @@ BLOCKS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("name", BLOCKS)
 async def test_what_is_wrong_with_a_block_is_said_when_it_is_entered(name: str) -> None:
-    """Nothing is left of it."""
+    """A block that cannot be entered leaves no actor running."""
     make, kind, match = BLOCKS[name]
     before = live_tasks()
     with anyio.fail_after(WAIT), pytest.raises(kind, match=match):
@@ -290,7 +290,7 @@ async def test_what_is_wrong_with_a_block_is_said_when_it_is_entered(name: str) 
 
 
 async def test_an_actor_that_runs_alone_has_the_intensity_it_was_given() -> None:
-    """Its terms are those of a child, and none of them is ignored."""
+    """An actor that is run without a supervisor respects its child options, such as the restart intensity."""
 
     class Mortal(Notebook):
         fatal = (OSError,)
@@ -307,7 +307,7 @@ async def test_an_actor_that_runs_alone_has_the_intensity_it_was_given() -> None
 
 
 async def test_a_supervisor_has_one_block_at_a_time() -> None:
-    """The second one is refused, and the first goes on; afterwards there may be another."""
+    """A second block is refused while the first one runs. After the first block another one may be entered."""
     tree = Supervisor([Notebook], name="mine")
     with anyio.fail_after(WAIT):
         for _ in range(2):
@@ -318,7 +318,7 @@ async def test_a_supervisor_has_one_block_at_a_time() -> None:
 
 
 async def test_a_supervisor_that_is_left_in_another_task_stops_its_children_and_says_so() -> None:
-    """Whoever wrote that has an error, and no browser that goes on for ever."""
+    """Leaving the block in another task is an error, but its children, such as a browser, must not run on."""
     tree = Supervisor([child(Notebook("a"), name="a"), child(Notebook("b"), name="b")], name="mine")
     came_to: list[str] = []
 
@@ -335,13 +335,13 @@ async def test_a_supervisor_that_is_left_in_another_task_stops_its_children_and_
         assert Notebook.log == ["b", "a"]
         with pytest.raises(RuntimeError, match="is not running"):
             tree["a"]
-        await tree.__aexit__(None, None, None)  # what is the owner's own, its scope, is left by the owner
+        await tree.__aexit__(None, None, None)  # the scope belongs to the owner, so the owner leaves it
         with pytest.raises(RuntimeError, match="is left twice"):
             await tree.__aexit__(None, None, None)
 
 
 async def test_a_child_that_is_not_there_is_named_with_those_that_are() -> None:
-    """By name, by class, or by what is neither; and what is there twice has to be told apart."""
+    """The error lists the children that exist. An ambiguous class asks for a name."""
     inner = Supervisor([child(Notebook, name="same"), child(Needy, "a", name="needy")], name="inner")
     with anyio.fail_after(WAIT):
         tree = Supervisor([child(Notebook, name="same"), inner])
@@ -362,7 +362,7 @@ async def test_a_child_that_is_not_there_is_named_with_those_that_are() -> None:
 
 
 def test_a_method_may_be_made_a_handler_under_another_name() -> None:
-    """What keeps its own name hides nothing."""
+    """A handler made under another name hides no attribute of the actor."""
 
     class Book(Actor):
         async def _read(self) -> str:
@@ -374,7 +374,7 @@ def test_a_method_may_be_made_a_handler_under_another_name() -> None:
 
 
 async def test_a_key_that_cannot_be_hashed_names_whose_it_is_and_what_to_write() -> None:
-    """The key function of a node, and the brackets of a block."""
+    """The error names the key function of a node, or the subscript in a block, and says what to return instead."""
     node = ToolNode([child(Journal, key=lambda call: [call["name"]])])
     with anyio.fail_after(WAIT):
         with pytest.raises(TypeError, match=r"child\(Journal\): key: .*lambda.* gave a list as a key.*tuple\(\.\.\.\)"):
@@ -385,7 +385,7 @@ async def test_a_key_that_cannot_be_hashed_names_whose_it_is_and_what_to_write()
 
 
 async def test_a_handler_of_a_description_is_no_call() -> None:
-    """There is nobody who could answer; also within another actor."""
+    """A handler called on a description has no running actor to answer it, even inside another actor."""
     description = Notebook()
 
     class Other(Actor):
@@ -402,7 +402,7 @@ async def test_a_handler_of_a_description_is_no_call() -> None:
 
 
 async def test_a_reply_is_sent_once_and_fails_with_an_error_only() -> None:
-    """Whoever sends it again has made a mistake; who waits has the first one."""
+    """A second reply is an error for its sender. The caller has the first one."""
     came_to: list[object] = []
 
     async def ask(book: Notebook) -> None:
@@ -429,7 +429,7 @@ async def test_a_reply_is_sent_once_and_fails_with_an_error_only() -> None:
 
 
 async def test_what_cannot_be_entered_is_named() -> None:
-    """With the name of the actor."""
+    """The error names the actor and the object that is not a context manager."""
 
     class Wrong(Actor):
         async def start(self) -> None:

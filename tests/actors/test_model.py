@@ -1,4 +1,4 @@
-"""Many ask an actor, at random; it is killed and restarted, and every one of them learns what came of it."""
+"""Random plans with deaths and restarts, in which every ask must end with a result or an error."""
 
 import anyio
 import pytest
@@ -18,7 +18,7 @@ WAIT = 1000
 @given(plan=plans)
 @settings(max_examples=60)
 async def test_each_ask_comes_to_one_end_whatever_happens_to_the_actor(plan: Plan) -> None:
-    """None is lost or handled twice, each has its turn, no group has too many, and restarts are counted."""
+    """No ask is lost or handled twice, order and groups are respected, and restarts are counted."""
     with anyio.fail_after(WAIT):
         assert await World(plan).play() == []
 
@@ -27,7 +27,7 @@ async def test_each_ask_comes_to_one_end_whatever_happens_to_the_actor(plan: Pla
 @given(plan=plans)
 @settings(max_examples=3000)
 async def test_each_of_thousands_of_plans_comes_to_an_end(plan: Plan) -> None:
-    """What is seldom, too."""
+    """Thousands of random plans reach rare interleavings."""
     with anyio.fail_after(WAIT):
         assert await World(plan).play() == []
 
@@ -35,7 +35,7 @@ async def test_each_of_thousands_of_plans_comes_to_an_end(plan: Plan) -> None:
 @given(plan=keyed_plans)
 @settings(max_examples=40)
 async def test_each_key_has_one_actor_which_goes_on_from_what_was_saved_last(plan: KeyedPlan) -> None:
-    """However slow the store is, whoever is evicted, killed or cancelled, and whenever the block ends."""
+    """The guarantee holds with a slow store, evictions, kills, cancellations and a block that ends at any time."""
     with anyio.fail_after(WAIT):
         world = KeyedWorld(plan)
         assert await world.play() == []
@@ -46,7 +46,7 @@ async def test_each_key_has_one_actor_which_goes_on_from_what_was_saved_last(pla
 @given(plan=keyed_plans)
 @settings(max_examples=1000)
 async def test_thousands_of_plans_for_actors_by_key_come_to_an_end(plan: KeyedPlan) -> None:
-    """What is seldom, too."""
+    """Thousands of random plans reach rare interleavings of keyed actors."""
     with anyio.fail_after(WAIT):
         world = KeyedWorld(plan)
         assert await world.play() == []
@@ -80,7 +80,7 @@ TRIED_TWICE = TreePlan(
 
 
 def assert_same(seen: list[tuple[float, str]], expected: list[tuple[float, str]]) -> None:
-    """Compare what happened, in its order, and when: to the millisecond that both have rounded their sums to."""
+    """Compare events and their order, and their times rounded to milliseconds."""
     assert [what for _, what in seen] == [what for _, what in expected]
     assert [when for when, _ in seen] == pytest.approx([when for when, _ in expected], rel=0, abs=0.0011)
 
@@ -89,7 +89,7 @@ def assert_same(seen: list[tuple[float, str]], expected: list[tuple[float, str]]
 @example(plan=TRIED_TWICE)
 @settings(max_examples=40)
 async def test_a_tree_of_supervisors_starts_and_stops_whom_otp_would(plan: TreePlan) -> None:
-    """Whom, in which order and when: by strategy, kind, intensity and period, to the top of the tree."""
+    """The order and the times match the model for each strategy, child kind, intensity and period."""
     with anyio.fail_after(WAIT):
         world = TreeWorld(plan)
         assert await world.play() == []
@@ -100,7 +100,7 @@ async def test_a_tree_of_supervisors_starts_and_stops_whom_otp_would(plan: TreeP
 @given(plan=tree_plans)
 @settings(max_examples=1000)
 async def test_thousands_of_trees_start_and_stop_whom_otp_would(plan: TreePlan) -> None:
-    """What is seldom, too."""
+    """Thousands of random trees reach rare combinations of restarts."""
     with anyio.fail_after(WAIT):
         world = TreeWorld(plan)
         assert await world.play() == []

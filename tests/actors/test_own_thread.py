@@ -1,4 +1,4 @@
-"""The plain functions of an actor: all of them in one thread, and what becomes of a call that does not end there."""
+"""Plain functions of an actor: all run in one thread. Tests of calls that do not end when cancelled."""
 
 import sqlite3
 import threading
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_clock
 
 
 class Ledger(Actor):
-    """A connection of sqlite3, which belongs to the thread that has opened it."""
+    """Actor with a connection of sqlite3, which belongs to the thread that opened it."""
 
     def __init__(
         self, release: threading.Event, opened: list[int], closed: list[int], tell: Callable[[], None]
@@ -45,7 +45,7 @@ class Ledger(Actor):
 
 
 class Both(Ledger):
-    """Uses its plain handlers in its async ones."""
+    """Actor whose async handlers call its plain handlers."""
 
     @handler
     async def count_twice(self) -> int:
@@ -69,7 +69,7 @@ class Both(Ledger):
 
 
 class Cancelled:
-    """A call of a `Ledger` that is cancelled in the middle, and one after it."""
+    """Record of a `Ledger` call that is cancelled halfway, and of the next call."""
 
     def __init__(self) -> None:
         self.release = threading.Event()
@@ -104,7 +104,7 @@ def _threads() -> list[threading.Thread]:
 
 
 async def test_a_plain_handler_that_asks_is_cancelled_and_its_actor_lives_on() -> None:
-    """On trio too, whose own `check_cancelled()` knows no threads but its own."""
+    """Plain handlers can poll for cancellation on trio, too, where `check_cancelled()` fails in foreign threads."""
     story = Cancelled()
 
     await story.run(asks=True)
@@ -116,7 +116,7 @@ async def test_a_plain_handler_that_asks_is_cancelled_and_its_actor_lives_on() -
 
 @pytest.mark.filterwarnings("ignore::callboard.AbandonedThreadWarning")
 async def test_a_thread_that_does_not_end_costs_the_actor_its_life_and_closes_what_it_had_opened() -> None:
-    """The next life has a thread of its own; the old one stops the actor where it was started, and ends."""
+    """The next life gets a new thread. The old thread runs `stop` where the actor was started, and ends."""
     story = Cancelled()
 
     await story.run(asks=False)
@@ -127,13 +127,13 @@ async def test_a_thread_that_does_not_end_costs_the_actor_its_life_and_closes_wh
 
 
 async def test_a_thread_that_does_not_end_is_named_in_a_warning() -> None:
-    """Whoever reads it can make the handler ask."""
+    """The warning names the handler, so that its author can make it poll for cancellation."""
     with pytest.warns(AbandonedThreadWarning, match=r"the worker thread of Ledger\.wait goes on"):
         await Cancelled().run(asks=False)
 
 
 async def test_a_plain_handler_that_an_async_one_awaits_runs_in_the_actors_thread() -> None:
-    """In the loop's thread the database would refuse it, and whatever waits there would hold up everybody."""
+    """In the loop's thread the database would refuse the call, and a blocking handler would block the loop."""
     opened: list[int] = []
     actor = Both(threading.Event(), opened, [], lambda: None)
     with anyio.fail_after(10):
@@ -143,7 +143,7 @@ async def test_a_plain_handler_that_an_async_one_awaits_runs_in_the_actors_threa
 
 
 async def test_a_plain_handler_that_an_async_one_awaits_ends_when_that_one_is_cancelled() -> None:
-    """As if it had been asked from outside."""
+    """The plain handler is cancelled with the async handler, as if it had been called from outside."""
     release = threading.Event()
     began = threading.Event()
     actor = Both(release, [], [], began.set)

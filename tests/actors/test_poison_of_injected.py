@@ -1,4 +1,4 @@
-"""A call that ends its actor is known again by what the model wrote, whatever is injected beside it."""
+"""Poison detection with injected arguments: a call is recognised by the arguments that the model wrote."""
 
 from typing import Annotated, Any
 
@@ -15,15 +15,15 @@ runs: list[str] = []
 
 
 class BrokenError(Exception):
-    """Ends the actor."""
+    """Fatal error of the actor."""
 
 
 class Opaque:
-    """Has no JSON."""
+    """Object that cannot be written as JSON."""
 
 
 class Desk(Actor):
-    """Breaks."""
+    """Actor that dies when asked."""
 
     fatal = (BrokenError,)
 
@@ -59,7 +59,7 @@ async def _asked(times: int, **options: Any) -> list[ToolMessage]:
 
 
 async def test_a_call_with_injected_arguments_that_ended_its_actor_three_times_is_refused() -> None:
-    """Each call has another runtime, another state and another id; what the model wrote is the same."""
+    """Each call has another runtime, state and call id, but the same arguments from the model."""
     found = await _asked(8)
     assert runs == ["a"] * 3
     assert "with the same arguments it ran 3 times and ended its actor each time" in found[-1].text
@@ -68,7 +68,7 @@ async def test_a_call_with_injected_arguments_that_ended_its_actor_three_times_i
 
 
 async def test_an_idempotent_call_that_ends_its_actor_runs_three_times_and_is_told_as_what_it_is() -> None:
-    """However many restarts its actor may have; the model reads how often it ran."""
+    """The model reads how often the call ran, even if the actor may restart more often than that."""
     [found] = await _asked(1, policies={"tear": CallPolicy(idempotent=True)})
     assert runs == ["a"] * 3
     assert "'tear' ran 3 times for this call and ended its actor each time; it is not run again." in found.text
@@ -77,7 +77,7 @@ async def test_an_idempotent_call_that_ends_its_actor_runs_three_times_and_is_to
 
 
 async def test_arguments_without_json_are_no_way_around_the_count() -> None:
-    """They count by their type."""
+    """Arguments that cannot be written as JSON are counted by their type, so they do not avoid the limit."""
     ended: list[str] = []
     with anyio.fail_after(60):
         async with running(child(Desk, intensity=100)) as desk:
@@ -90,7 +90,7 @@ async def test_arguments_without_json_are_no_way_around_the_count() -> None:
 
 
 def test_calls_are_told_apart_by_the_arguments_that_have_json() -> None:
-    """One that has none hides no other."""
+    """An argument without JSON does not make calls with different other arguments equal."""
     poison = Poison(1)
     assert poison.has_ended("tear", (), {"place": "a", "thing": Opaque()})[1]
     assert poison.refuses("tear", (), {"place": "a", "thing": Opaque()}) == 1
@@ -99,7 +99,7 @@ def test_calls_are_told_apart_by_the_arguments_that_have_json() -> None:
 
 
 def test_a_refusal_says_how_often_the_call_ran() -> None:
-    """For this call, or with the same arguments before."""
+    """The refusal counts attempts of this call and of earlier calls with the same arguments."""
     assert PoisonousCallError("tear", "1", 3, runs=2).ended == "unknown"
     assert PoisonousCallError("tear", "1", 3).ended == "rejected"
     assert "ran 2 times for this call" in str(PoisonousCallError("tear", "1", 3, runs=2))

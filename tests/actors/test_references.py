@@ -1,4 +1,4 @@
-"""What others hold of an actor: in any task, thread and event loop, through all of its lives, and after them."""
+"""References to actors: used from any task, thread and event loop, across restarts, and after the actor's end."""
 
 import asyncio
 import copy
@@ -24,7 +24,7 @@ SOON = Backoff(first=0)
 
 
 class Notebook(Actor):
-    """Lines that somebody wrote."""
+    """Actor with lines of text."""
 
     fatal = (OSError,)
 
@@ -106,7 +106,7 @@ async def in_a_trio_of_its_own(fn: Callable[[], Coroutine[Any, Any, Any]]) -> An
 
 
 async def _in_a_plain_thread(fn: Callable[[], Any]) -> Any:
-    """With none of the variables of whoever waits."""
+    """Run the function in a thread without the caller's context variables."""
     found: list[Any] = []
     ended = threading.Event()
 
@@ -132,7 +132,7 @@ anywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__na
 
 @pytest.mark.real_clock
 async def test_a_reference_is_used_from_any_task_thread_and_event_loop() -> None:
-    """Async, plain and deferred handlers alike; the state is one."""
+    """Async, plain and deferred handlers of one actor share its state from every kind of caller."""
     with anyio.fail_after(WAIT):
         async with running(Notebook) as book:
             for number, place in enumerate(PLACES, 1):
@@ -143,7 +143,7 @@ async def test_a_reference_is_used_from_any_task_thread_and_event_loop() -> None
 
 @pytest.mark.real_clock
 async def test_a_reference_leads_to_the_next_life_and_says_that_there_is_none() -> None:
-    """Wherever one asks: who was at it learns that it died, the next one finds a fresh actor, the last one nothing."""
+    """The running call learns that the actor died, the next one reaches the new life, and one after the end raises."""
     with anyio.fail_after(WAIT):
         async with Supervisor([child(Notebook, poison=9)], backoff=SOON, intensity=9) as tree:
             book = tree[Notebook]
@@ -159,7 +159,7 @@ async def test_a_reference_leads_to_the_next_life_and_says_that_there_is_none() 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 async def test_an_asker_on_another_loop_that_is_cancelled_waits_for_the_end_of_its_handler(library: str) -> None:
-    """The handler is cancelled in its own loop, and has ended when the asker goes on in its; the actor lives on."""
+    """The handler is cancelled in the actor's loop, and has ended when the caller continues in its own loop."""
     with anyio.fail_after(WAIT):
         async with running(Notebook) as book:
 
@@ -181,7 +181,7 @@ async def test_an_asker_on_another_loop_that_is_cancelled_waits_for_the_end_of_i
 @pytest.mark.real_clock
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 async def test_a_loop_that_ends_takes_its_askers_back(library: str) -> None:
-    """An actor in a loop of its own; whoever asks after that loop has ended learns that nobody is there."""
+    """Calls from other loops raise once the loop of the actor has ended, instead of waiting forever."""
     books: list[Notebook] = []
 
     async def live() -> None:
@@ -197,7 +197,7 @@ async def test_a_loop_that_ends_takes_its_askers_back(library: str) -> None:
 
 
 async def test_what_a_reference_has_not_is_named_with_what_it_has() -> None:
-    """Neither state nor `start`; a name that was nearly right is suggested."""
+    """State and `start` are not reachable through a reference. The error suggests the closest handler name."""
     with anyio.fail_after(WAIT):
         async with running(Notebook) as book:
             with pytest.raises(AttributeError, match=r"'apend' is none of them; did you mean 'append'\?"):
@@ -209,7 +209,7 @@ async def test_what_a_reference_has_not_is_named_with_what_it_has() -> None:
 
 
 async def test_nothing_is_set_and_nothing_deleted_through_a_reference() -> None:
-    """The state belongs to the actor's task, and handlers are what they are."""
+    """The state belongs to the actor's task and handlers are fixed, so attributes are read-only."""
     with anyio.fail_after(WAIT):
         async with running(Notebook) as book:
             for name in ("lines", "append", "new"):
@@ -224,7 +224,7 @@ async def test_nothing_is_set_and_nothing_deleted_through_a_reference() -> None:
 
 
 async def test_a_reference_is_no_thing_to_pickle_and_its_own_copy() -> None:
-    """It belongs to the process; a copy of what holds one holds the same one."""
+    """A reference is bound to its process. `copy` returns the same reference."""
     with anyio.fail_after(WAIT):
         async with running(Notebook) as book:
             with pytest.raises(TypeError, match="<reference to Notebook> belongs to this process"):
@@ -234,7 +234,7 @@ async def test_a_reference_is_no_thing_to_pickle_and_its_own_copy() -> None:
 
 
 async def test_references_are_equal_if_they_lead_to_the_same_actor() -> None:
-    """Not if the actors are alike; so they go into sets, and are keys."""
+    """References compare by the actor they lead to, so they work in sets and as keys. Similar actors are not equal."""
     with anyio.fail_after(WAIT):
         async with Supervisor([child(Notebook, name="a"), child(Notebook, name="b")]) as tree, keyed(Notebook) as books:
             assert tree["a"] == tree["a"]
@@ -245,7 +245,7 @@ async def test_references_are_equal_if_they_lead_to_the_same_actor() -> None:
 
 
 async def test_the_methods_of_a_reference_are_those_of_the_actor_to_look_at() -> None:
-    """Name, docstring and signature, as `help` and an editor show them; a deferred one has no reply to be given."""
+    """`help` and editors show name, docstring and signature. A deferred handler does not show its reply parameter."""
     with anyio.fail_after(WAIT):
         async with running(Notebook) as book:
             assert str(inspect.signature(book.append)) == "(line: str, *, times: int = 1) -> int"
@@ -258,7 +258,7 @@ async def test_the_methods_of_a_reference_are_those_of_the_actor_to_look_at() ->
 
 @pytest.mark.parametrize("args", [(), (1, 2, 3)])
 async def test_arguments_that_do_not_fit_are_the_callers_error(args: tuple[Any, ...]) -> None:
-    """The actor lives on, with its state."""
+    """Wrong arguments raise in the caller, and the actor keeps its state."""
     with anyio.fail_after(WAIT):
         async with running(Notebook) as book:
             await book.append("a")
@@ -268,7 +268,7 @@ async def test_arguments_that_do_not_fit_are_the_callers_error(args: tuple[Any, 
 
 
 async def test_a_handler_may_have_any_name() -> None:
-    """Also one that a reference has a use for itself."""
+    """A handler may have a name that the reference itself uses."""
 
     class Hidden(Actor):
         @handler
@@ -282,7 +282,7 @@ async def test_a_handler_may_have_any_name() -> None:
 
 
 async def test_a_method_of_a_reference_that_is_not_awaited_asks_nothing() -> None:
-    """A coroutine that nobody runs is no message."""
+    """Calling a method without awaiting it sends no message."""
     with anyio.fail_after(WAIT):
         async with running(Notebook) as book:
             book.append("never").close()
@@ -290,7 +290,7 @@ async def test_a_method_of_a_reference_that_is_not_awaited_asks_nothing() -> Non
 
 
 async def test_a_reference_holds_nothing_of_an_actor_that_has_ended() -> None:
-    """Who keeps one keeps no state and no task alive."""
+    """A kept reference to an ended actor keeps no state and no task in memory."""
 
     class Heavy(Actor):
         made: "list[weakref.ref[Heavy]]" = []

@@ -1,4 +1,4 @@
-"""Methods of references as tools: what becomes of a call whose actor died, by the policy and the mark of its tool."""
+"""Methods of references as tools: the policy and the idempotent mark decide what follows when the actor dies."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ ran: list[str] = []
 
 
 class BrokenError(Exception):
-    """Ends the actor."""
+    """Fatal error of the actor."""
 
 
 class Till(Actor):
-    """Dies the first time it is used."""
+    """Actor that dies the first time it is used."""
 
     fatal = (BrokenError,)
 
@@ -69,7 +69,7 @@ async def _asked(name: str, policy: CallPolicy | None = None, **options: Any) ->
 
 
 async def test_by_default_the_model_is_told_and_the_handler_does_not_run_again() -> None:
-    """Once, with what to do next."""
+    """The model reads once that the outcome is unknown and what to do next."""
     message = await _asked("charge")
     assert ran == ["charge"]
     assert (message.status, message.additional_kwargs["callboard"]["ended"]) == ("error", "unknown")
@@ -88,14 +88,14 @@ async def test_by_default_the_model_is_told_and_the_handler_does_not_run_again()
     ids=["marked handler", "idempotent", "rerun", "node"],
 )
 async def test_what_is_safe_to_repeat_runs_again(name: str, policy: CallPolicy | None, options: Any) -> None:
-    """By the mark of its handler, by its policy, or by the node's option."""
+    """The handler's mark, the tool's policy or the node's option allows the repetition."""
     message = await _asked(name, policy, **options)
     assert message.content == f"{name} done"
     assert ran == [name] * 2
 
 
 async def test_a_person_is_asked_where_the_policy_says_so() -> None:
-    """And a policy goes before the mark of a handler."""
+    """The policy of the tool takes precedence over the mark of the handler."""
     with pytest.raises(CallsInterrupted) as caught:
         await _asked("look", CallPolicy(on_unknown="ask", idempotent=False))
     assert caught.value.interrupts[0].value[0]["action_request"] == {"action": "look", "args": {"amount": 5}}
@@ -103,14 +103,14 @@ async def test_a_person_is_asked_where_the_policy_says_so() -> None:
 
 
 async def test_it_runs_three_times_at_most_whatever_is_injected() -> None:
-    """Poison is known again by what the model wrote."""
+    """Poison is recognised by the model's arguments, whatever is injected."""
     message = await _asked("tear", CallPolicy(idempotent=True))
     assert ran == ["tear"] * 3
     assert "'tear' ran 3 times for this call" in message.text
 
 
 async def test_references_of_a_supervisor_and_tools_made_of_methods_follow_the_same_rules() -> None:
-    """Also where a function of the user's asks the actor."""
+    """The rules also hold for references of a supervisor, and for a user's function that asks the actor."""
     with anyio.fail_after(WAIT):
         async with Supervisor([child(Till)], intensity=100) as tree:
             for made, expected in (
@@ -134,7 +134,7 @@ async def test_references_of_a_supervisor_and_tools_made_of_methods_follow_the_s
 
 @pytest.mark.parametrize(("name", "runs"), [("charge", 1), ("look", 2)])
 async def test_handlers_of_the_nodes_own_actors_follow_them_too(name: str, runs: int) -> None:
-    """`@handler(idempotent=True)` marks the tool."""
+    """`@handler(idempotent=True)` also marks the tools that a node makes of its own actors."""
     ran.clear()
     with anyio.fail_after(WAIT):
         async with ToolNode([Till()]) as node:

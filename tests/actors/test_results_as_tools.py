@@ -1,4 +1,4 @@
-"""What handlers return and raise, where they are tools: the model reads a text, and the program has the rest."""
+"""Results and errors of handlers that are tools: the model reads text, and the program gets the artifact."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from callboard.testing import tool_call
 
 @dataclass
 class Measured:
-    """What scales have measured."""
+    """Result with the values of a measurement."""
 
     values: list[int]
 
@@ -28,7 +28,7 @@ class Measured:
 
 
 class Scales(Actor):
-    """Measure."""
+    """Actor that measures."""
 
     @handler
     async def measure(self, times: int) -> Measured:
@@ -39,7 +39,7 @@ class Scales(Actor):
 
 
 async def test_a_result_with_an_artifact_is_a_text_for_the_model_and_data_for_the_program() -> None:
-    """Also where it is empty, and so not true."""
+    """An artifact reaches the program even if it is empty and therefore false."""
     node = ToolNode([Scales()])
 
     with anyio.fail_after(5):
@@ -52,7 +52,7 @@ async def test_a_result_with_an_artifact_is_a_text_for_the_model_and_data_for_th
 
 
 async def test_a_tool_exception_of_a_handler_is_for_the_model() -> None:
-    """As LangChain has it, and whatever `handle_tool_errors` says; whoever calls a reference catches it."""
+    """As in LangChain, a `ToolException` becomes a message for any `handle_tool_errors`. A direct caller catches it."""
     with anyio.fail_after(5):
         found = await ToolNode([Scales()]).ainvoke([tool_call("measure", "1", times=4)])
         async with running(Scales()) as scales:

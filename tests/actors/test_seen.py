@@ -1,4 +1,4 @@
-"""What is seen of actors: in events, spans, metrics, log lines, recordings and the live view."""
+"""Observability of actors: events, spans, metrics, log lines, recordings and the live view."""
 
 import logging
 from pathlib import Path
@@ -39,7 +39,7 @@ AT_ONCE = Backoff(first=0.5, jitter=0.0)
 
 
 class BrokenError(Exception):
-    """What ends an actor here."""
+    """Fatal error of the actor."""
 
 
 BROKEN = f"{__name__}.BrokenError"
@@ -47,7 +47,7 @@ DIED = "callboard.exceptions.ActorDiedError"
 
 
 class Desk(Actor):
-    """Somebody who works alone."""
+    """Actor with exclusive handlers."""
 
     fatal = (BrokenError,)
 
@@ -79,7 +79,7 @@ class Desk(Actor):
 
 
 class Watcher:
-    """Keeps what it is told of actors."""
+    """Observer that keeps the events of actors."""
 
     def __init__(self) -> None:
         self.asks: list[AskEvent] = []
@@ -96,11 +96,11 @@ class Watcher:
 
 
 def nobody(_: CallEvent) -> None:
-    """For who watches actors only."""
+    """Do nothing: observer of calls for tests that observe actors only."""
 
 
 async def test_an_ask_is_told_of_when_it_begins_is_taken_and_ends() -> None:
-    """With how many were before it, and how long it waited."""
+    """The events include the queue length at arrival and the waiting time."""
     watcher = Watcher()
     with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
         async with running(Desk) as desk, anyio.create_task_group() as group:
@@ -122,7 +122,7 @@ async def test_an_ask_is_told_of_when_it_begins_is_taken_and_ends() -> None:
 
 
 async def test_an_ask_of_a_call_has_the_calls_number() -> None:
-    """So does one that a handler of it makes of another actor."""
+    """Asks carry the number of their call, including nested asks that a handler makes of another actor."""
     watcher, begun = Watcher(), list[int]()
 
     def hear(event: CallEvent) -> None:
@@ -137,7 +137,7 @@ async def test_an_ask_of_a_call_has_the_calls_number() -> None:
 
 
 async def test_an_ask_that_never_began_has_waited_for_all_of_its_time() -> None:
-    """Whoever asked has gone; it is told of the end once, and of no beginning."""
+    """An ask that is cancelled in the queue has one end event, no begin event, and its whole time as waiting time."""
     watcher = Watcher()
     with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
         async with running(Desk) as desk, anyio.create_task_group() as group:
@@ -153,7 +153,7 @@ async def test_an_ask_that_never_began_has_waited_for_all_of_its_time() -> None:
 
 
 async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
-    """An ask that waits for the restart is among those that wait."""
+    """The event of a death has its error and the number of waiting asks, including those that wait for the restart."""
     watcher = Watcher()
     with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
@@ -173,7 +173,7 @@ async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
 
 
 async def test_an_eviction_is_told_of_with_the_asks_that_want_the_room() -> None:
-    """It is followed by the end of that life, and by the start of the other one."""
+    """An eviction is followed by the end of the evicted life and by the start of the next actor."""
     watcher = Watcher()
     with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
         async with keyed(Desk, cap=1) as desks:
@@ -192,7 +192,7 @@ async def test_an_eviction_is_told_of_with_the_asks_that_want_the_room() -> None
 
 
 async def test_the_span_of_an_ask_is_a_child_of_its_call_and_the_parent_of_what_its_handler_does() -> None:
-    """The actor may have been there before the trace: the handler runs on behalf of whoever asks."""
+    """The actor may be older than the trace, but the handler runs in the trace of the caller."""
     kept = Traces()
     with anyio.fail_after(WAIT):
         async with ToolNode([Desk(kept.tracer)]) as node:
@@ -214,7 +214,7 @@ async def test_the_span_of_an_ask_is_a_child_of_its_call_and_the_parent_of_what_
 
 
 async def test_the_span_of_an_ask_says_what_it_waited_for() -> None:
-    """For a restart here, and for the room of another one."""
+    """The span says whether the ask waited for a restart or for room under the cap."""
     with anyio.fail_after(WAIT), traced() as kept:
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
             with pytest.raises(ActorDiedError):
@@ -235,7 +235,7 @@ async def test_the_span_of_an_ask_says_what_it_waited_for() -> None:
 
 
 async def test_a_span_is_not_current_any_more_when_the_ask_has_ended() -> None:
-    """Neither after one that failed."""
+    """A span that stays current would adopt unrelated later spans. A failed ask must reset it, too."""
     with anyio.fail_after(WAIT), traced() as kept:
         async with running(Desk) as desk:
             with kept.tracer.start_as_current_span("around") as around:
@@ -247,7 +247,7 @@ async def test_a_span_is_not_current_any_more_when_the_ask_has_ended() -> None:
 
 
 async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() -> None:
-    """Both may have in them what a model wrote."""
+    """Keys and error texts may contain what a model wrote, so they are exported only if captured."""
 
     async def work() -> None:
         async with keyed(Desk) as desks:
@@ -267,7 +267,7 @@ async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() ->
 
 
 async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
-    """By the names of actors: keys would make any number of time series."""
+    """Metrics are labelled with actor names only: keys would create an unbounded number of time series."""
     seen = Seen()
     with anyio.fail_after(WAIT), seen.metrics.on():
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
@@ -297,7 +297,7 @@ async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
 
 
 async def test_asks_and_lives_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Deaths and restarts at a level at which they are noticed."""
+    """Deaths and restarts are logged at warning level or above, so that they are noticed."""
     caplog.set_level(logging.DEBUG, "callboard.calls")
     with anyio.fail_after(WAIT), Logs().on():
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
@@ -320,7 +320,7 @@ async def test_asks_and_lives_are_logged(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp_path: Path) -> None:
-    """Read back, an ask is with the call that made it."""
+    """A recording that is read back shows each ask with the call that made it."""
     with anyio.fail_after(WAIT), Recorder(tmp_path / "run.jsonl", clock=anyio.current_time):
         async with ToolNode([child(Desk, key=lambda call: "tenant-7")], limit=Limit(concurrency=1)) as node:
             await node.ainvoke([tool_call("work", "c1", seconds=2.0), tool_call("work", "c2", seconds=1.0)])
@@ -346,7 +346,7 @@ async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp
 
 
 async def test_a_captured_recording_has_keys(tmp_path: Path) -> None:
-    """As spans have."""
+    """Keys are recorded only with capture, as in spans."""
     with anyio.fail_after(WAIT), Recorder(tmp_path / "run.jsonl", capture=True, redact=False):
         async with keyed(Desk) as desks:
             await desks["tenant-7"].work(0.0)
@@ -357,7 +357,7 @@ async def test_a_captured_recording_has_keys(tmp_path: Path) -> None:
 
 
 async def test_the_live_view_has_a_line_for_each_actor() -> None:
-    """While it is asked; and in the one line of a terminal that draws nothing."""
+    """The live view shows an actor while it is asked, also in the single line for simple terminals."""
     counts = CallCounts(["work"])
     console = Console(width=120, record=True, force_terminal=True)
     with anyio.fail_after(WAIT), observe(counts, actors=counts.actors):
@@ -376,7 +376,7 @@ async def test_the_live_view_has_a_line_for_each_actor() -> None:
 
 
 async def test_an_observer_of_actors_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It is reported once, without its text."""
+    """The failure of an observer is reported once, without its error text."""
 
     def broken(event: AskEvent | ActorEvent) -> None:
         raise ValueError(f"told of {event.actor}")
@@ -391,7 +391,7 @@ async def test_an_observer_of_actors_that_fails_changes_nothing(caplog: pytest.L
 
 
 async def test_a_life_whose_beginning_was_not_measured_is_not_counted_at_its_end() -> None:
-    """Somebody may set metrics up while an actor lives."""
+    """Metrics may be set up while an actor is alive. Counting its end alone would make the gauge negative."""
     seen = Seen()
     with anyio.fail_after(WAIT):
         desks = running(Desk)
@@ -404,7 +404,7 @@ async def test_a_life_whose_beginning_was_not_measured_is_not_counted_at_its_end
 
 
 async def test_a_call_that_runs_again_names_its_actor_without_the_key() -> None:
-    """The key may be an argument."""
+    """The key may be an argument, so the event of a repeated call leaves it out."""
     with anyio.fail_after(WAIT), traced() as kept:
         desk = child(Desk, key=lambda call: "tenant-7")
         async with ToolNode([desk], handle_tool_errors=True, on_unknown="rerun") as node:

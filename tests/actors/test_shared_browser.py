@@ -1,7 +1,7 @@
 """One browser for ten agents at once, of which some are cancelled and some have a call that times out.
 
-The browser is none, but has what makes real ones hard to share: a connection with a task of its own, which has to be
-left where it was entered, and a page that is somewhere.
+The fake browser has the two properties that make real ones hard to share: a connection with its own task, which must be
+closed by the task that opened it, and a current page.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -26,17 +26,17 @@ Conversation = Callable[[], Awaitable[list[ToolMessage]]]
 
 @dataclass
 class Seen:
-    """What became of a browser and of those who used it."""
+    """Record of a browser and its users."""
 
     lives: list[str] = field(default_factory=list)
     answers: dict[int, list[str]] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
     scopes: dict[int, anyio.CancelScope] = field(default_factory=dict)
     cut: anyio.Event = field(default_factory=anyio.Event)
-    """Set to cut the connection."""
+    """Event that cuts the connection when it is set."""
 
     async def converse(self, number: int, conversation: Conversation) -> None:
-        """One conversation, which the browser may cancel in the middle of a call."""
+        """Run one conversation, which may be cancelled in the middle of a call."""
         with anyio.CancelScope() as scope:
             self.scopes[number] = scope
             answers = await conversation()
@@ -51,7 +51,7 @@ class Seen:
                     group.start_soon(self.converse, number, conversation)
 
     def judge(self) -> None:
-        """One life; each that was let alone has its own answers."""
+        """Check that the browser started once, and that each uncancelled conversation has its own answers."""
         assert self.lives == ["opened", "closed"]
         assert self.cancelled == CANCELLED
         assert set(self.answers) == set(range(AGENTS)) - CANCELLED
@@ -62,7 +62,10 @@ class Seen:
 
 @asynccontextmanager
 async def connection(seen: Seen) -> AsyncGenerator[None]:
-    """A connection as clients have it: a task group, entered and left in one task, with a task that listens."""
+    """Open a connection like those of real clients.
+
+    A task group with a listening task, left by the task that entered it.
+    """
 
     async def listen() -> None:
         await seen.cut.wait()
@@ -79,7 +82,7 @@ async def connection(seen: Seen) -> AsyncGenerator[None]:
 
 
 class Browser(Actor):
-    """A page that one visits at a time, and that several may look at."""
+    """Fake browser: `visit` is exclusive, and several calls of `look` may run at once."""
 
     groups: ClassVar = {"looks": 4}
     fatal: ClassVar = (ConnectionError,)
@@ -136,7 +139,7 @@ def steps_of(number: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def with_model(agent: Agent) -> Conversation:
-    """A conversation of an agent, and what its tools said."""
+    """Run an agent's conversation and return the answers of its tools."""
 
     async def converse() -> list[ToolMessage]:
         said = await agent.ainvoke({"messages": [("user", "What is there?")]})
@@ -151,7 +154,7 @@ def agents_with(tools: Sequence[Any]) -> list[Conversation]:
 
 
 def without_model(number: int, node: ToolNode) -> Conversation:
-    """The tool calls of a conversation, one after the other; nothing in it leaves the event loop."""
+    """Call the tools of a conversation in order, without leaving the event loop."""
 
     async def converse() -> list[ToolMessage]:
         answers: list[ToolMessage] = []
@@ -163,7 +166,7 @@ def without_model(number: int, node: ToolNode) -> Conversation:
 
 
 async def test_ten_callers_share_one_browser() -> None:
-    """`async with node` has it live for all of them; who is cancelled or late costs the others nothing."""
+    """`async with node` keeps one browser for all callers. A cancelled or late caller does not affect the others."""
     seen = Seen()
     node = ToolNode([Browser(seen)], policies=POLICIES)
 
@@ -175,7 +178,7 @@ async def test_ten_callers_share_one_browser() -> None:
 
 @pytest.mark.real_clock
 async def test_ten_agents_with_one_node_share_one_browser() -> None:
-    """Real because on trio a model is asked in a thread, and a virtual clock would not wait for it."""
+    """Real clock: on trio the model runs in a thread, which a virtual clock would not wait for."""
     seen = Seen()
     node = ToolNode([Browser(seen)], policies=POLICIES)
 
@@ -187,7 +190,7 @@ async def test_ten_agents_with_one_node_share_one_browser() -> None:
 
 @pytest.mark.real_clock
 async def test_ten_agents_with_references_share_one_browser() -> None:
-    """A method of a reference is a tool like any other function, of any node."""
+    """Methods of one reference can be tools of many nodes, so all agents share one browser."""
     seen = Seen()
 
     async with running(Browser(seen)) as browser:
@@ -198,7 +201,7 @@ async def test_ten_agents_with_references_share_one_browser() -> None:
 
 
 async def test_whose_call_kills_the_browser_does_not_take_it_from_the_others() -> None:
-    """The call that killed it is refused in the end; everybody else's runs after a restart."""
+    """The call that kills the browser is refused in the end. All other calls run after a restart."""
     seen = Seen()
 
     async with ToolNode([Browser(seen)], on_unknown="rerun") as node:
@@ -211,15 +214,15 @@ async def test_whose_call_kills_the_browser_does_not_take_it_from_the_others() -
 
     assert seen.answers[1] == ["{'ended': 'unknown'}"]
     for place, number in zip((0, 2, 3, 4), (0, 1, 4, 5), strict=True):
-        # With a notice, for the conversation that had seen the page of an earlier life.
+        # The conversation that saw the page of an earlier life also gets the notice of lost state.
         assert seen.answers[place][1].partition("\n")[0] == f"read page {number}"
     assert seen.lives == ["opened", "closed"] * (len(seen.lives) // 2)
-    assert len(seen.lives) in (6, 8)  # it died three times, and began again after the last if anybody still asked
+    assert len(seen.lives) in (6, 8)  # three deaths, and one more start if anyone asked after the last
 
 
 @pytest.mark.parametrize("when_full", ["reject", "drop_oldest"])
 async def test_a_full_mailbox_is_told_to_the_model(when_full: Any) -> None:
-    """A browser that everybody wants says so, rather than let all of them wait."""
+    """A busy browser refuses calls with a message to the model instead of letting all of them wait."""
     seen = Seen()
 
     async with running(Browser(seen), mailbox=2, when_full=when_full) as browser:
@@ -231,7 +234,10 @@ async def test_a_full_mailbox_is_told_to_the_model(when_full: Any) -> None:
 
 
 async def test_a_connection_that_breaks_is_told_in_words() -> None:
-    """By the loop it is a cancellation, which says nothing to whoever has called; the next life has a new one."""
+    """The loop reports a broken connection as a cancellation, which would tell the caller nothing.
+
+    The next life reconnects.
+    """
     seen = Seen()
 
     async with running(Browser(seen)) as browser, anyio.create_task_group() as group:
@@ -252,6 +258,6 @@ async def test_a_connection_that_breaks_is_told_in_words() -> None:
 
 @pytest.mark.parametrize("terms", [{"mailbox": 0}, {"when_full": "never"}])
 def test_wrong_terms_of_a_mailbox_are_named_as_the_others_are(terms: dict[str, Any]) -> None:
-    """Whose term it is, and which."""
+    """The error for a wrong mailbox option names the actor and the option."""
     with pytest.raises(ValueError, match=rf"^child\(Browser\): {next(iter(terms))} "):
         child(Browser, Seen(), **terms)

@@ -1,4 +1,4 @@
-"""Keyed actors and actors of nodes where several things come together."""
+"""Concurrency of keyed actors and actors of nodes, where several events coincide."""
 
 import asyncio
 from typing import Any
@@ -31,11 +31,11 @@ def _no_lives() -> None:
 
 
 class BrokenError(Exception):
-    """What ends an actor here."""
+    """Fatal error of the actors."""
 
 
 class Counter(Actor):
-    """Counts."""
+    """Actor that counts."""
 
     fatal = (BrokenError,)
 
@@ -92,7 +92,7 @@ def contents(found: Any) -> list[Any]:
 
 
 async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_left() -> None:
-    """There is never a second one behind the first one's back."""
+    """A call during the opening of the node uses its own actors. They stop before the node's actors start."""
     node = ToolNode([child(Counter, 5.0, name="slow", prefix="slow_"), Counter()])
     found: list[Any] = []
 
@@ -113,7 +113,7 @@ async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_
 
 
 async def test_what_the_first_caller_has_in_its_variables_is_not_the_actors() -> None:
-    """Its deadline ended long ago when the actor stops."""
+    """The actor outlives the first caller, so the caller's deadline must not apply to the actor's `stop`."""
     node = ToolNode([Counter()], policies={"up": CallPolicy(timeout=5, budget=60)})
     spec = child(Counter, key=lambda _: "k")
     by_key = ToolNode([spec], policies={"up": CallPolicy(timeout=5, budget=60)})
@@ -130,7 +130,7 @@ async def test_what_the_first_caller_has_in_its_variables_is_not_the_actors() ->
 
 
 async def test_nobodys_call_is_ended_because_others_want_room() -> None:
-    """Neither one whose handler runs nor one whose reply is owed; who waits has to wait."""
+    """An actor with a running handler or an owed reply is not evicted, so waiting keys have to wait."""
     found: dict[str, Any] = {}
 
     async def ask(what: str, key: str, *args: Any) -> None:
@@ -157,7 +157,7 @@ async def test_nobodys_call_is_ended_because_others_want_room() -> None:
 
 @pytest.mark.parametrize("restart", ["temporary", "transient", "permanent"])
 async def test_one_that_is_not_restarted_gives_its_place_back(restart: Any) -> None:
-    """And whoever asks next has it tried anew."""
+    """An actor that will not be restarted frees its place under the cap, and the next ask starts a new one."""
     with anyio.fail_after(1000):
         async with keyed(child(Counter, cap=1, restart=restart)) as counters:
             with pytest.raises(Exception, match="boom"):
@@ -169,7 +169,7 @@ async def test_one_that_is_not_restarted_gives_its_place_back(restart: Any) -> N
 
 
 async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> None:
-    """The wait for the actor is within it."""
+    """The timeout of the outer tool includes its wait for the actor."""
     actors = ToolNode([child(Counter, mailbox=1, when_full="reject")])
     up: Any = actors.tools_by_name["look"]
 
@@ -197,14 +197,17 @@ async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> Non
 
 
 async def test_a_call_that_had_begun_is_never_said_not_to_have_been_started() -> None:
-    """Even if it was to run again, and could not."""
+    """ "Not started" would invite a repetition.
+
+    A call that had begun is unknown, even if its second attempt failed to start.
+    """
     node = ToolNode([child(Counter, intensity=0)])
 
     with anyio.fail_after(100):
         async with node:
             found = await node.ainvoke(one("boom"))
 
-    # Whether it was tried again depends on who is first, its caller or the supervisor that gives up.
+    # The caller or the supervisor that gives up comes first: this decides whether the call was tried again.
     times = lives.count("boom")
     told = "had begun when Counter died of BrokenError('boom')" if times < 3 else "it ended its actor 3 times"
     assert told in contents(found)[0]
@@ -212,7 +215,7 @@ async def test_a_call_that_had_begun_is_never_said_not_to_have_been_started() ->
 
 
 class Basket(Actor):
-    """Keeps things, and hands out the very list that it has."""
+    """Actor that returns its own mutable list as its snapshot."""
 
     fatal = (BrokenError,)
 
@@ -235,7 +238,7 @@ class Basket(Actor):
 
 
 async def test_a_call_that_was_lost_leaves_nothing_in_what_is_restored() -> None:
-    """A snapshot is a copy, whatever the actor hands out."""
+    """A snapshot is copied, so later changes by a lost call do not reach the stored state."""
     node = ToolNode([child(Basket, save="each_call")], policies={"add": CallPolicy(on_unknown="fail")})
 
     with anyio.fail_after(100):
@@ -248,7 +251,7 @@ async def test_a_call_that_was_lost_leaves_nothing_in_what_is_restored() -> None
 
 
 async def test_a_store_that_hangs_holds_up_nobody_for_ever() -> None:
-    """It has the time that the actor has for its start, and for its end."""
+    """A hanging store is limited by the start and stop timeouts of the actor."""
 
     class Hanging(InMemorySnapshots):
         async def load(self, actor: str, key: Any) -> object:
@@ -268,7 +271,7 @@ async def test_a_store_that_hangs_holds_up_nobody_for_ever() -> None:
 
 
 async def test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever() -> None:
-    """Its event loop waits for it, and could not run the handler."""
+    """A sync call in the actor's own event loop would block the loop that has to run the handler, so it raises."""
     node = ToolNode([Counter()])
 
     with anyio.fail_after(30):
@@ -288,7 +291,7 @@ test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever = pyt
 
 
 def test_a_node_whose_loop_has_ended_says_so() -> None:
-    """A script that opens it in one `asyncio.run` and uses it in another would wait for ever."""
+    """A node that is opened in one `asyncio.run` and used in another raises instead of waiting forever."""
     node = ToolNode([child(Counter, key=lambda _: "k")])
     opened: list[Any] = []
 
@@ -307,7 +310,10 @@ def test_a_node_whose_loop_has_ended_says_so() -> None:
 
 @pytest.mark.parametrize("what", ["node", "supervisor"])
 def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(what: str) -> None:
-    """Nobody can close it any more, and nothing of it lives; in a notebook that is all it takes to be stuck."""
+    """In a notebook each cell may have its own loop.
+
+    Actors of an ended loop are replaced, because nothing can close them.
+    """
     node = ToolNode([Counter()])
     tree = Supervisor([Counter()])
     owner: Any = node if what == "node" else tree
@@ -326,7 +332,7 @@ def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(what: str) -> N
 
 @pytest.mark.real_clock
 async def test_an_actor_by_key_is_asked_from_another_kind_of_loop() -> None:
-    """From trio where it lives on asyncio, and the other way round, before it lives."""
+    """Code on trio can ask a keyed actor on asyncio, and the other way round, also before the actor starts."""
     other = {"asyncio": "trio", "trio": "asyncio"}
     import sniffio
 

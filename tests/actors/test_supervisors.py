@@ -1,4 +1,4 @@
-"""Who is started, stopped and restarted, in which order, and what those learn who ask meanwhile."""
+"""Supervisors: the order of starts, stops and restarts, and the results of asks meanwhile."""
 
 from typing import Any, ClassVar
 
@@ -26,11 +26,11 @@ SOON = Backoff(first=0)
 
 
 class BrokenError(Exception):
-    """What kills."""
+    """Fatal error of the workers."""
 
 
 class Worker(Actor):
-    """Tells when it starts and stops, and dies when told to."""
+    """Actor that reports its starts and stops, and dies when told to."""
 
     log: ClassVar[list[str]] = []
     groups: ClassVar[dict[str, int]] = {}
@@ -88,7 +88,7 @@ def workers(*names: str, **terms: Any) -> list[Any]:
     ],
 )
 async def test_children_start_in_order_and_stop_in_reverse_and_restart_by_strategy(strategy: Any, seen: str) -> None:
-    """OTP's three strategies, with whom they concern."""
+    """OTP's three strategies determine which siblings restart."""
     with anyio.fail_after(WAIT):
         async with Supervisor(workers("a", "b", "c"), strategy=strategy, backoff=SOON) as tree:
             with pytest.raises(ActorDiedError):
@@ -99,7 +99,7 @@ async def test_children_start_in_order_and_stop_in_reverse_and_restart_by_strate
 
 
 async def test_a_temporary_child_that_is_stopped_with_the_others_is_gone_for_those_who_ask() -> None:
-    """It does not come back, so nobody waits for it."""
+    """A temporary child does not come back, so asks raise instead of waiting."""
     terms = [*workers("a"), *workers("t", restart="temporary")]
     with anyio.fail_after(WAIT):
         async with Supervisor(terms, strategy="one_for_all", backoff=SOON) as tree:
@@ -111,7 +111,7 @@ async def test_a_temporary_child_that_is_stopped_with_the_others_is_gone_for_tho
 
 
 async def test_a_supervisor_within_another_begins_anew_when_it_is_restarted() -> None:
-    """Its own restarts are counted from there, or it would give up at the first one."""
+    """A restarted supervisor counts its restarts from zero. Otherwise it would give up at the first one."""
     inner = Supervisor(workers("i"), name="inner", intensity=1, backoff=SOON)
     with anyio.fail_after(WAIT):
         async with Supervisor([inner], intensity=5, backoff=SOON) as tree:
@@ -123,7 +123,7 @@ async def test_a_supervisor_within_another_begins_anew_when_it_is_restarted() ->
 
 
 async def test_a_block_that_is_left_while_a_supervisor_within_restarts_leaves_nothing() -> None:
-    """What it has not started yet is not started any more."""
+    """Children that a nested supervisor has not started yet are not started when the block ends."""
     before = live_tasks()
     inner = Supervisor([child(Worker("i", 5), name="i"), child(Worker("j", 5), name="j")], intensity=0, name="inner")
     with anyio.fail_after(WAIT):
@@ -138,7 +138,7 @@ async def test_a_block_that_is_left_while_a_supervisor_within_restarts_leaves_no
 
 
 async def test_a_supervisor_that_gives_up_cancels_its_block_and_says_of_what() -> None:
-    """At the end of the block; the last error is the cause."""
+    """The error is raised at the end of the block, with the last error of the child as its cause."""
     with anyio.fail_after(WAIT):
         with pytest.raises(SupervisorError, match="w ended 1 times") as caught:
             async with running(child(Worker, name="w")) as _, Supervisor(workers("w"), intensity=0) as tree:
@@ -149,7 +149,10 @@ async def test_a_supervisor_that_gives_up_cancels_its_block_and_says_of_what() -
 
 
 async def test_a_call_that_kills_is_refused_also_where_it_waits_already() -> None:
-    """Five at once of the same kind kill twice, and neither they nor their deaths are more than that."""
+    """Five concurrent calls that kill their actor cause two deaths.
+
+    The other calls are refused, and no more deaths count.
+    """
     came_to: list[str] = []
 
     async def ask(tree: Supervisor) -> None:
@@ -169,7 +172,7 @@ async def test_a_call_that_kills_is_refused_also_where_it_waits_already() -> Non
 
 @pytest.mark.parametrize("name", ["work", "read"])
 async def test_an_actor_is_replaced_after_so_many_calls_exactly(name: str) -> None:
-    """Also if they run side by side; nobody notices."""
+    """The limit of calls is exact for concurrent calls, too, and callers do not notice the replacement."""
     with anyio.fail_after(WAIT):
         async with Supervisor(workers("w", max_calls=3)) as tree, anyio.create_task_group() as group:
             for _ in range(7):
@@ -178,7 +181,7 @@ async def test_an_actor_is_replaced_after_so_many_calls_exactly(name: str) -> No
 
 
 async def test_an_actor_is_replaced_when_it_is_old_and_idle() -> None:
-    """Not in the middle of a call."""
+    """An actor that reached its maximum age is not replaced in the middle of a call."""
     with anyio.fail_after(WAIT):
         async with Supervisor(workers("w", max_age=10)) as tree:
             assert await tree["w"].work(15) == "w"
@@ -189,7 +192,7 @@ async def test_an_actor_is_replaced_when_it_is_old_and_idle() -> None:
 
 
 async def test_an_old_actor_is_replaced_when_the_caller_of_a_kept_reply_has_gone() -> None:
-    """Those that wait already need not wait for another call to wake it."""
+    """The queued asks must not depend on another ask to trigger the replacement."""
     with anyio.fail_after(WAIT):
         async with Supervisor(workers("w", max_calls=1)) as tree, anyio.create_task_group() as group:
 
@@ -211,7 +214,7 @@ async def test_an_old_actor_is_replaced_when_the_caller_of_a_kept_reply_has_gone
     ],
 )
 async def test_one_call_more_than_may_wait_waits_or_is_refused(when_full: Any, came_to: dict[str, str]) -> None:
-    """By choice; whoever is refused learns that at once."""
+    """The overflow option decides between waiting and refusing. A refusal is immediate."""
     found: dict[str, str] = {}
 
     async def ask(tree: Supervisor, who: str) -> None:
@@ -230,7 +233,7 @@ async def test_one_call_more_than_may_wait_waits_or_is_refused(when_full: Any, c
 
 
 async def test_a_description_that_cannot_be_made_again_is_a_start_that_fails() -> None:
-    """An `__init__` that fails in a later life is told like any start that does; the supervisor lives."""
+    """An `__init__` that fails in a later life counts as a failed start, and the supervisor lives on."""
     made: list[int] = []
 
     class Once(Worker):
@@ -248,7 +251,7 @@ async def test_a_description_that_cannot_be_made_again_is_a_start_that_fails() -
 
 
 async def test_a_control_call_that_kills_ends_what_runs_beside_it_on_either_loop() -> None:
-    """The actor dies at once, not when its work is done."""
+    """A control call that kills the actor ends it at once, without waiting for the running handlers."""
 
     class Watched(Worker):
         @handler(group="control")
@@ -272,7 +275,7 @@ async def test_a_control_call_that_kills_ends_what_runs_beside_it_on_either_loop
 
 
 async def test_the_delay_of_one_child_holds_up_no_other() -> None:
-    """Each waits for its own restart; one that dies meanwhile is back as if it were alone."""
+    """Each child waits for its own restart delay, so one child does not delay another."""
     slow = Backoff(first=10, factor=1, jitter=0)
     with anyio.fail_after(WAIT):
         async with Supervisor(workers("a", "b", "c"), backoff=slow, intensity=9) as tree:
@@ -288,7 +291,7 @@ async def test_the_delay_of_one_child_holds_up_no_other() -> None:
 
 
 async def test_a_child_that_waits_for_its_restart_is_restarted_once_with_the_others() -> None:
-    """Not again when its own time has come."""
+    """A child whose delay is pending is restarted with its siblings and not once more when the delay ends."""
     slow = Backoff(first=10, factor=1, jitter=0)
     with anyio.fail_after(WAIT):
         async with Supervisor(workers("a", "b"), strategy="rest_for_one", backoff=slow, intensity=9) as tree:
@@ -303,7 +306,7 @@ async def test_a_child_that_waits_for_its_restart_is_restarted_once_with_the_oth
 
 
 async def test_a_cancel_is_no_poison() -> None:
-    """Whoever gives up, however often, does not have the call refused to others."""
+    """Callers that cancel repeatedly do not get the call refused as poison."""
 
     class Fragile(Worker):
         @handler(on_cancel="restart")

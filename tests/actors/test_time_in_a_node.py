@@ -1,4 +1,4 @@
-"""The timeouts of a call that an actor handles: they are for the handler, and not for the wait for its turn."""
+"""Timeouts of calls that an actor handles: the time in the queue does not count."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from callboard import Actor, CallPolicy, ToolNode, handler, progress, remaining
 from callboard.testing import tool_call
 
 begun: list[tuple[float, float]] = []
-"""When handlers began, and how much time they had left."""
+"""Start time and remaining time of each handler call."""
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _nothing_begun() -> None:
 
 
 class Slow(Actor):
-    """Takes its time, one call after another."""
+    """Slow actor that handles one call at a time."""
 
     async def start(self) -> None:
         self.since = anyio.current_time()
@@ -44,7 +44,7 @@ def work(*seconds: float, signs: int = 0) -> list[Any]:
 
 @pytest.mark.backends("asyncio")
 async def test_a_timeout_begins_when_the_handler_does() -> None:
-    """Ten calls of 3 s in a row, each with 4 s: none is late because of those before it."""
+    """Ten calls of 3 s in a row, each with a timeout of 4 s, all succeed: waiting in the queue does not count."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=4.0)})
 
     with anyio.fail_after(100):
@@ -56,7 +56,7 @@ async def test_a_timeout_begins_when_the_handler_does() -> None:
 
 
 async def test_one_that_hangs_is_ended_and_the_others_have_their_time() -> None:
-    """Its own timeout frees the actor; nobody is told that it was late who had not begun."""
+    """The timeout of the hanging call frees the actor. Calls that had not begun do not time out."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=4.0)})
 
     with anyio.fail_after(1000):
@@ -70,7 +70,7 @@ async def test_one_that_hangs_is_ended_and_the_others_have_their_time() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_a_budget_counts_the_wait_too() -> None:
-    """It is for the whole call; who is late before it has begun never begins."""
+    """A budget covers the whole call, so a call whose budget ends in the queue never begins."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=100.0, budget=5.0)})
 
     with anyio.fail_after(100):
@@ -83,7 +83,7 @@ async def test_a_budget_counts_the_wait_too() -> None:
 
 
 async def test_an_idle_timeout_begins_when_the_handler_does_and_progress_keeps_it_alive() -> None:
-    """A handler gives signs of life as a tool does, though it runs in another task."""
+    """Progress of a handler resets the idle timeout of its call, although the handler runs in another task."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(idle_timeout=2.0)})
 
     with anyio.fail_after(100):

@@ -1,4 +1,4 @@
-"""What an actor weighs while nobody asks it, and what an ask leaves to the garbage collector."""
+"""Memory of an idle actor, and the reference cycles that an ask leaves to the garbage collector."""
 
 import contextlib
 import gc
@@ -15,24 +15,24 @@ from ._weight import KINDS, Desk
 
 WAIT = 120
 AT_MOST = 10 * 1024
-"""Bytes."""
+"""Limit in bytes."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_an_idle_actor_weighs_at_most_10_kilobytes(backend: str, kind: str) -> None:
-    """100,000 of them are 1 GB at most, on either loop."""
+    """At this size, 100,000 idle actors need at most 1 GB on either loop."""
     assert 0 < weighed("tests.actors._weight", backend, kind) <= AT_MOST
 
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("name", ["work", "read", "later", "fail"])
 async def test_an_ask_leaves_nothing_in_cycles(name: str) -> None:
-    """Whatever it came to, what it made is gone with it."""
+    """An ask that succeeds or fails leaves no objects for the cyclic garbage collector."""
     with anyio.fail_after(WAIT):
         async with running(Desk) as desk:
-            for _ in range(2):  # the first one is to warm up
+            for _ in range(2):  # warm-up
                 gc.collect()
                 for _ in range(5):
                     with pytest.raises(ValueError) if name == "fail" else contextlib.nullcontext():
@@ -42,7 +42,7 @@ async def test_an_ask_leaves_nothing_in_cycles(name: str) -> None:
 
 @pytest.mark.usefixtures("no_collector")
 async def test_an_ask_that_is_cancelled_leaves_nothing_in_cycles() -> None:
-    """Neither one that runs nor those that wait behind it."""
+    """A cancelled ask leaves no cycles, whether it was running or queued."""
 
     async def give_up(desk: Any) -> None:
         with anyio.move_on_after(1):
@@ -59,7 +59,7 @@ async def test_an_ask_that_is_cancelled_leaves_nothing_in_cycles() -> None:
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("name", ["work", "later", "fail"])
 async def test_a_batch_of_an_actors_tools_leaves_nothing_in_cycles(name: str) -> None:
-    """As one of plain tools."""
+    """Calls of actor tools leave no cycles, like calls of plain tools."""
     given = {"messages": [calls(*(tool_call(name, query="tea") for _ in range(5)))]}
     with anyio.fail_after(WAIT):
         async with ToolNode([Desk()], handle_tool_errors=True) as node:

@@ -1,4 +1,4 @@
-"""Tools of actors under what plain tools are under: middleware, overrides, limits of a run, commands, the test kit."""
+"""Actor tools behave like plain tools under middleware, overrides, run limits, commands and the test kit."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from callboard.testing import ActorContract, ScriptedModel, calls, killing, tool
 
 WAIT = 60
 lives: list[str] = []
-"""What happened in actors."""
+"""Lifecycle events that the actors recorded."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +41,11 @@ def _no_lives() -> Iterator[None]:
 
 
 class BrokenError(Exception):
-    """What ends an actor here."""
+    """Fatal error of the actor."""
 
 
 class Desk(Actor):
-    """Answers, and counts how often it did."""
+    """Actor that answers and counts its answers."""
 
     fatal = (BrokenError,)
     groups = {"reads": 4}
@@ -120,7 +120,7 @@ def by_thread(call: Any, context: Any) -> str:
 
 
 async def test_a_cached_call_does_not_reach_the_actor_and_starts_none() -> None:
-    """As a plain tool is not called."""
+    """A cached result avoids the start of the actor, as it avoids the call of a plain tool."""
     node = ToolNode([Desk()], middleware=[Cache(["ask"])])
     with anyio.fail_after(WAIT):
         found = [await told(node, "ask", query=query) for query in ("a", "a", "b")]
@@ -129,7 +129,7 @@ async def test_a_cached_call_does_not_reach_the_actor_and_starts_none() -> None:
 
 
 async def test_no_result_of_one_key_is_given_to_another() -> None:
-    """The actor is chosen by the thread, which is no argument: without a key of its own, the cache keeps away."""
+    """The actor's key comes from the thread id, not from the arguments. Without a cache key the cache is not used."""
     spec = child(Desk, key=by_thread)
     plain = ToolNode([spec], middleware=[Cache(["ask"])])
     keys = ToolNode([spec], middleware=[Cache(["ask"], key=lambda request, context: by_thread(request, context))])
@@ -143,7 +143,7 @@ async def test_no_result_of_one_key_is_given_to_another() -> None:
 
 
 async def test_what_a_model_is_told_of_lost_state_is_not_kept_in_a_cache() -> None:
-    """It is told once; a result that is kept would say it for as long as it is kept."""
+    """The notice of lost state is valid once. A cached copy would repeat it."""
     node = ToolNode([Desk()], middleware=[Cache(["ask"])], policies={"die": CallPolicy(on_unknown="fail")})
     with anyio.fail_after(WAIT):
         async with node:
@@ -155,7 +155,7 @@ async def test_what_a_model_is_told_of_lost_state_is_not_kept_in_a_cache() -> No
 
 
 async def test_a_call_that_waits_for_approval_starts_no_actor() -> None:
-    """Nothing of it happens before a person has said yes; then it happens once."""
+    """Nothing happens before a person has approved the call. Then it runs once."""
     node = ToolNode([Desk()], middleware=[RequireApproval(["ask"])])
     asked = [tool_call("ask", query="a")]
     with anyio.fail_after(WAIT):
@@ -172,7 +172,7 @@ async def test_a_call_that_waits_for_approval_starts_no_actor() -> None:
 
 
 async def test_another_tool_answers_for_an_actor_that_dies_or_does_not_start() -> None:
-    """A handler of another actor, or a value."""
+    """A handler of another actor or a constant value can be the fallback."""
 
     class Absent(Actor):
         async def start(self) -> None:
@@ -195,7 +195,7 @@ async def test_another_tool_answers_for_an_actor_that_dies_or_does_not_start() -
 
 
 async def test_a_handler_that_fails_is_tried_again_in_the_same_actor() -> None:
-    """An error of a handler is its caller's; the actor and its state go on."""
+    """A handler's error belongs to the caller: the actor and its state stay, and the retry uses them."""
     node = ToolNode([Desk()], middleware=[Retry(4, initial=0.1)], policies={"shaky": CallPolicy(idempotent=True)})
     with anyio.fail_after(WAIT):
         found = await told(node, "shaky", often=2)
@@ -204,7 +204,7 @@ async def test_a_handler_that_fails_is_tried_again_in_the_same_actor() -> None:
 
 
 async def test_a_call_whose_actor_did_not_start_is_tried_again_whatever_its_policy() -> None:
-    """Its handler never ran, so that no harm is done."""
+    """The handler never ran, so a repetition is safe under every policy."""
     fails = [True, True, False]
 
     class Slow(Desk):
@@ -213,14 +213,14 @@ async def test_a_call_whose_actor_did_not_start_is_tried_again_whatever_its_poli
             if fails.pop(0):
                 raise ConnectionError("not yet")
 
-    with pytest.warns(IdleMiddlewareWarning):  # nobody said that it may run twice
+    with pytest.warns(IdleMiddlewareWarning):  # no policy allows a repetition
         node = ToolNode([Slow()], middleware=[Retry(3, initial=0.1)])
     with anyio.fail_after(WAIT):
         assert await told(node, "ask", query="a") == "a 1"
 
 
 async def test_a_call_that_is_refused_as_poison_is_not_tried_again() -> None:
-    """It would be refused again, after a pause each time."""
+    """A retry would be refused again, after a pause each time."""
     node = ToolNode([Desk()], middleware=[Retry(5, initial=10)], policies={"die": CallPolicy(idempotent=True)})
     with anyio.fail_after(WAIT):
         async with node:
@@ -234,7 +234,7 @@ async def test_a_call_that_is_refused_as_poison_is_not_tried_again() -> None:
 
 @pytest.mark.real_clock
 async def test_a_handlers_result_ends_a_run_where_its_tool_says_so() -> None:
-    """`return_direct` of a tool is set on the node's, for a handler has no such thing."""
+    """Handlers have no `return_direct`, so the option is set on the node's tool."""
     node = ToolNode([Desk()])
     node.tools_by_name["ask"].return_direct = True
     agent = create_react_agent(ScriptedModel([calls(tool_call("ask", query="a")), "never said"]), node)
@@ -244,7 +244,7 @@ async def test_a_handlers_result_ends_a_run_where_its_tool_says_so() -> None:
 
 
 async def test_a_handler_may_return_a_command() -> None:
-    """At once, in a list, and by a reply that it took along."""
+    """A command can be returned directly, in a list, or through a deferred reply."""
     node = ToolNode([Desk()])
     with anyio.fail_after(WAIT):
         jumped = await node.ainvoke([tool_call("jump", "7", place="home")])
@@ -259,7 +259,7 @@ async def test_a_handler_may_return_a_command() -> None:
 
 
 async def test_a_command_goes_its_way_when_state_was_lost() -> None:
-    """There is no place in it for what the model is to be told; the next result has it."""
+    """A command has no message to which the notice of lost state could be added, so the next result carries it."""
     node = ToolNode([Desk()], policies={"die": CallPolicy(on_unknown="fail")})
     with anyio.fail_after(WAIT):
         async with node:
@@ -273,7 +273,7 @@ async def test_a_command_goes_its_way_when_state_was_lost() -> None:
 
 
 async def test_a_subclass_of_the_node_sees_calls_of_actors() -> None:
-    """What it overrides runs around them, and a state that it passes on decides which actor is asked."""
+    """Overrides of a subclass run around actor calls, and the state that they pass on selects the keyed actor."""
 
     class Mine(ToolNode):
         async def _arun_one(self, call: Any, input_type: Any, tool_runtime: ToolRuntime[Any, Any]) -> Any:
@@ -290,7 +290,7 @@ async def test_a_subclass_of_the_node_sees_calls_of_actors() -> None:
 
 
 async def test_no_more_handlers_run_than_a_run_may_have_calls() -> None:
-    """`max_concurrency` holds for them, too, and an actor that has room for more is no way around it."""
+    """`max_concurrency` also limits handlers, even if the actor could run more at once."""
     node = ToolNode([Desk()])
     asked = [tool_call("read", str(number), query=str(number)) for number in range(4)]
     with anyio.fail_after(WAIT):
@@ -303,7 +303,7 @@ async def test_no_more_handlers_run_than_a_run_may_have_calls() -> None:
 
 
 async def test_an_actor_by_key_is_killed_at_a_chosen_point_before_it_lives() -> None:
-    """The kit takes any reference: the actor is to die in its first call."""
+    """The test kit accepts a reference of a keyed actor that is not alive yet and kills it in its first call."""
     with anyio.fail_after(WAIT):
         async with keyed(Desk) as desks:
             desk = desks["a"]
@@ -314,7 +314,7 @@ async def test_an_actor_by_key_is_killed_at_a_chosen_point_before_it_lives() -> 
 
 
 class TestATenantsDesk(ActorContract):
-    """The contract holds for terms that are for a node, too."""
+    """Contract test of an actor with terms made for a node."""
 
     def actor(self) -> Any:
         return child(Desk, key=by_thread, cap=2, idle=5.0, prefix="desk_", intensity=7)
@@ -327,7 +327,7 @@ class TestATenantsDesk(ActorContract):
 @pytest.mark.backends("asyncio")
 @pytest.mark.real_clock
 async def test_each_call_that_is_sent_to_a_node_has_an_actor_of_its_own_unless_the_node_is_open() -> None:
-    """LangGraph runs the node once for each `Send`, and an actor lives for one run of it."""
+    """LangGraph runs the node once per `Send`, and an actor lives for one run of the node."""
     node = ToolNode([Desk()])
 
     def send(state: Any) -> list[Send]:
