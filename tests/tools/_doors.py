@@ -1,4 +1,4 @@
-"""Two tools that leave a trace, and the doors by which a tool node is entered."""
+"""Two tools that record their calls, and the entry points of a tool node."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from callboard.testing import ScriptedModel, calls, tool_call
 WAIT = 20
 
 RUNS: list[str] = []
-"""What the two tools were given; a test empties it before it begins."""
+"""Arguments of all calls of the two tools. Each test clears the list first."""
 
 
 def delete(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Prints what a call weighs while it waits: `python -m tests.tools._weight BACKEND LIMIT`, in a process of its own."""
+"""Print the memory of a waiting call: `python -m tests.tools._weight BACKEND LIMIT`, in its own process."""
 
 import gc
 import sys
@@ -12,11 +12,14 @@ from callboard.testing import calls, tool_call
 
 WAIT = 60
 COUNT = 1250
-"""Sets have just grown fourfold then, so that a call weighs as much as it ever does; 20,000 weigh the same."""
+"""At this count, sets have just grown fourfold, so the memory per call is at its maximum.
+
+20,000 calls give the same.
+"""
 
 
 class Hall:
-    """Calls that wait until they may go."""
+    """Tool whose calls wait until they are released."""
 
     def __init__(self, limit: Limit | None) -> None:
         self.node = ToolNode([self.wait], limit=limit)
@@ -34,7 +37,7 @@ class Hall:
 
 
 async def weight(hall: Hall, count: int) -> float:
-    """Bytes for each of so many calls that wait, without the tool calls that were asked for."""
+    """Return the bytes per waiting call, without the memory of the requested tool calls."""
     given = {"messages": [calls(*(tool_call("wait", query=str(number)) for number in range(count)))]}
     async with anyio.create_task_group() as group:
         gc.collect()
@@ -58,7 +61,7 @@ LIMITS = {"in their bodies": None, "in a queue": Limit(concurrency=1), "in a use
 
 
 async def main(limit: str) -> None:
-    """Weigh one call, for what is made once is no call's, and then many."""
+    """Warm up with one call, so that one-time allocations are not counted, and then measure many."""
     with anyio.fail_after(WAIT):
         await weight(Hall(LIMITS[limit]), 1)
         print(await weight(Hall(LIMITS[limit]), COUNT))

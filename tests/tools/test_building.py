@@ -1,4 +1,4 @@
-"""What it takes to build a node: web servers build one for each request."""
+"""Cost of building a node: web servers build one for each request."""
 
 import sys
 from collections.abc import Callable
@@ -17,7 +17,7 @@ async def look_up(query: str) -> str:
 
 
 def python_calls(build: Callable[[list[BaseTool]], object]) -> int:
-    """How many functions written in Python run while a node of one tool is built; the first is to warm up."""
+    """Return how many Python functions run while a node of one tool is built, after one build as warm-up."""
     build([look_up])
     count = 0
 
@@ -35,5 +35,5 @@ def python_calls(build: Callable[[list[BaseTool]], object]) -> int:
 
 
 def test_building_a_node_takes_no_more_steps_than_langgraphs() -> None:
-    """Signatures of tools are read, and places for threads made, by the first call; mistakes are looked for at once."""
+    """Signatures are inspected and threads prepared by the first call. Only mistakes are checked while building."""
     assert python_calls(ToolNode) <= python_calls(langgraph.prebuilt.ToolNode)

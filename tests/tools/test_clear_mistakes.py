@@ -1,4 +1,4 @@
-"""Mistakes of a program that were silent, or told of without the tool and the remedy."""
+"""Mistakes of a program that were silent before, or that were reported without the tool and the remedy."""
 
 import warnings
 from typing import Any
@@ -43,7 +43,7 @@ def messages_of_warnings(caught: list[warnings.WarningMessage]) -> list[str]:
 
 
 def test_an_agent_with_approvals_and_no_checkpointer_warns_when_it_is_built() -> None:
-    """Else the first answer fails, in production."""
+    """Without the warning, the first approval would fail in production."""
     model, tools = ScriptedModel(["done"]), [Recorder().tool("pay")]
     with pytest.warns(CallboardWarning, match="RequireApproval asks a person, and this agent has no checkpointer"):
         create_react_agent(model, tools, middleware=[RequireApproval()])
@@ -52,7 +52,7 @@ def test_an_agent_with_approvals_and_no_checkpointer_warns_when_it_is_built() ->
 
 
 def test_an_agent_with_approvals_and_a_checkpointer_is_built_in_silence() -> None:
-    """Warnings are errors here."""
+    """With a checkpointer there is no warning, which would be an error in tests."""
     create_react_agent(
         ScriptedModel(["done"]),
         [Recorder().tool("pay")],
@@ -64,7 +64,7 @@ def test_an_agent_with_approvals_and_a_checkpointer_is_built_in_silence() -> Non
 
 @pytest.mark.parametrize("handling", [True, (Exception,), TimeoutError])
 async def test_a_timeout_is_not_told_as_a_mistake_of_the_model(handling: Any) -> None:
-    """There is nothing for the model to fix."""
+    """A timeout is not the model's mistake, so the message does not ask it to fix its arguments."""
     node = ToolNode([Recorder().tool("search", hang=True)], timeout=1, handle_tool_errors=handling)
     with anyio.fail_after(WAIT):
         (answer,) = (await node.ainvoke([tool_call("search")]))["messages"]
@@ -73,7 +73,7 @@ async def test_a_timeout_is_not_told_as_a_mistake_of_the_model(handling: Any) ->
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_key_of_a_limit_that_fails_names_limit_tool_and_call(shared: bool) -> None:
-    """A bare KeyError says neither where it comes from nor what to do."""
+    """A bare `KeyError` would say neither where it comes from nor what to do."""
     limit = Limit(concurrency=1, key=lambda call: call["args"]["user"], shared=Store(1) if shared else None)
     search = Recorder().tool("search")
     for node, of in (
@@ -89,14 +89,14 @@ async def test_a_key_of_a_limit_that_fails_names_limit_tool_and_call(shared: boo
 
 
 async def test_an_error_of_a_tool_has_a_note_of_tool_and_call() -> None:
-    """A traceback shows the line, and not which of a hundred calls it was."""
+    """The traceback shows the line but not which of a hundred calls failed, so a note adds the call."""
     with anyio.fail_after(WAIT), pytest.raises(LookupError) as caught:
         await ToolNode([failing]).ainvoke([tool_call("failing", "c7")])
     assert caught.value.__notes__ == ["In tool 'failing' (call 'c7')."]
 
 
 async def test_each_error_of_a_group_has_a_note_of_its_own() -> None:
-    """`on_error="finish"` raises them together."""
+    """With `on_error="finish"` several errors are raised together, and each has its own note."""
     with anyio.fail_after(WAIT), pytest.raises(ExceptionGroup) as caught:
         await ToolNode([failing], on_error="finish").ainvoke([tool_call("failing", f"c{n}") for n in range(2)])
     assert [error.__notes__ for error in caught.value.exceptions] == [
@@ -114,7 +114,7 @@ async def test_each_error_of_a_group_has_a_note_of_its_own() -> None:
     ],
 )
 def test_a_number_of_seconds_that_looks_like_milliseconds_is_asked_about(build: Any, name: str) -> None:
-    """Nobody gives a tool eight hours and twenty minutes."""
+    """A timeout of 30000 was probably meant in milliseconds: it would be more than eight hours."""
     with pytest.warns(CallboardWarning, match="hours; for .* ms write") as caught:
         build(Recorder().tool("t"))
     (text,) = messages_of_warnings(list(caught))
@@ -123,19 +123,21 @@ def test_a_number_of_seconds_that_looks_like_milliseconds_is_asked_about(build: 
 
 @pytest.mark.parametrize("seconds", [0.5, 30, 999, 1000, 3600, 7200, 86400, 604800, 4500])
 def test_a_long_time_that_somebody_may_mean_is_taken(seconds: float) -> None:
-    """Warnings are errors here."""
+    """A plausible long timeout causes no warning, which would be an error in tests."""
     ToolNode([Recorder().tool("t")], timeout=seconds, policies={"t": CallPolicy(timeout=seconds, budget=seconds)})
 
 
 def test_a_timeout_that_is_longer_than_the_budget_is_told_of() -> None:
-    """It is never over, so one of the numbers is a mistake."""
+    """A timeout above the budget can never end a call, so one of the numbers is wrong."""
     with pytest.warns(CallboardWarning, match=r"timeout=10 s, but the whole call has budget=1 s.*larger budget"):
         ToolNode([Recorder().tool("t")], policies={"t": CallPolicy(timeout=10, budget=1)})
-    ToolNode([Recorder().tool("t")], timeout=10, policies={"t": CallPolicy(budget=1)})  # the node's is for all tools
+    ToolNode(
+        [Recorder().tool("t")], timeout=10, policies={"t": CallPolicy(budget=1)}
+    )  # the node's applies to all tools
 
 
 def test_an_actor_that_does_not_run_yet_says_how_to_have_it_run() -> None:
-    """`running` is a block, and `child` a description."""
+    """`running` returns an async context manager and `child` a description. The error says how to start the actor."""
     with pytest.raises(AttributeError, match=r"`async with running\(Counter\) as actor: await actor.put\(...\)`"):
         running(Counter()).put  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"child\(Counter\) describes an actor and has no 'put'.*`async with"):
@@ -145,7 +147,7 @@ def test_an_actor_that_does_not_run_yet_says_how_to_have_it_run() -> None:
 
 
 def test_a_tool_without_a_docstring_is_named_with_the_remedy() -> None:
-    """Of twenty functions, one has none."""
+    """If one of twenty functions has no docstring, the error has its name and the remedy."""
 
     def transfer(amount: int) -> str:
         return str(amount)
@@ -160,7 +162,7 @@ class Unspeakable:
 
 
 async def test_a_result_that_has_no_text_is_told_as_a_tool_that_has_run() -> None:
-    """A model that reads of an error alone calls again, and the body has its effect twice."""
+    """If the model read only an error, it would call again, and the tool would have its effect twice."""
 
     async def pay() -> object:
         """Pay."""

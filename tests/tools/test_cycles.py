@@ -1,4 +1,4 @@
-"""What a batch leaves to the garbage collector: nothing (the event loop is not to be stopped to look for it)."""
+"""A batch leaves no reference cycles: a garbage collection would stop the event loop."""
 
 import contextlib
 import gc
@@ -46,7 +46,7 @@ POLICIES = {"slow": CallPolicy(timeout=2)}
 
 
 async def cycles_of(node: ToolNode, name: str, count: int, *, raises: type[Exception] | None) -> list[str]:
-    """What only the collector can free after a batch, by type; the first batch is to warm up."""
+    """Return the objects, by type, that only the collector can free after a batch. The first batch is a warm-up."""
     given = {"messages": [calls(*(tool_call(name, query="tea") for _ in range(count)))]}
     for _ in range(2):
         gc.collect()
@@ -60,7 +60,7 @@ async def cycles_of(node: ToolNode, name: str, count: int, *, raises: type[Excep
 @pytest.mark.parametrize("middleware", [[], [pass_on, pass_on]], ids=["plain", "middleware"])
 @pytest.mark.parametrize("name", ["fine", "slow", "boom", "approval", "nobody"])
 async def test_a_batch_leaves_nothing_in_cycles(name: str, middleware: list[Any], count: int) -> None:
-    """Whether a call succeeds, fails, is late, asks a person or is of no tool: what it made is gone with its batch."""
+    """A call that succeeds, fails, times out, asks a person or names an unknown tool leaves no cycle."""
     node = ToolNode(TOOLS, handle_tool_errors=True, policies=POLICIES, middleware=middleware)
     with anyio.fail_after(WAIT * 4):
         raises = CallsInterrupted if name == "approval" else None
@@ -72,7 +72,7 @@ async def test_a_batch_leaves_nothing_in_cycles(name: str, middleware: list[Any]
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
 @pytest.mark.exhaustive
 async def test_an_error_that_is_raised_leaves_nothing_in_cycles(on_error: Any, count: int) -> None:
-    """The traceback of an error leads through all that ran; once somebody has dealt with it, that is gone too."""
+    """The traceback of a raised error references all frames. They are freed when the caller has handled the error."""
     node = ToolNode(TOOLS, handle_tool_errors=False, on_error=on_error)
     raises = ExceptionGroup if on_error == "finish" and count > 1 else RuntimeError
     with anyio.fail_after(WAIT):

@@ -1,4 +1,4 @@
-"""Tools whose bodies run on an engine: what crosses, how long engines are open, and what is lost there."""
+"""Tools whose bodies run on an engine: what crosses the boundary, how long engines are open, and lost calls."""
 
 import math
 import threading
@@ -115,7 +115,7 @@ async def _content(node: ToolNode, name: str, config: RunnableConfig | None = No
 
 @pytest.mark.real_clock
 async def test_a_plain_function_runs_on_the_engine() -> None:
-    """Its arguments are checked here, and what it returns is a message like any other."""
+    """Arguments are validated in this process, and the return value becomes a message like that of any tool."""
     engine = FakeEngine()
     node = _node(engine, double)
     with anyio.fail_after(5):
@@ -125,7 +125,7 @@ async def test_a_plain_function_runs_on_the_engine() -> None:
 
 
 async def test_progress_and_what_is_left_of_the_timeout_cross() -> None:
-    """So an idle timeout is kept alive, and whoever watches sees how far it is."""
+    """Progress keeps an idle timeout alive and is visible to observers of this process."""
     engine = FakeEngine()
     heard: list[CallEvent] = []
     with anyio.fail_after(60), observe(heard.append):
@@ -135,7 +135,7 @@ async def test_progress_and_what_is_left_of_the_timeout_cross() -> None:
 
 
 async def test_a_timeout_ends_the_body_there() -> None:
-    """Nothing of it runs when the message is there."""
+    """When the message of the timeout is there, the remote body has ended."""
     with anyio.fail_after(60):
         content = await _content(_node(FakeEngine(), wait, timeout=2.0), "wait", seconds=math.inf)
     assert "did not finish within its timeout of 2 s" in content
@@ -143,7 +143,7 @@ async def test_a_timeout_ends_the_body_there() -> None:
 
 
 async def test_the_timeout_runs_from_when_the_body_has_its_turn() -> None:
-    """Whoever waits for a worker, or for the engine to start, does not run out of time for that."""
+    """The wait for a worker, or for the engine to start, does not count toward the timeout."""
 
     class Slow(FakeEngine):
         async def __aenter__(self) -> Any:
@@ -155,7 +155,7 @@ async def test_the_timeout_runs_from_when_the_body_has_its_turn() -> None:
 
 
 async def test_an_engine_is_open_from_its_first_call_to_the_end_of_the_run_or_of_the_block() -> None:
-    """A run that does not need it does not start it."""
+    """A run that calls no tool of the engine does not start it."""
     engine = FakeEngine()
     node = ToolNode([wait, double], policies={"wait": CallPolicy(runs_in=engine)})
     with anyio.fail_after(60):
@@ -173,7 +173,7 @@ async def test_an_engine_is_open_from_its_first_call_to_the_end_of_the_run_or_of
 
 @pytest.mark.real_clock
 async def test_an_engine_that_is_not_needed_is_not_opened() -> None:
-    """It may take a while to start."""
+    """An engine may be slow to start, so it is not opened before a call needs it."""
     engine = FakeEngine()
     node = ToolNode([wait, double], policies={"wait": CallPolicy(runs_in=engine)})
     with anyio.fail_after(5):
@@ -183,7 +183,7 @@ async def test_an_engine_that_is_not_needed_is_not_opened() -> None:
 
 @pytest.mark.real_clock
 async def test_an_agent_has_it_open_for_a_run() -> None:
-    """From turn to turn."""
+    """The engine stays open between the turns of one run."""
     engine = FakeEngine()
     model = ScriptedModel([calls(("double", {"number": 1})), calls(("double", {"number": 2})), AIMessage("done")])
     agent = create_react_agent(model, _node(engine, double))
@@ -195,7 +195,7 @@ async def test_an_agent_has_it_open_for_a_run() -> None:
 
 @pytest.mark.real_clock
 async def test_config_and_runtime_cross_without_what_belongs_here() -> None:
-    """What is plain data does; a store or a writer says where it is when it is used."""
+    """Plain data crosses. A store or a stream writer raises an explaining error when it is used."""
     engine = FakeEngine()
     config: RunnableConfig = {"configurable": {"thread_id": "t", "secret": object(), "__own": 1}}
     with anyio.fail_after(5):
@@ -209,7 +209,7 @@ async def test_config_and_runtime_cross_without_what_belongs_here() -> None:
 
 @pytest.mark.real_clock
 async def test_a_store_of_a_runtime_says_where_it_is() -> None:
-    """As late as it is used, because most tools that take a runtime do not use it."""
+    """Most tools that take a runtime do not use its store, so the error comes at the first use."""
     agent = create_react_agent(
         ScriptedModel([calls(("look", {"what": "store"})), AIMessage("done")]),
         _node(FakeEngine(), look),
@@ -221,7 +221,7 @@ async def test_a_store_of_a_runtime_says_where_it_is() -> None:
 
 @pytest.mark.real_clock
 async def test_a_command_comes_back_and_a_question_is_refused_with_a_remedy() -> None:
-    """Nobody can be asked from there."""
+    """A command crosses as a result. An interrupt cannot be raised from an engine, and the error says what to do."""
     with anyio.fail_after(5):
         found = await _node(FakeEngine(), go).ainvoke({"messages": [calls("go")]})
         assert isinstance(found[0], Command)
@@ -236,13 +236,13 @@ async def test_a_command_comes_back_and_a_question_is_refused_with_a_remedy() ->
 
 @pytest.mark.real_clock
 async def test_errors_come_back_as_themselves() -> None:
-    """What handles them here goes on to do so."""
+    """Errors keep their type, so that handlers in this process still match."""
     with anyio.fail_after(5), pytest.raises(ZeroDivisionError, match="by nothing"):
         await _content(_node(FakeEngine(), fail), "fail")
 
 
 async def _killed(engine: FakeEngine, node: ToolNode, times: int) -> Any:
-    """What becomes of a call whose worker is killed so often."""
+    """Return the outcome of a call whose worker is killed this many times."""
     found: list[Any] = []
 
     async def call() -> None:
@@ -262,7 +262,7 @@ async def _killed(engine: FakeEngine, node: ToolNode, times: int) -> Any:
 
 
 async def test_a_call_that_is_lost_runs_again_but_not_for_ever() -> None:
-    """Where the policy says so, and where it is idempotent; three times, and then it is told as what it is."""
+    """A lost call runs up to three times if the policy or the idempotent mark allows it. Then it fails as lost."""
     for policy in ({"on_unknown": "rerun"}, {"on_unknown": "fail", "idempotent": True}):
         engine = FakeEngine()
         with anyio.fail_after(60):
@@ -275,7 +275,7 @@ async def test_a_call_that_is_lost_runs_again_but_not_for_ever() -> None:
 
 @pytest.mark.parametrize("policy", [{}, {"on_unknown": "fail"}], ids=["by default", "fail"])
 async def test_a_call_that_is_lost_is_not_done_twice_unless_somebody_says_that_it_may(policy: Any) -> None:
-    """The model is told that nobody knows, and what to do before it calls again."""
+    """The model reads that the outcome is unknown, and what to check before it calls again."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         content = await _killed(engine, _node(engine, wait, **policy), 1)
@@ -284,7 +284,7 @@ async def test_a_call_that_is_lost_is_not_done_twice_unless_somebody_says_that_i
 
 
 async def test_a_person_is_asked_where_the_policy_says_so() -> None:
-    """With what the model wrote, and why nobody knows."""
+    """The question has the call as the model wrote it, and the reason why the outcome is unknown."""
     engine = FakeEngine()
     with anyio.fail_after(60):
         asked = await _killed(engine, _node(engine, wait, on_unknown="ask"), 1)
@@ -295,7 +295,7 @@ async def test_a_person_is_asked_where_the_policy_says_so() -> None:
 
 
 async def test_a_body_that_brings_its_end_about_does_not_run_again() -> None:
-    """It would happen again."""
+    """A body that killed its own worker would kill the next one, too."""
 
     class Ends(FakeEngine):
         async def run_body(self, body: Any, /) -> Any:
@@ -309,7 +309,7 @@ async def test_a_body_that_brings_its_end_about_does_not_run_again() -> None:
 
 
 async def test_a_call_that_did_not_begin_says_so() -> None:
-    """The engine has tried; whoever asks may ask again."""
+    """The engine refused the call before its body began, so a repetition is safe."""
     engine = FakeEngine()
     engine.refuse("it has no room")
     with anyio.fail_after(60):
@@ -318,7 +318,7 @@ async def test_a_call_that_did_not_begin_says_so() -> None:
 
 @pytest.mark.real_clock
 def test_sync_code_runs_bodies_elsewhere_too() -> None:
-    """By its own door."""
+    """`invoke` runs bodies on the engine, too."""
     engine = FakeEngine()
     found = _node(engine, double).invoke([calls(("double", {"number": 4}))])
     assert found[0].content == "8"
@@ -326,7 +326,7 @@ def test_sync_code_runs_bodies_elsewhere_too() -> None:
 
 
 class Own(BaseTool):
-    """A tool with its own way to be run."""
+    """Tool that overrides how it is run."""
 
     name: str = "own"
     description: str = "Its own way."
@@ -339,7 +339,7 @@ class Own(BaseTool):
 
 
 class Notebook(Actor):
-    """Lines."""
+    """Actor with lines of text."""
 
     @handler
     async def read(self) -> str:
@@ -348,7 +348,7 @@ class Notebook(Actor):
 
 
 def test_what_cannot_run_elsewhere_is_refused_when_the_node_is_built() -> None:
-    """With the tool, the argument and the remedy."""
+    """The error names the tool, the argument and the remedy."""
     engine = FakeEngine()
     here = StructuredTool.from_function(lambda: "here", name="here", description="Here.")
     for given, message in (
@@ -367,7 +367,7 @@ def test_what_cannot_run_elsewhere_is_refused_when_the_node_is_built() -> None:
 
 
 class Careful(BaseTool):
-    """A tool as many are: its callbacks may stay away."""
+    """Tool with an optional callbacks parameter, like many others."""
 
     name: str = "careful"
     description: str = "Careful."
@@ -378,7 +378,7 @@ class Careful(BaseTool):
 
 @pytest.mark.real_clock
 async def test_callbacks_that_may_stay_away_do() -> None:
-    """They belong to the process of the agent."""
+    """Callbacks belong to the agent's process, and the parameter is optional, so the body runs without them."""
     with anyio.fail_after(5):
         assert await _content(_node(FakeEngine(), Careful()), "careful", text="hm") == "hm None"
 
@@ -391,7 +391,7 @@ def decorated(text: str) -> str:
 
 @pytest.mark.real_clock
 async def test_a_node_that_is_open_in_one_loop_is_used_in_another() -> None:
-    """Each has the engine open for itself: a pool belongs to the event loop that waits for it."""
+    """A pool belongs to the event loop that waits for it, so each loop opens the engine for itself."""
     loops: dict[object, int] = {}
 
     class Belongs(FakeEngine):
@@ -429,7 +429,7 @@ def use_others(ended: str) -> str:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("ended", ["unknown", "unavailable"])
 async def test_what_a_body_says_of_workers_of_its_own_is_not_taken_for_its_end(ended: str) -> None:
-    """It ran, and does not run again."""
+    """The error is about a worker that the body used itself. The body ran, so it is not repeated."""
     runs.clear()
     with anyio.fail_after(5):
         content = await _content(_node(FakeEngine(), use_others), "use_others", ended=ended)
@@ -438,7 +438,7 @@ async def test_what_a_body_says_of_workers_of_its_own_is_not_taken_for_its_end(e
 
 
 async def test_what_is_closed_while_a_call_opens_its_engine_leaves_nothing_open() -> None:
-    """The call is told; what was opened for it is left."""
+    """The call fails with an error, and the engine that was being opened for it is closed."""
     opening, goes_on = anyio.Event(), anyio.Event()
 
     class Slow(FakeEngine):
@@ -466,7 +466,7 @@ async def test_what_is_closed_while_a_call_opens_its_engine_leaves_nothing_open(
 
 
 async def test_a_node_that_is_left_waits_for_a_call_that_opens_its_engine() -> None:
-    """Its engine is not closed under it, and nothing is left open."""
+    """The block waits for the call, so the engine is neither closed during the call nor left open."""
     engine = FakeEngine()
     node = _node(engine, wait)
     contents: list[str] = []
@@ -486,7 +486,7 @@ async def test_a_node_that_is_left_waits_for_a_call_that_opens_its_engine() -> N
 
 @pytest.mark.real_clock
 async def test_metadata_that_is_no_plain_data_stays_here() -> None:
-    """As what is no plain data in `configurable`."""
+    """Metadata that is no plain data is left out, like such values in `configurable`."""
     config: RunnableConfig = {"metadata": {"lock": threading.Lock(), "user": "u"}}
     with anyio.fail_after(5):
         assert "None" in await _content(_node(FakeEngine(), where), "where", config)

@@ -1,4 +1,4 @@
-"""`idempotency_key()`: by which a service knows a call again, and takes no other one for it."""
+"""`idempotency_key()`: a service recognises a repeated call by it, and never takes another call for a repetition."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def note() -> str:
 
 
 class Till:
-    """What a service sees: the keys of what it is asked for."""
+    """Actor that records the keys that a service would see."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -61,7 +61,7 @@ class Till:
 
 
 async def test_two_runs_of_one_request_have_two_keys() -> None:
-    """Models number their calls anew; who pays the same amount twice means it."""
+    """Models restart their call ids in each run, and paying the same amount again is meant as a second payment."""
     till = Till()
     node = till.node()
     with anyio.fail_after(WAIT):
@@ -72,7 +72,7 @@ async def test_two_runs_of_one_request_have_two_keys() -> None:
 
 
 async def test_two_calls_of_one_batch_have_two_keys() -> None:
-    """Even where all that they are asked for is the same."""
+    """Two equal calls of one batch are two requests."""
     till = Till()
     with anyio.fail_after(WAIT):
         await till.node().ainvoke([tool_call("pay", call, amount=5) for call in "12"])
@@ -80,7 +80,7 @@ async def test_two_calls_of_one_batch_have_two_keys() -> None:
 
 
 async def test_every_attempt_of_a_call_has_the_same_key() -> None:
-    """That is what it is for: the first one may have got through."""
+    """The first attempt may have reached the service, so a retry must be recognised as the same request."""
     keys: list[str] = []
 
     async def pay(amount: int) -> str:
@@ -97,7 +97,7 @@ async def test_every_attempt_of_a_call_has_the_same_key() -> None:
 
 
 async def test_an_attempt_with_other_arguments_has_another_key() -> None:
-    """A service refuses a key that comes with another request."""
+    """A service refuses a known key with different arguments, so changed arguments get a new key."""
     till = Till()
 
     async def again(request: Any, handler: Any) -> Any:
@@ -110,7 +110,7 @@ async def test_an_attempt_with_other_arguments_has_another_key() -> None:
 
 
 async def test_the_key_stays_when_a_standalone_call_is_begun_anew_after_its_answer() -> None:
-    """Whoever holds the ledger goes on with the same run."""
+    """A caller that passes the same ledger continues the same run, so the key is the same."""
     till = Till()
     request = [tool_call("pay", "1", amount=5, ask=True)]
     node = till.node()
@@ -124,7 +124,7 @@ async def test_the_key_stays_when_a_standalone_call_is_begun_anew_after_its_answ
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_an_agent_keeps_the_key_over_an_interrupt_and_gives_another_in_the_next_turn(version: Any) -> None:
-    """The model uses the id again, for what is meant anew."""
+    """The call keeps its key when the interrupt is answered. In the next turn the same call id means a new request."""
     till = Till()
     ask = calls(("pay", {"amount": 5, "ask": True}))
     agent = create_react_agent(
@@ -142,7 +142,7 @@ async def test_an_agent_keeps_the_key_over_an_interrupt_and_gives_another_in_the
 
 
 async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_end_is_unknown() -> None:
-    """That is when a service may have been asked already."""
+    """The service may already have got a call whose outcome is unknown, so the repetition has the same key."""
     keys: list[str] = []
     begun = anyio.Event()
 
@@ -171,7 +171,7 @@ async def test_an_agent_keeps_the_key_of_a_call_that_is_run_again_because_its_en
 
 @pytest.mark.backends("asyncio")
 async def test_a_graph_of_langgraph_keeps_the_key_over_an_interrupt() -> None:
-    """The node is drop-in; so is this."""
+    """The node works with LangGraph's own interrupts, so the key must be stable there, too."""
     till = Till()
     graph = StateGraph(MessagesState)
     graph.add_node("agent", lambda state: {"messages": [calls(("pay", {"amount": 5, "ask": True}))]})
@@ -193,7 +193,10 @@ async def test_a_graph_of_langgraph_keeps_the_key_over_an_interrupt() -> None:
 
 @pytest.mark.parametrize("inner", ["node", "agent"])
 async def test_calls_within_a_call_have_keys_of_their_own(inner: str) -> None:
-    """In another run of the same, other ones."""
+    """Calls that a tool makes get keys that differ from the outer call's.
+
+    The same calls in another run get other keys.
+    """
     till = Till()
     asked = [tool_call("pay", "1", amount=5)]
 
@@ -215,7 +218,7 @@ async def test_calls_within_a_call_have_keys_of_their_own(inner: str) -> None:
 
 
 async def test_a_handler_has_the_key_of_the_call_that_it_works_for() -> None:
-    """An actor asks the service on behalf of the call."""
+    """An actor calls the service on behalf of the tool call that asks it."""
 
     class Desk(Actor):
         """Asks."""
@@ -238,7 +241,7 @@ async def test_a_handler_has_the_key_of_the_call_that_it_works_for() -> None:
 
 
 async def test_the_key_goes_along_to_an_engine() -> None:
-    """Wherever the body runs, it works for the same call."""
+    """A body on an engine works for the same call, so it sees the same key."""
     policies = {"note": CallPolicy(runs_in=FakeEngine(), idempotent=True)}
     node = ToolNode([note], middleware=[Retry(2, initial=0.01)], policies=policies)
     NOTED.clear()
@@ -250,7 +253,7 @@ async def test_the_key_goes_along_to_an_engine() -> None:
 
 
 async def test_a_sync_tool_has_a_key() -> None:
-    """It runs in a thread, with the variables of its call."""
+    """A sync tool runs in a thread with the context variables of its call."""
 
     @tool
     def say() -> str:
@@ -263,7 +266,7 @@ async def test_a_sync_tool_has_a_key() -> None:
 
 
 def test_outside_a_call_there_is_none_and_the_error_says_where_there_is() -> None:
-    """A header `None` would be the same for all."""
+    """Without the error, every request outside a call would be sent with the same key `None`."""
     with pytest.raises(RuntimeError, match="in the body of a tool that a ToolNode or an agent runs"):
         idempotency_key()
 
@@ -273,7 +276,7 @@ def test_outside_a_call_there_is_none_and_the_error_says_where_there_is() -> Non
     st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3))),
 )
 def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """`True` is not 1, and no text is a number."""
+    """Values that compare equal but differ in JSON, such as `True` and 1, give different keys."""
     same = repr(sorted(one.items(), key=repr)) == repr(sorted(other.items(), key=repr))
     assert (digest(one) == digest(other)) == same
 
@@ -281,7 +284,7 @@ def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[st
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("door", ["ainvoke", "invoke"])
 async def test_a_call_that_langchains_agent_runs_has_a_key(door: str) -> None:
-    """`Supervise` repeats attempts, too; and its agent begins interrupted tasks anew."""
+    """`Supervise` repeats attempts, and LangChain's agent restarts interrupted tasks, so both need a stable key."""
     keys: list[str] = []
 
     @tool
@@ -305,5 +308,5 @@ async def test_a_call_that_langchains_agent_runs_has_a_key(door: str) -> None:
 
     paused = await run({"messages": [("user", "go")]})
     await run(Command(resume={one.id: "yes" for one in paused["__interrupt__"]}))
-    assert len(keys) == 5  # two attempts and one, and each again when it is answered
+    assert len(keys) == 5  # two attempts and one attempt, and each again after its answer
     assert len(set(keys)) == 2

@@ -1,4 +1,4 @@
-"""Our way of running a tool does what `BaseTool.ainvoke` does: same events, results, errors and surroundings.
+"""Tools run as with `BaseTool.ainvoke`: same events, results, errors and context.
 
 Each case is run by langchain-core itself on asyncio, and by a `ToolNode` on every backend. A release of
 langchain-core that changes how tools run is noticed here.
@@ -51,21 +51,21 @@ PARENT = UUID(int=7)
 
 @dataclass
 class Notes:
-    """What one run showed: to handlers, and to the body."""
+    """Record of one run, as seen by callback handlers and by the tool body."""
 
     events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     saw: list[Any] = field(default_factory=list)
 
 
 def plain(value: Any, runs: dict[Any, str]) -> Any:
-    """A value without the ids and addresses that differ from run to run."""
+    """Return a value without the ids and addresses that differ between runs."""
     if isinstance(value, UUID):
         return "parent" if value == PARENT else runs.setdefault(value, f"run {len(runs)}")
     if isinstance(value, BaseException):
         error = value.source if isinstance(value, ToolInvocationError) else value
         return type(error).__name__, str(error)
     if isinstance(value, dict):
-        # The namespace is the runner's: every call of a node has one, for its questions.
+        # The namespace is set by the runner: each call of a node has its own, for its questions.
         return {key: plain(item, runs) for key, item in value.items() if key != "checkpoint_ns"}
     if isinstance(value, (list, tuple)):
         return [plain(item, runs) for item in value]
@@ -75,7 +75,7 @@ def plain(value: Any, runs: dict[Any, str]) -> Any:
 
 
 class _Recording:
-    """The methods of a recording handler, sync or async."""
+    """Methods of a recording callback handler, sync or async."""
 
     def __init__(self, name: str, notes: Notes, *, fails: str | None = None) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Recording:
         self.fails = fails
 
     def note(self, event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # As it is now: messages may be changed later on.
+        # Copied now, because messages may be changed later.
         now = [arg.model_copy() if isinstance(arg, BaseModel) else arg for arg in args]
         self.notes.events.append((self.name, event, {**dict(enumerate(now)), **kwargs}))
         if event == self.fails:
@@ -169,7 +169,7 @@ def case(args: dict[str, Any] | None = None, name: str | None = None) -> Callabl
 
 
 def visible(config: RunnableConfig) -> dict[str, Any]:
-    """The part of a config that does not depend on who runs the tool."""
+    """Return the part of a config that does not depend on the runner."""
     configurable = {
         key: value
         for key, value in config.get("configurable", {}).items()
@@ -191,7 +191,7 @@ def visible(config: RunnableConfig) -> dict[str, Any]:
 
 
 def child(config: RunnableConfig) -> dict[str, Any]:
-    """What a runnable in the body inherits."""
+    """Return what a runnable inside the body inherits."""
     callbacks: Any = config["callbacks"]
     return {
         **visible(config),
@@ -641,7 +641,7 @@ raising(
 )
 
 
-# --- what tools carry
+# --- attributes of tools
 
 
 @case()
@@ -671,7 +671,7 @@ def described_at_length(notes: Notes) -> BaseTool:
     return f
 
 
-# --- running both
+# --- running each case with both runners
 
 
 def config_for(kind: str, notes: Notes, **more: Any) -> RunnableConfig:
@@ -688,12 +688,12 @@ Result = dict[str, Any]
 
 
 def shown(notes: Notes, outcome: Any) -> Result:
-    """Everything that one run showed, comparable with that of another."""
+    """Return the record of one run in a form that can be compared with another run."""
     runs: dict[Any, str] = {}
     by_handler: dict[str, list[Any]] = defaultdict(list)
     for name, event, content in notes.events:
         by_handler[name].append((event, plain(content, runs)))
-    # Among sync handlers: langchain-core leaves async ones to the end where the tool is sync.
+    # Compared among sync handlers only: for sync tools, langchain-core calls async handlers at the end.
     inline = [(name, event) for name, event, _ in notes.events if name in {"inline", "inline 2"}]
     return {
         "outcome": plain(outcome, runs),
@@ -712,7 +712,7 @@ async def by_langchain(make: Make, args: dict[str, Any], kind: str, **more: Any)
     one = make(notes)
     try:
         outcome = await one.ainvoke(call_of(args, one.name), config_for(kind, notes, **more))
-        if isinstance(outcome, ToolMessage):  # what LangGraph's ToolNode does with it
+        if isinstance(outcome, ToolMessage):  # as LangGraph's ToolNode treats it
             outcome.content = msg_content_output(outcome.content)
     except Exception as error:
         outcome = error
@@ -733,16 +733,16 @@ async def by_us(make: Make, args: dict[str, Any], kind: str, **more: Any) -> Res
 
 
 def expected_of(make: Make, args: dict[str, Any], kind: str, **more: Any) -> Result:
-    """What langchain-core does, in a loop of its own: the test's may be trio's."""
+    """Return the result of langchain-core, run in its own asyncio loop because the test may run on trio."""
     expected = asyncio.run(by_langchain(make, args, kind, **more))
     return normalised(expected)
 
 
 def normalised(result: Result) -> Result:
-    """Differences that a `ToolNode` makes on purpose, and LangGraph's too."""
+    """Return a record without the intended differences of a `ToolNode`, which LangGraph's node has, too."""
     outcome = result["outcome"]
     if isinstance(outcome, list) and len(outcome) == 1:
-        result["outcome"] = outcome[0]  # a list of one message is given out as that message
+        result["outcome"] = outcome[0]  # a list of one message is returned as that message
     return result
 
 
@@ -753,7 +753,7 @@ def test_there_are_enough_cases() -> None:
 @pytest.mark.parametrize("kind", HANDLERS)
 @pytest.mark.parametrize("name", CASES)
 async def test_a_tool_is_run_as_langchain_runs_it(name: str, kind: str) -> None:
-    """Promise 12: events, their order and contents, result or error, and what the body sees."""
+    """Promise 12: the events, their order and contents, the result or error, and the body's context are the same."""
     make, args = CASES[name]
     expected = await anyio.to_thread.run_sync(expected_of, make, args, kind)
     with anyio.fail_after(10):
@@ -763,7 +763,7 @@ async def test_a_tool_is_run_as_langchain_runs_it(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["async_function", "sync_function", "class_with_arun", "raises an error"])
 async def test_names_ids_and_limits_of_the_run(name: str) -> None:
-    """Promise 12: `run_name`, `run_id`, `max_concurrency` and `recursion_limit` of the config."""
+    """Promise 12: `run_name`, `run_id`, `max_concurrency` and `recursion_limit` of the config have the same effect."""
     make, args = CASES[name]
     more = {"run_name": "a name", "run_id": uuid4(), "max_concurrency": 3, "recursion_limit": 11}
     expected = await anyio.to_thread.run_sync(lambda: expected_of(make, args, "all", **more))
@@ -781,7 +781,7 @@ async def test_the_run_id_of_the_config_is_that_of_the_run() -> None:
 
 @pytest.mark.parametrize("name", ["async_function", "sync_function", "config_parameter", "class_with_run"])
 async def test_the_parent_run_is_passed_on(name: str) -> None:
-    """Promise 12: a manager with a parent run, its own and its inheritable handlers, tags and metadata."""
+    """Promise 12: a callback manager keeps its parent run, own and inheritable handlers, tags and metadata."""
     make, args = CASES[name]
 
     def manager(notes: Notes) -> AsyncCallbackManager:
@@ -816,7 +816,7 @@ async def test_the_parent_run_is_passed_on(name: str) -> None:
 
 
 async def test_the_input_of_handlers_has_no_injected_arguments() -> None:
-    """Promise 9: as in langchain-core, what is filled in is not shown."""
+    """Promise 9: as in langchain-core, handlers do not see injected arguments."""
     notes = Notes()
     make, _ = CASES["call_id_parameter"]
     await ToolNode([make(notes)]).ainvoke([call_of({"x": 1}, "f")], config_for("sync", notes))
@@ -828,7 +828,7 @@ position: ContextVar[str] = ContextVar("position", default="outside")
 
 
 class Positioned(InlineHandler):
-    """Sets a context variable in the body's context, as LangGraph's stream handler does."""
+    """Handler that sets a context variable in the body's context, like LangGraph's stream handler."""
 
     def on_tool_start(self, *args: Any, **kwargs: Any) -> None:
         position.set(f"inside {kwargs['tool_call_id']}")
@@ -836,7 +836,7 @@ class Positioned(InlineHandler):
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 async def test_what_an_inline_handler_sets_is_seen_by_the_body_of_its_call(sync: bool) -> None:
-    """Promise 12: inline handlers run in the context of the call, and each call has its own."""
+    """Promise 12: inline handlers run in the context of the call, and calls do not share a context."""
 
     async def body() -> str:
         return position.get()
@@ -854,7 +854,7 @@ async def test_what_an_inline_handler_sets_is_seen_by_the_body_of_its_call(sync:
 
 
 async def test_custom_events_are_sent_below_the_run_of_the_tool() -> None:
-    """Promise 12: `adispatch_custom_event` needs a parent run, with and without handlers of the tool."""
+    """Promise 12: `adispatch_custom_event` needs a parent run, whether or not the tool has handlers."""
 
     def make(notes: Notes) -> BaseTool:
         @tool
@@ -884,7 +884,7 @@ def asyncio_runs() -> bool:
 
 
 async def test_custom_events_of_a_sync_tool() -> None:
-    """Promise 12: `dispatch_custom_event` in a thread, on every backend."""
+    """Promise 12: `dispatch_custom_event` works in a thread on every backend."""
 
     def make(notes: Notes) -> BaseTool:
         @tool
@@ -902,7 +902,7 @@ async def test_custom_events_of_a_sync_tool() -> None:
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["from the context", "handed over"])
 async def test_a_runnable_in_a_sync_body_is_a_child_of_the_tool(explicit: bool) -> None:
-    """Promise 12: its run has the tool's as parent, with inherited tags and metadata."""
+    """Promise 12: the runnable's run has the tool's run as parent, with inherited tags and metadata."""
 
     def make(notes: Notes) -> BaseTool:
         inner = RunnableLambda(lambda x: x + 1, name="inner")
@@ -924,7 +924,7 @@ async def test_a_runnable_in_a_sync_body_is_a_child_of_the_tool(explicit: bool) 
 @pytest.mark.parametrize("strict", [False, True], ids=["lenient", "raise_error"])
 @pytest.mark.parametrize("kind", ["sync", "async", "inline"])
 async def test_a_handler_that_fails(kind: str, strict: bool, event: str) -> None:
-    """Promise 12: logged, or raised if the handler says so; the others are told all the same."""
+    """Promise 12: a handler's error is logged, or raised if the handler asks for it. Other handlers still run."""
     make, args = CASES["raises an error" if event == "error" else "async_function"]
 
     def failing(notes: Notes) -> list[BaseCallbackHandler]:
@@ -940,11 +940,11 @@ async def test_a_handler_that_fails(kind: str, strict: bool, event: str) -> None
     finally:
         del HANDLERS["failing"]
     assert actual["outcome"] == expected["outcome"]
-    # langchain-core may leave before the others have been told; we wait for them.
+    # langchain-core may return before all handlers were called. A node waits for them.
     told = [name for name, _ in actual["events"].get("sync", ())]
     whole = ["start", "error" if event == "error" else "end"]
     if strict and kind == "inline":
-        assert told == whole[: whole.index(event)]  # an inline handler goes first
+        assert told == whole[: whole.index(event)]  # an inline handler comes first
     else:
         assert told == (["start"] if strict and event == "start" else whole)
 
@@ -962,7 +962,7 @@ async def test_a_handler_that_ignores_agents_hears_nothing() -> None:
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 async def test_an_error_of_the_tools_own_error_handler_ends_the_run(sync: bool) -> None:
-    """Not as in langchain-core, which tells nobody: a run that started there never ends for its handlers."""
+    """langchain-core does not report this error, so handlers never see the end of the run. A node reports it."""
 
     def body() -> str:
         raise ToolException("no")
@@ -979,7 +979,7 @@ async def test_an_error_of_the_tools_own_error_handler_ends_the_run(sync: bool) 
 
 
 async def test_stop_iteration_in_a_thread_becomes_a_runtime_error() -> None:
-    """As in langchain-core, but for the text, which is empty there."""
+    """The error is the same as in langchain-core, apart from its text, which is empty there."""
 
     def body() -> str:
         raise StopIteration("no")
@@ -993,7 +993,7 @@ async def test_stop_iteration_in_a_thread_becomes_a_runtime_error() -> None:
 
 
 async def test_the_config_of_the_caller_stays_as_it_is() -> None:
-    """Promise 12: neither the batch nor a body that changes its own copies touches it."""
+    """Promise 12: neither the batch nor a body that changes its config modifies the caller's object."""
 
     def make(notes: Notes) -> BaseTool:
         @tool

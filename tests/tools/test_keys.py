@@ -1,4 +1,4 @@
-"""Names of calls: whatever ids a model writes, no two calls of a batch share one."""
+"""Names of calls: for any ids that a model writes, no two calls of a batch share a name."""
 
 import random
 from typing import Any
@@ -41,7 +41,7 @@ def asked(ids: list[str]) -> list[Any]:
 
 
 def test_the_longest_ids_have_short_names_that_differ() -> None:
-    """An id may have 10 MB, and be the beginning of another one."""
+    """An id may have 10 MB and be a prefix of another id."""
     keys = keys_of(asked(["x" * 10_000_000, "x" * 9_999_999 + "y", "x" * 10_000_000 + "y"]))
 
     assert len(set(keys)) == 3
@@ -51,7 +51,7 @@ def test_the_longest_ids_have_short_names_that_differ() -> None:
 @settings(max_examples=300)
 @given(ids=st.lists(HOSTILE, max_size=8), numbers=st.tuples(st.integers(0, 12), st.integers(0, 12)))
 def test_no_two_calls_share_a_key_or_a_namespace(ids: list[str], numbers: tuple[int, int]) -> None:
-    """Questions are named after namespaces: one name for two calls is one approval for two calls."""
+    """Questions are identified by namespaces: a shared one would approve two calls with one answer."""
     keys = keys_of(asked(ids))
     segments = [segment_of(key, number) for key in keys for number in set(numbers)]
 
@@ -62,7 +62,7 @@ def test_no_two_calls_share_a_key_or_a_namespace(ids: list[str], numbers: tuple[
 
 @given(call_id=HOSTILE)
 def test_names_are_short_and_every_store_can_keep_them(call_id: str) -> None:
-    """A namespace is a column of a database, and a key stands in every entry about its call."""
+    """A namespace is stored in a database column, and the key in every entry about its call."""
     (key,) = keys_of(asked([call_id]))
     segment = segment_of(key, 0)
 
@@ -78,7 +78,7 @@ def test_names_are_short_and_every_store_can_keep_them(call_id: str) -> None:
     ["call_8Hq2", "toolu_01A09q90qw90lq917835lq9", "functions.search:0", "chatcmpl-tool-9f2", "id 1", "a|fc_1", "é"],
 )
 def test_the_usual_ids_are_their_own_names(call_id: str) -> None:
-    """What an earlier version stored is found again."""
+    """Ordinary ids are used as names unchanged, so that entries of earlier versions are found."""
     assert keys_of(asked([call_id])) == [call_id]
 
 
@@ -88,7 +88,7 @@ def test_the_usual_namespaces_are_readable(call_id: str) -> None:
 
 
 def test_a_warning_about_a_long_id_is_short() -> None:
-    """It goes to a log, and the model has written it."""
+    """The model writes the id, and the warning goes to a log, so the id is cut."""
     with pytest.warns(DuplicateCallIdWarning) as caught:
         keys_of(asked(["x" * 10_000_000] * 2))
 
@@ -96,7 +96,7 @@ def test_a_warning_about_a_long_id_is_short() -> None:
 
 
 def test_the_names_of_nodes_are_known() -> None:
-    """An agent keeps records of nodes and of calls side by side."""
+    """An agent stores records of nodes and of calls side by side, so their names must not collide."""
     flow = {_flow.AGENT, _flow.TOOLS, _flow.BEFORE, _flow.AFTER, _flow.RESPONSE, _flow.END, START}
 
     assert flow == NODES
@@ -134,7 +134,7 @@ async def test_an_approval_runs_the_one_call_that_it_is_for(ids: list[str], chos
 
 
 async def test_questions_of_tools_reach_those_who_asked() -> None:
-    """Ids that look like the names which repeated ids get."""
+    """Some ids look like the names that repeated ids get."""
     node = ToolNode([asking])
     ids = ["a", "a", "a#1", "a#0"]
     message = AIMessage("", tool_calls=[a_call("asking", one, who=str(number)) for number, one in enumerate(ids)])

@@ -1,4 +1,4 @@
-"""Keys that look at more than the call: config, state and context say whose call it is."""
+"""Keys of limits that read config, state and context, so that each user has a separate limit."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def by_context(call: Any, context: CallContext) -> str:
 
 
 class Asked(NamedTuple):
-    """What somebody runs on behalf of a user."""
+    """One way to run calls on behalf of a user."""
 
     runnable: Any
     input: Any
@@ -89,7 +89,7 @@ def a_graph(node: ToolNode, user: str) -> Asked:
 
 
 def a_graph_that_sends(node: ToolNode, user: str) -> Asked:
-    """Each call has a state of its own; that of the graph names nobody."""
+    """Return a graph that sends each call with its own state. The graph's own state names no user."""
     builder = StateGraph(State, context_schema=dict)
     builder.add_node("tools", node)
     builder.add_edge("tools", END)
@@ -106,7 +106,7 @@ class Conversation(AgentState):
 
 
 def speak(messages: Sequence[BaseMessage]) -> Any:
-    """Ask for two calls of whoever speaks, and be done."""
+    """Request two calls for the current user, then end."""
     last = messages[-1]
     return calls(*two_calls(str(last.content))) if isinstance(last, HumanMessage) else "done"
 
@@ -119,7 +119,7 @@ def an_agent(node: ToolNode, user: str, version: Any = "v2") -> Asked:
 
 
 class Streamed(NamedTuple):
-    """An agent whose run somebody watches: each call has a config of its own then."""
+    """Agent run in streaming mode, where each call has its own config."""
 
     agent: Any
 
@@ -154,7 +154,7 @@ def config_of(user: str) -> RunnableConfig:
 
 
 class Meeting:
-    """A tool in which two calls have to be at once, by either door, and the users who met in it."""
+    """Sync and async tool in which two calls must overlap. It records the users whose calls overlapped."""
 
     def __init__(self) -> None:
         self.met: list[tuple[str, ...]] = []
@@ -186,7 +186,7 @@ class Meeting:
 
 
 async def check_meeting(way: Way, key: Any) -> None:
-    """Of each user one call is inside at once, and both users are; with one place for all nobody would meet."""
+    """Check that each user has one call at a time, and that calls of different users overlap."""
     meeting = Meeting()
     node = ToolNode([meeting.tool()], limit=Limit(concurrency=1, key=key))
     with anyio.fail_after(WAIT):
@@ -199,7 +199,7 @@ async def check_meeting(way: Way, key: Any) -> None:
 @pytest.mark.real_clock
 @pytest.mark.parametrize(("way", "key"), KINDS, ids=name_of)
 async def test_two_users_of_one_node_have_places_of_their_own(way: Way, key: Any) -> None:
-    """Promise 7: who the user is stands in no argument; the model could write anybody there."""
+    """Promise 7: the user is not an argument, which the model could forge."""
     await check_meeting(way, key)
 
 
@@ -207,13 +207,13 @@ async def test_two_users_of_one_node_have_places_of_their_own(way: Way, key: Any
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize(("way", "key"), KINDS_IN_LANGGRAPH, ids=name_of)
 async def test_two_users_of_one_graph_have_places_of_their_own(way: Way, key: Any) -> None:
-    """Promise 7: also what is sent with its own state, as LangGraph's agent does."""
+    """Promise 7: this includes calls sent with their own state, as LangGraph's agent does."""
     await check_meeting(way, key)
 
 
 @pytest.mark.parametrize(("way", "key"), [*KINDS, *KINDS_IN_LANGGRAPH], ids=name_of)
 def test_by_the_sync_door_too_users_have_places_of_their_own(way: Way, key: Any) -> None:
-    """Promise 7: nothing of a run is lost on its way to the event loop that it is lent."""
+    """Promise 7: `invoke` borrows an event loop, and the config of the run must reach it."""
     meeting = Meeting()
     node = ToolNode([meeting.tool()], limit=Limit(concurrency=1, key=key))
     runs = [threading.Thread(target=way(node, user).softly, args=[config_of(user)], daemon=True) for user in USERS]
@@ -226,7 +226,7 @@ def test_by_the_sync_door_too_users_have_places_of_their_own(way: Way, key: Any)
 
 
 async def looked_at(node_of: Callable[[Limit], ToolNode], *given: Any, **options: Any) -> CallContext:
-    """What a key sees of a run."""
+    """Return what a key function sees of a run."""
     seen: list[CallContext] = []
 
     def key(call: Any, context: CallContext) -> None:
@@ -239,7 +239,7 @@ async def looked_at(node_of: Callable[[Limit], ToolNode], *given: Any, **options
 
 
 async def test_without_a_graph_a_key_sees_the_config_and_no_state() -> None:
-    """A node that runs tool calls on its own has neither state nor context; the config is complete even so."""
+    """A node without a graph has neither state nor context, but the key function gets a complete config."""
     work = Recorder().tool("work")
 
     context = await looked_at(lambda limit: ToolNode([work], limit=limit), [tool_call("work", "1")])
@@ -249,7 +249,7 @@ async def test_without_a_graph_a_key_sees_the_config_and_no_state() -> None:
 
 
 async def test_a_key_sees_messages_where_they_are_the_state() -> None:
-    """A list of messages is a state, too."""
+    """A graph's state may be a plain list of messages."""
     work = Recorder().tool("work")
     messages = [calls(("work", {}))]
 
@@ -259,7 +259,7 @@ async def test_a_key_sees_messages_where_they_are_the_state() -> None:
 
 
 async def test_a_key_sees_what_a_middleware_has_made_of_the_runtime() -> None:
-    """Promise 7: as it sees the arguments that the tool gets, and not those that the model had written."""
+    """Promise 7: the key is computed after middleware, from what the tool will get, not from what the model wrote."""
     work = Recorder().tool("work")
 
     async def on_behalf(request: Any, call_next: Any) -> Any:
@@ -282,7 +282,7 @@ async def test_a_key_sees_what_a_middleware_has_made_of_the_runtime() -> None:
 
 
 class Tenants(ToolNode):
-    """Runs each call on behalf of a tenant."""
+    """Node subclass that runs each call on behalf of a tenant."""
 
     async def _arun_one(self, call: Any, input_type: str, tool_runtime: Any) -> Any:
         config = {**tool_runtime.config, "configurable": {**tool_runtime.config["configurable"], "user": "Bob"}}
@@ -291,7 +291,7 @@ class Tenants(ToolNode):
 
 
 async def test_a_key_sees_what_a_subclass_of_the_node_has_made_of_the_config() -> None:
-    """What a subclass has around a call decides what the call is given; a limit is no exception."""
+    """The override changes the config around each call, and the key function sees the change."""
     work = Recorder().tool("work")
 
     context = await looked_at(
@@ -302,7 +302,7 @@ async def test_a_key_sees_what_a_subclass_of_the_node_has_made_of_the_config() -
 
 
 async def test_a_rejection_does_not_tell_the_model_whose_queue_is_full() -> None:
-    """Promise 9: the key may be a user's name or worse, and nothing of it is in the call."""
+    """Promise 9: the key may be a user's name or more confidential, so the message leaves it out."""
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=1, queue=0, key=by_config))
 
@@ -316,7 +316,7 @@ async def test_a_rejection_does_not_tell_the_model_whose_queue_is_full() -> None
 
 
 async def test_a_key_that_misses_its_user_is_raised() -> None:
-    """A bug of the program is no message for the model, however many arguments the key takes."""
+    """A bug in the key function is raised instead of becoming a message, whatever its signature."""
     node = ToolNode([Recorder().tool("work")], limit=Limit(concurrency=1, key=by_config))
 
     with anyio.fail_after(WAIT), pytest.raises(KeyError, match="user"):
@@ -324,7 +324,7 @@ async def test_a_key_that_misses_its_user_is_raised() -> None:
 
 
 async def test_a_key_that_stumbles_over_wrong_arguments_is_the_models_affair() -> None:
-    """Promise 9: the model is told what is wrong with them, and nothing of state and config."""
+    """Promise 9: the message describes the wrong arguments and reveals nothing of state and config."""
 
     @tool
     async def fetch(host: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
@@ -346,7 +346,7 @@ async def test_a_key_that_stumbles_over_wrong_arguments_is_the_models_affair() -
 
 
 async def test_a_rate_is_kept_for_each_user() -> None:
-    """Promise 7: one who asks much leaves the others theirs."""
+    """Promise 7: the rate of one user does not limit the others."""
     rec = Recorder()
     node = ToolNode([rec.tool("work")], limit=Limit(rate=Rate(1, per=10.0), key=by_config))
 
@@ -360,7 +360,7 @@ async def test_a_rate_is_kept_for_each_user() -> None:
 
 
 async def test_users_share_what_a_key_of_the_call_does_not_tell_apart() -> None:
-    """Promise 7: a key of one argument means what it has always meant."""
+    """Promise 7: a key function with one parameter still gets the call only."""
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=1, key=lambda call: call["name"]))
 

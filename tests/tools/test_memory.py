@@ -1,4 +1,4 @@
-"""What a call weighs while it waits; an agent's host may hold very many of them."""
+"""Memory of a waiting call: a host of agents may hold very many of them."""
 
 import pytest
 from tests.helpers import weighed
@@ -6,12 +6,12 @@ from tests.helpers import weighed
 from ._weight import LIMITS
 
 AT_MOST = 6 * 1024
-"""Bytes; LangGraph's call has 9.7 KB on asyncio."""
+"""Limit in bytes. A call of LangGraph takes 9.7 KB on asyncio."""
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_a_waiting_call_weighs_at_most_6_kilobytes(backend: str, limit: str) -> None:
-    """100,000 calls that wait are 600 MB, on either loop, whether for what their bodies do or for a place."""
+    """At this size 100,000 waiting calls need 600 MB, whether they wait in their bodies or for a place."""
     assert 0 < weighed("tests.tools._weight", backend, limit) <= AT_MOST

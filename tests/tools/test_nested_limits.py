@@ -1,4 +1,4 @@
-"""Limits of calls that run within other calls: lent places, and circles of calls that wait for each other."""
+"""Limits of calls inside other calls: places on loan, and cycles of calls that wait for each other."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 
 class Nest:
-    """A node whose tools run calls of the same node, by a plan; counts the bodies in which no other call runs."""
+    """Node whose tools run nested calls of the same node by a plan. It counts the bodies without nested calls."""
 
     def __init__(self, limit: Limit | None = None, **options: Any) -> None:
         self.running = self.peak = self.begun = 0
@@ -67,7 +67,7 @@ def _call(number: int, plan: Any) -> dict[str, Any]:
 
 
 async def test_four_calls_that_run_calls_of_the_same_node_share_its_four_places() -> None:
-    """Each holds a place that it does not use; without a loan they would wait for ever."""
+    """Each outer call holds a place that it does not use. Without a loan, the inner calls would wait forever."""
     nest = Nest(Limit(concurrency=4))
     with anyio.fail_after(60):
         answers = await nest.ask([[[]], [[]], [[]], [[]]])
@@ -76,7 +76,7 @@ async def test_four_calls_that_run_calls_of_the_same_node_share_its_four_places(
 
 
 async def test_a_call_lends_its_one_place_to_one_call_at_a_time() -> None:
-    """A batch within a call that has the only place runs one after the other: the limit holds."""
+    """An inner batch shares the one place of its outer call and runs one call at a time, so the limit holds."""
     nest = Nest(Limit(concurrency=1))
     with anyio.fail_after(60):
         answers = await nest.ask([[[], [], []]])
@@ -85,7 +85,7 @@ async def test_a_call_lends_its_one_place_to_one_call_at_a_time() -> None:
 
 
 async def test_a_batch_within_a_call_uses_free_places_beside_the_lent_one() -> None:
-    """A loan is one more way to a place, and does not make a wide limit narrow."""
+    """A loan is an additional way to a place and does not reduce a wide limit to one."""
     nest = Nest(Limit(concurrency=3))
     with anyio.fail_after(60):
         await nest.ask([[[], [], [], [], []]])
@@ -93,7 +93,7 @@ async def test_a_batch_within_a_call_uses_free_places_beside_the_lent_one() -> N
 
 
 async def test_a_lent_place_is_lent_on() -> None:
-    """Calls may be nested to any depth."""
+    """Calls may be nested to any depth, so a lent place can be lent again."""
     nest = Nest(Limit(concurrency=1))
     plan: list[Any] = []
     for _ in range(12):
@@ -105,7 +105,7 @@ async def test_a_lent_place_is_lent_on() -> None:
 
 
 async def test_limits_of_a_tool_and_of_a_key_are_lent_as_those_of_a_node() -> None:
-    """All three are gates, and all three would wait for ever."""
+    """Limits of a tool, of a key and of a node could all deadlock nested calls."""
     by_name = Limit(concurrency=1, key=lambda call: call["name"])
     all_options: list[dict[str, Any]] = [
         {"policies": {"run": CallPolicy(limit=Limit(concurrency=1))}},
@@ -120,7 +120,7 @@ async def test_limits_of_a_tool_and_of_a_key_are_lent_as_those_of_a_node() -> No
 
 
 async def test_the_same_limit_object_in_several_policies_is_lent_too() -> None:
-    """Each policy has places of its own, as documented; a call holds a place of the tool and one of the node."""
+    """Each policy has its own places, as documented: a call holds one place of the tool and one of the node."""
     one = Limit(concurrency=1)
     nest = Nest(one, policies={"run": CallPolicy(limit=one), "other": CallPolicy(limit=one)})
     with anyio.fail_after(60):
@@ -129,7 +129,7 @@ async def test_the_same_limit_object_in_several_policies_is_lent_too() -> None:
 
 
 async def test_a_rate_counts_the_starts_of_calls_in_lent_places() -> None:
-    """A loan is no way around a rate."""
+    """A call in a lent place still counts as a start, so nesting does not bypass a rate."""
     nest = Nest(Limit(concurrency=1, rate=Rate(1, per=10.0)))
     with anyio.fail_after(120):
         since = anyio.current_time()
@@ -138,7 +138,7 @@ async def test_a_rate_counts_the_starts_of_calls_in_lent_places() -> None:
 
 
 async def test_a_lent_place_outlives_its_lender_as_long_as_it_is_used() -> None:
-    """A task that goes on after the tool that began it keeps the place until it ends, and then gives it back."""
+    """A background task that outlives its tool keeps the lent place until it ends."""
     nest = Nest(Limit(concurrency=1))
     peak = 0
     async with anyio.create_task_group() as group:
@@ -160,7 +160,7 @@ async def test_a_lent_place_outlives_its_lender_as_long_as_it_is_used() -> None:
 
 
 async def test_a_cancelled_call_gives_its_lent_place_back() -> None:
-    """The lender goes on with its own place, and lends it again."""
+    """After the inner call is cancelled, the outer call continues in its place and can lend it again."""
     nest = Nest(Limit(concurrency=1), policies={"run": CallPolicy(timeout=2.5)})
     with anyio.fail_after(60):
         answers = await nest.ask([["each", [], [], []], []])
@@ -169,7 +169,7 @@ async def test_a_cancelled_call_gives_its_lent_place_back() -> None:
 
 @pytest.mark.real_clock
 async def test_sync_tools_that_run_calls_of_their_node_are_lent_places_in_their_threads() -> None:
-    """The context variables of a call reach its thread, and so does the loan."""
+    """Context variables reach the thread of a sync tool, and the loan with them."""
     inner = Recorder()
 
     def outer(query: str) -> str:
@@ -183,7 +183,7 @@ async def test_sync_tools_that_run_calls_of_their_node_are_lent_places_in_their_
 
 
 async def test_handlers_of_actors_that_run_calls_of_the_asking_node_are_lent_places() -> None:
-    """An ask carries the context of its call."""
+    """An ask carries the context of its call, so handlers can use the loan."""
     nest = Nest(Limit(concurrency=1))
 
     class Helper(Actor):
@@ -206,7 +206,7 @@ async def test_handlers_of_actors_that_run_calls_of_the_asking_node_are_lent_pla
 
 @pytest.mark.real_clock
 async def test_sub_agents_share_the_node_of_their_agent() -> None:
-    """Four sub-agents as tools on one node with four places: the case that users had."""
+    """Users ran four sub-agents as tools of one node with four places, which deadlocked."""
     recorder = Recorder()
     holder: list[ToolNode] = []
 
@@ -226,7 +226,7 @@ async def test_sub_agents_share_the_node_of_their_agent() -> None:
 
 
 async def test_two_tools_that_wait_for_each_others_places_are_told_of_the_deadlock() -> None:
-    """No loan helps: each holds the only place that the other needs. The call that closes the circle is refused."""
+    """Each call holds the only place that the other needs. The call that closes the cycle is refused."""
     one = CallPolicy(limit=Limit(concurrency=1))
     nest = Nest(policies={"run": one, "other": one}, handle_tool_errors=False)
     errors: list[DeadlockError] = []
@@ -250,7 +250,7 @@ async def test_two_tools_that_wait_for_each_others_places_are_told_of_the_deadlo
 
 
 async def test_calls_that_hold_a_narrow_place_and_wait_for_a_wide_one_are_told_of_the_deadlock() -> None:
-    """The circle goes over two limits: its last link is a call that is within no other."""
+    """The cycle spans two limits, and its last call is not nested in another one."""
     nest = Nest(Limit(concurrency=1), policies={"other": CallPolicy(limit=Limit(concurrency=1))})
     with anyio.fail_after(60):
         await nest.ask([[("other", [])], ("other", [])])
@@ -262,7 +262,7 @@ async def test_calls_that_hold_a_narrow_place_and_wait_for_a_wide_one_are_told_o
 
 
 class Stay:
-    """A place at the limits of `Store`."""
+    """Place at the limits of a `Store`."""
 
     failure: str | Exception | None = None
     token: int | None = None
@@ -285,7 +285,7 @@ class Stay:
 
 
 class Store:
-    """Limits of one concurrency, kept in a list; places of other processes may be taken by hand."""
+    """Limits of one concurrency, kept in a list. Tests take places by hand, as other processes would."""
 
     def __init__(self, places: int, name: str | None = None) -> None:
         self.name = name
@@ -312,7 +312,7 @@ class Store:
 
 
 async def test_places_at_a_shared_limit_are_lent_within_a_process() -> None:
-    """The server sees one place, and the calls of the process that run within each other take turns in it."""
+    """The server sees one place, which the nested calls of this process use in turn."""
     store = Store(2)
     nest = Nest(Limit(concurrency=2, shared=store))
     with anyio.fail_after(60):
@@ -322,7 +322,7 @@ async def test_places_at_a_shared_limit_are_lent_within_a_process() -> None:
 
 
 async def test_a_call_in_a_lent_shared_place_has_its_fencing_token() -> None:
-    """It works in that place, so a resource has to take it for its lender."""
+    """The nested call works in the lent place, so a resource must accept it under the lender's fencing token."""
     store, tokens = Store(1), list[int | None]()
 
     async def inner() -> str:
@@ -342,7 +342,7 @@ async def test_a_call_in_a_lent_shared_place_has_its_fencing_token() -> None:
 
 
 async def test_shared_places_with_a_rate_are_not_lent_and_the_deadlock_is_told() -> None:
-    """The server would not count the start of a call in a lent place."""
+    """The server would not count the start of a call in a lent place, so the deadlock is reported instead."""
     store = Store(1)
     nest = Nest(Limit(concurrency=1, rate=Rate(100, per=1.0), shared=store), handle_tool_errors=False)
     with anyio.fail_after(60):
@@ -352,7 +352,7 @@ async def test_shared_places_with_a_rate_are_not_lent_and_the_deadlock_is_told()
 
 
 async def test_a_call_that_needs_two_places_of_one_named_limit_is_told_of_the_deadlock() -> None:
-    """A store with a name keeps the limits of a tool and of its node as one: the call would wait for itself."""
+    """A named store treats the limits of a tool and of its node as one limit, so the call would wait for itself."""
     limit = Limit(concurrency=1, shared=Store(1, "vendor"))
 
     nest = Nest(limit, policies={"run": CallPolicy(limit=limit)}, handle_tool_errors=False)
@@ -362,7 +362,7 @@ async def test_a_call_that_needs_two_places_of_one_named_limit_is_told_of_the_de
 
 
 async def test_a_retried_call_borrows_again() -> None:
-    """A loan ends with the attempt that had it."""
+    """A loan ends with its attempt, so the next attempt needs a new one."""
     times = 0
 
     async def flaky() -> str:
@@ -407,7 +407,7 @@ plans: st.SearchStrategy[Any] = st.recursive(
 async def test_nested_calls_end_and_the_limit_of_the_innermost_bodies_holds(
     batch: list[Any], width: int, narrow: int | None, queue: int | None
 ) -> None:
-    """Whatever is nested in whatever: every call gets an answer, and all places come back."""
+    """For any nesting, each call gets an answer, and all places are returned."""
     policies = {"other": CallPolicy(limit=Limit(concurrency=narrow))} if narrow else None
     nest = Nest(Limit(concurrency=width, queue=queue), policies=policies)
     with anyio.fail_after(1000):

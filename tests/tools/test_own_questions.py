@@ -1,4 +1,4 @@
-"""A call that has asked goes on from its question, in place of beginning again."""
+"""A tool call that asked a question can continue from that question instead of starting again."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def wizard() -> str:
 
 
 async def test_a_call_finds_what_it_asked_and_what_it_had_then() -> None:
-    """Without it, a call that has done something before it asks does it once more after each answer."""
+    """Without stored progress, a call would repeat its work after each answer."""
     begun.clear()
     node, ledger, resume = ToolNode([wizard]), None, None
     for answer in ("Ada", "red"):
@@ -42,7 +42,7 @@ async def test_a_call_finds_what_it_asked_and_what_it_had_then() -> None:
 
 
 async def test_it_is_found_in_a_thread_of_an_agent_that_another_process_resumes() -> None:
-    """The question is in the database, and nothing else is needed to go on."""
+    """The question is in the database, and the resuming process needs nothing else."""
     begun.clear()
     saver, config = InMemorySaver(), {"configurable": {"thread_id": "1"}}
     model = ScriptedModel([calls("wizard"), "Done."])
@@ -59,7 +59,7 @@ async def test_it_is_found_in_a_thread_of_an_agent_that_another_process_resumes(
 
 
 async def test_an_attempt_after_the_one_that_took_the_answer_begins_anew() -> None:
-    """What the question had kept was used up by the attempt that failed."""
+    """The failed attempt consumed the stored progress, so the next attempt starts from the beginning."""
     found: list[object] = []
 
     def flaky() -> str:
@@ -81,7 +81,7 @@ async def test_an_attempt_after_the_one_that_took_the_answer_begins_anew() -> No
 
 
 async def test_only_a_call_can_ask() -> None:
-    """A library that is used without a node has to find another way, and should know so before it begins."""
+    """A library that runs without a node gets an early error and can choose another way to ask."""
 
     def look() -> str:
         """Look."""

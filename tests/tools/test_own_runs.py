@@ -34,14 +34,14 @@ def all_denied(input: Any) -> Any:
 
 
 class SyncGuard(ToolNode):
-    """Forbids all in its sync half."""
+    """Node subclass that denies every call in its sync method."""
 
     def _func(self, input: Any, config: Any, runtime: Any) -> Any:
         return all_denied(input)
 
 
 class AsyncGuard(ToolNode):
-    """Forbids all in its async half."""
+    """Node subclass that denies every call in its async method."""
 
     async def _afunc(self, input: Any, config: Any, runtime: Any) -> Any:
         return all_denied(input)
@@ -50,7 +50,7 @@ class AsyncGuard(ToolNode):
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("guard", [SyncGuard, AsyncGuard])
 async def test_what_an_own_run_denies_does_not_run_by_any_door(guard: type[ToolNode], door: str) -> None:
-    """A permission check in one half would otherwise be open by the other, and in the agent by both."""
+    """A permission check in one method must not be bypassed through the other, or through an agent."""
     with anyio.fail_after(WAIT):
         result = await DOORS[door](guard([delete, adelete]))
     assert contents(result) == ["denied", "denied"]
@@ -58,7 +58,7 @@ async def test_what_an_own_run_denies_does_not_run_by_any_door(guard: type[ToolN
 
 
 def counting(base: Any, *names: str) -> tuple[Any, list[str]]:
-    """A subclass that notes each of these methods and goes on with the base class."""
+    """Return a subclass that records each of these methods and calls the base class."""
     seen: list[str] = []
 
     class Counting(base):  # type: ignore[misc]
@@ -86,7 +86,7 @@ def counting(base: Any, *names: str) -> tuple[Any, list[str]]:
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("names", [("_func",), ("_afunc",), ("_func", "_afunc"), ("invoke", "_func")])
 async def test_an_own_run_that_goes_on_runs_once(names: tuple[str, ...], door: str) -> None:
-    """Merged once, counted once: by the half of its door, and within an own entry."""
+    """The override runs once per batch, in the method that matches the entry point."""
     cls, seen = counting(ToolNode, *names)
     with anyio.fail_after(WAIT):
         result = await DOORS[door](cls([delete, adelete]))
@@ -99,7 +99,7 @@ async def test_an_own_run_that_goes_on_runs_once(names: tuple[str, ...], door: s
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_sync_code_reaches_the_sync_half_of_a_tool_through_an_own_run(version: Any) -> None:
-    """A tool's sync and async halves may have clients of their own; an override in between changes nothing."""
+    """Sync and async functions of a tool may use different clients, and an override must not change which one runs."""
 
     async def other(path: str) -> str:
         return f"awaited {path}"
@@ -114,7 +114,7 @@ async def test_sync_code_reaches_the_sync_half_of_a_tool_through_an_own_run(vers
 
 @pytest.mark.parametrize("half", ["_func", "_afunc"])
 async def test_an_own_run_is_given_what_langgraph_passes(half: str) -> None:
-    """The input, a whole config and the runtime of the graph, by these names."""
+    """The override gets the input, a complete config and the runtime under LangGraph's parameter names."""
     seen: dict[type, list[Any]] = {}
 
     def subclass(base: Any) -> Any:
@@ -145,7 +145,7 @@ async def test_an_own_run_is_given_what_langgraph_passes(half: str) -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_what_an_own_run_changes_reaches_the_state_of_the_agent(version: Any) -> None:
-    """Public subclasses merge commands and add keys; the input they pass on is what runs."""
+    """Public subclasses merge commands and add keys. The input that they pass on is what runs."""
 
     def elsewhere(call: Any) -> Any:
         return {**call, "args": {"path": "/elsewhere"}}
@@ -177,7 +177,7 @@ async def test_what_an_own_run_changes_reaches_the_state_of_the_agent(version: A
 
 @pytest.mark.parametrize("names", [("_func",), ("_afunc",)])
 async def test_a_run_within_an_own_one_keeps_its_ledger(names: tuple[str, ...]) -> None:
-    """What finished before a question does not run again; the override need not know of ledgers."""
+    """Calls that finished before a question do not run again, although the override knows nothing of ledgers."""
 
     def ask(path: str) -> str:
         """Ask."""
@@ -194,7 +194,7 @@ async def test_a_run_within_an_own_one_keeps_its_ledger(names: tuple[str, ...]) 
 
 
 async def test_the_base_methods_run_by_themselves() -> None:
-    """Tests and wrappers of other people call them with an input, a config and a runtime."""
+    """Tests and wrappers call these methods directly with an input, a config and a runtime."""
     node, state = ToolNode([delete]), {"messages": [reply("delete")]}
     with anyio.fail_after(WAIT):
         first = await node._afunc(state, {}, Runtime())
@@ -203,7 +203,7 @@ async def test_the_base_methods_run_by_themselves() -> None:
 
 
 async def test_one_half_cannot_go_on_with_the_run_of_the_other() -> None:
-    """The run would begin anew elsewhere, without what the agent knows of it; the error says what to call."""
+    """The run would start again without what the agent knows of it. The error names the method to call."""
 
     class Crossing(ToolNode):
         async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime) -> Any:
@@ -215,7 +215,7 @@ async def test_one_half_cannot_go_on_with_the_run_of_the_other() -> None:
 
 
 def test_an_own_run_with_another_signature_is_refused() -> None:
-    """Written for LangGraph before 1.0, it would raise in the middle of a run, there and here."""
+    """A signature from before LangGraph 1.0 would fail in the middle of a run."""
     with pytest.raises(TypeError, match=r"_afunc.* cannot be called as ToolNode calls it, with \(self, input, config"):
 
         class Old(ToolNode):
@@ -232,7 +232,7 @@ def test_an_own_run_with_another_signature_is_refused() -> None:
 @pytest.mark.parametrize("name", ["ainvoke", "_afunc"])
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_a_mock_on_the_class_is_called_by_the_agent(name: str, version: Any) -> None:
-    """`patch.object(ToolNode, ...)` is how public tests keep tools from running; missed, they would run."""
+    """Public tests use `patch.object(ToolNode, ...)` to keep tools from running. A missed patch would run them."""
     answer = {"messages": [ToolMessage("mocked", tool_call_id="c1")]}
     agent = create_react_agent(ScriptedModel([reply_with_id(), "done"]), ToolNode([delete]), version=version)
     with anyio.fail_after(WAIT), patch.object(ToolNode, name, AsyncMock(return_value=answer)) as mock:
@@ -247,7 +247,7 @@ def reply_with_id() -> AIMessage:
 
 
 async def test_a_mock_of_the_inner_method_is_called_by_the_node() -> None:
-    """As in LangGraph, where `ainvoke` does nothing but call it; an instance may be patched as well."""
+    """LangGraph's `ainvoke` only calls the inner method, so tests patch it, on the class or an instance."""
     answer = {"messages": [ToolMessage("mocked", tool_call_id="c1")]}
     node, state = ToolNode([delete]), {"messages": [reply_with_id()]}
     with anyio.fail_after(WAIT):

@@ -1,4 +1,4 @@
-"""`callboard.progress()`: who hears of it, where, how often, and what may leave the process."""
+"""`callboard.progress()`: who receives reports, how often, and what may leave the process."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ Told = list[tuple[float, CallEvent]]
 
 @contextmanager
 def reports() -> Iterator[Told]:
-    """What an observer is told of progress, and when."""
+    """Collect the progress reports that reach an observer, with their times."""
     told: Told = []
 
     def take(event: CallEvent) -> None:
@@ -48,7 +48,7 @@ def reports() -> Iterator[Told]:
 
 
 async def test_an_observer_hears_of_progress() -> None:
-    """With the numbers as facts, and the text where it is not taken for one of them."""
+    """The event has the numbers as facts, and the text separately, so that it cannot be mistaken for a fact."""
 
     async def work() -> str:
         progress("page 3 of 7", done=3, total=7)
@@ -67,7 +67,7 @@ async def test_an_observer_hears_of_progress() -> None:
 
 
 async def test_a_middleware_reports_for_its_call() -> None:
-    """It belongs to the call, before the attempt and after it."""
+    """A middleware's report belongs to the call, also before and after its attempts."""
 
     async def around(request: Any, execute: Callable[[Any], Any]) -> Any:
         progress("before")
@@ -86,7 +86,7 @@ async def test_a_middleware_reports_for_its_call() -> None:
 
 
 def test_outside_a_call_it_does_nothing_but_check_its_arguments() -> None:
-    """A function that is a tool here may be called by anybody elsewhere."""
+    """A function that is a tool may also be called directly, so `progress()` only checks its arguments there."""
     progress("alone", done=1, total=2)
     with pytest.raises(TypeError, match=r"progress\(done=\.\.\.\) is a number, such as 3 or 0.5, got '3'"):
         progress(done="3")  # type: ignore[arg-type]
@@ -101,13 +101,13 @@ def test_an_amount_that_is_none_is_refused(name: str, value: object) -> None:
 
 
 def test_a_message_that_is_no_text_is_refused() -> None:
-    """`progress(3)` is easily written, and means something else."""
+    """`progress(3)` is an easy mistake that would mean something else."""
     with pytest.raises(TypeError, match=r"progress\(message\) is a text, got 3; an amount is progress\(done=\.\.\.\)"):
         progress(3)  # type: ignore[arg-type]
 
 
 async def test_more_may_be_done_than_was_thought() -> None:
-    """A total is an estimate; to be wrong about it is no reason to fail."""
+    """A total is an estimate, so exceeding it is no error."""
 
     async def work() -> str:
         progress(done=9, total=7)
@@ -122,7 +122,7 @@ async def test_more_may_be_done_than_was_thought() -> None:
 @settings(max_examples=60, deadline=None)
 @given(pauses=st.lists(st.sampled_from([0.0, 0.001, 0.02, 0.05, 0.2]), max_size=30), at_end=st.booleans())
 async def test_of_many_reports_the_newest_are_told(pauses: list[float], at_end: bool) -> None:
-    """At most every 50 ms, in their order, each at most that late, and the last of a call before its end."""
+    """Reports arrive in order, at most every 50 ms and at most that late. The last one arrives before the call ends."""
     given: list[float] = []
 
     async def work() -> str:
@@ -142,7 +142,7 @@ async def test_of_many_reports_the_newest_are_told(pauses: list[float], at_end: 
     numbers = [int(str(event.facts["done"])) for event in told]
     assert numbers == sorted(set(numbers))
     assert numbers[-1:] == ([len(pauses) - 1] if pauses else [])
-    # What is told at the end of the attempt does not wait.
+    # The last report of an attempt is not delayed.
     assert all(later.time - earlier.time >= PAUSE - 1e-6 for earlier, later in pairwise(told[:-1]))
     for number, event in zip(numbers, told, strict=True):
         assert event.time <= given[number] + PAUSE + 1e-6
@@ -154,7 +154,7 @@ async def test_of_many_reports_the_newest_are_told(pauses: list[float], at_end: 
 
 
 async def test_a_hundred_thousand_reports_are_few_events() -> None:
-    """A loop over rows reports each of them, and nobody is flooded."""
+    """A loop may report every row without flooding observers."""
 
     async def work() -> str:
         for row in range(100_000):
@@ -170,7 +170,7 @@ async def test_a_hundred_thousand_reports_are_few_events() -> None:
 
 
 async def test_reports_of_calls_side_by_side_are_kept_apart() -> None:
-    """Each call has its own pauses, and its own last report."""
+    """Each call has its own rate limit and its own last report."""
 
     async def work(query: str) -> str:
         for step in range(3):
@@ -186,7 +186,7 @@ async def test_reports_of_calls_side_by_side_are_kept_apart() -> None:
 
 
 async def test_a_cancelled_call_has_its_last_report() -> None:
-    """What it did last is what somebody wants to know."""
+    """The last report shows how far a cancelled call got."""
 
     async def work() -> str:
         progress("first")
@@ -201,7 +201,7 @@ async def test_a_cancelled_call_has_its_last_report() -> None:
 
 
 async def test_an_observer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """To watch progress must not change it, at once or a pause later."""
+    """The failure of an observer does not affect the call, neither at once nor after the pause."""
 
     def failing(event: CallEvent) -> None:
         raise RuntimeError("no")
@@ -223,7 +223,7 @@ async def test_an_observer_that_fails_changes_nothing(caplog: pytest.LogCaptureF
 
 @pytest.fixture(params=["async", "sync"])
 def tool(request: pytest.FixtureRequest) -> Any:
-    """A tool that reports twice, in the event loop or in a thread."""
+    """Return a tool that reports twice, in the event loop or in a thread."""
 
     async def work() -> str:
         progress("first", done=1, total=2)
@@ -250,7 +250,7 @@ CHUNKS = [chunk("first", 1), chunk("second", 2)]
 
 @pytest.mark.real_clock
 async def test_readers_of_an_agents_stream_are_told(tool: Any) -> None:
-    """In the mode "custom", as of anything that a tool writes."""
+    """Progress appears in the stream mode "custom", like other data that a tool writes."""
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [tool])
     with anyio.fail_after(WAIT):
         assert [one async for one in agent.astream(GO, stream_mode="custom")] == CHUNKS
@@ -261,7 +261,7 @@ async def test_readers_of_an_agents_stream_are_told(tool: Any) -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_readers_of_a_graphs_stream_are_told(tool: Any) -> None:
-    """The node is LangGraph's, and so is the stream."""
+    """Progress appears in the stream of a LangGraph graph that runs the node."""
     graph: Any = StateGraph(MessagesState).add_node("tools", ToolNode([tool]))
     graph = graph.add_edge(START, "tools").add_edge("tools", END).compile()
     given = {"messages": ask("work")}
@@ -274,7 +274,7 @@ async def test_readers_of_a_graphs_stream_are_told(tool: Any) -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("refresh_on", ["auto", "heartbeat"])
 async def test_a_node_with_an_idle_timeout_of_langgraphs_is_kept_alive(refresh_on: Any) -> None:
-    """It is LangGraph that would cancel the whole batch."""
+    """LangGraph's idle timeout would cancel the whole batch."""
 
     async def work() -> str:
         for _ in range(8):
@@ -297,7 +297,7 @@ async def test_a_node_with_an_idle_timeout_of_langgraphs_is_kept_alive(refresh_o
 
 @pytest.mark.real_clock
 async def test_the_stream_is_written_in_the_loop_of_the_call() -> None:
-    """Whatever thread or event loop a report comes from: writers need not be safe to be called from any."""
+    """Writers do not have to be thread-safe: reports from any thread or loop are written in the loop of the call."""
     threads: list[int] = []
 
     def work() -> str:
@@ -322,7 +322,7 @@ async def test_the_stream_is_written_in_the_loop_of_the_call() -> None:
 
 
 async def test_a_writer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever reads the stream may have gone."""
+    """The reader of the stream may have gone, so an error of the writer is ignored."""
     from langgraph.runtime import Runtime
 
     def failing(_: object) -> None:
@@ -342,7 +342,7 @@ async def test_a_writer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.real_clock
 async def test_a_thread_that_was_given_up_reports_no_more() -> None:
-    """Its call has its message already, and perhaps another attempt."""
+    """The call of an abandoned thread already has its message, and perhaps another attempt runs."""
     release, ended = threading.Event(), threading.Event()
 
     def work() -> str:
@@ -364,7 +364,7 @@ async def test_a_thread_that_was_given_up_reports_no_more() -> None:
     assert [event.message for _, event in told] == ["in time"]
 
 
-# What leaves the process
+# Data that leaves the process
 
 
 async def secretly() -> str:
@@ -380,7 +380,7 @@ async def run_secretly() -> ToolMessage:
 
 @pytest.mark.parametrize("capture", [False, True])
 async def test_spans_have_the_numbers_and_the_text_if_it_is_captured(capture: bool) -> None:
-    """On the attempt, whose events are its own; redacted, as arguments are."""
+    """The events are on the span of the attempt. Captured texts are redacted like arguments."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     with Tracing(provider, capture=capture).on():
@@ -397,7 +397,7 @@ async def test_spans_have_the_numbers_and_the_text_if_it_is_captured(capture: bo
 
 @pytest.mark.parametrize("capture", [False, True])
 async def test_recordings_have_the_numbers_and_the_text_if_it_is_captured(capture: bool, tmp_path: Path) -> None:
-    """And whoever reads one finds it with the call."""
+    """The progress events of a recording belong to their call."""
     with Recorder(tmp_path / "run.jsonl", capture=capture, redact=False):
         await run_secretly()
     [line] = [json.loads(one) for one in (tmp_path / "run.jsonl").read_text().splitlines() if "noted" in one]
@@ -409,7 +409,7 @@ async def test_recordings_have_the_numbers_and_the_text_if_it_is_captured(captur
 
 
 async def test_log_lines_have_the_numbers_only(caplog: pytest.LogCaptureFixture) -> None:
-    """At the level debug, like anything else that is noted often."""
+    """Progress is logged at debug level, because it is frequent."""
     with caplog.at_level(logging.DEBUG, "callboard.calls"), Logs().on():
         await run_secretly()
     [line] = [record for record in caplog.records if record.message == "progress"]

@@ -1,4 +1,4 @@
-"""What tools return is written part by part where it is large, and the text is the one that is written at once."""
+"""Large results are converted to text in parts, and the text equals that of a single conversion."""
 
 import math
 from collections import Counter, OrderedDict, defaultdict
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 
 class Text(str):
-    """A text of somebody's own."""
+    """User-defined subclass of `str`."""
 
     __slots__ = ()
 
@@ -91,20 +91,20 @@ def in_parts(value: Any, part: int) -> object:
 
 @given(value=JSON, part=st.sampled_from([1, 150, 400, 1000]))
 def test_json_in_parts_is_json(value: Any, part: int) -> None:
-    """Promise 12: a model reads what LangChain would show it, however large it is; the order and twin keys too."""
+    """Promise 12: the model reads the same text as from LangChain, including the order and duplicate keys."""
     assert in_parts(value, part) == text_or_error(_stringify, value)
 
 
 @given(value=ANYTHING, part=st.sampled_from([1, 150, 400, 1000]))
 @example(value=date(2026, 1, 2), part=1)
 def test_what_is_no_json_is_written_as_str_does(value: Any, part: int) -> None:
-    """Promise 12: one value without JSON, and the whole is a Python text."""
+    """Promise 12: one value without a JSON form makes the whole text a Python repr."""
     assert in_parts(value, part) == text_or_error(_stringify, value)
 
 
 @given(value=ANYTHING, kind=st.sampled_from(["list", "dict", "both"]), part=st.sampled_from([1, 150, 400, 1000]))
 def test_circles_are_written_as_str_does(value: Any, kind: str, part: int) -> None:
-    """Promise 12: there is no JSON of a circle, and Python writes dots where it closes."""
+    """Promise 12: a cycle has no JSON form, and Python writes dots where it closes."""
     around: list[Any] = [value]
     inside: dict[str, Any] = {"value": value, "around": around}
     around.append(inside if kind == "both" else around)
@@ -114,7 +114,7 @@ def test_circles_are_written_as_str_does(value: Any, kind: str, part: int) -> No
 
 
 def test_what_cannot_be_written_says_so() -> None:
-    """Promise 3: the error is that of the value itself."""
+    """Promise 3: the error is the one that the value's own conversion raises."""
 
     class Mute:
         def __repr__(self) -> str:
@@ -125,7 +125,7 @@ def test_what_cannot_be_written_says_so() -> None:
 
 
 def test_what_changes_meanwhile_is_written_as_it_is_then() -> None:
-    """Promise 2: a tool may return a mapping that others write to, and has its result."""
+    """Promise 2: a tool may return a mapping that other code changes meanwhile, and the call still gets its message."""
     shared = {str(number): number for number in range(10_000)}
     steps = write_in_portions(shared)
     next(steps)

@@ -18,7 +18,7 @@ WIDTH = 6
 
 
 class Order:
-    """Notes in the first line of each body which one it is."""
+    """Tools whose bodies record their number in the first line."""
 
     def __init__(self) -> None:
         self.started: list[int] = []
@@ -41,7 +41,7 @@ class Order:
         return tool(work)
 
     def batches_out_of_order(self) -> list[list[int]]:
-        """The batches that did not start in the order of the reply."""
+        """Return the batches whose calls did not start in the order of the reply."""
         batches = [self.started[at : at + WIDTH] for at in range(0, len(self.started), WIDTH)]
         return [batch for batch in batches if batch != list(range(WIDTH))]
 
@@ -52,7 +52,7 @@ def _batch() -> list[Any]:
 
 @pytest.mark.real_clock
 async def test_sync_calls_start_in_the_order_of_the_reply() -> None:
-    """Idle threads were woken together, so that any of them came first in every second batch."""
+    """Regression: idle threads were woken together, so in every second batch a later call started first."""
     order = Order()
     node = ToolNode([order.sync_tool()])
     with anyio.fail_after(60):
@@ -63,7 +63,7 @@ async def test_sync_calls_start_in_the_order_of_the_reply() -> None:
 
 
 def test_sync_calls_start_in_the_order_of_the_reply_from_sync_code() -> None:
-    """`invoke` takes the same way."""
+    """`invoke` keeps the same order."""
     order = Order()
     node = ToolNode([order.sync_tool()])
     for _ in range(BATCHES):
@@ -73,7 +73,7 @@ def test_sync_calls_start_in_the_order_of_the_reply_from_sync_code() -> None:
 
 @pytest.mark.real_clock
 async def test_sync_calls_that_wait_for_a_limit_start_in_the_order_of_the_reply() -> None:
-    """Two places, and each call takes one after those before it."""
+    """With two places, each later call starts after all calls before it."""
     order = Order()
     node = ToolNode([order.sync_tool()], limit=Limit(concurrency=2))
     with anyio.fail_after(60):
@@ -83,7 +83,7 @@ async def test_sync_calls_that_wait_for_a_limit_start_in_the_order_of_the_reply(
 
 
 async def test_async_calls_start_in_the_order_of_the_reply() -> None:
-    """trio runs ready tasks in any order; the calls do not mind."""
+    """trio runs ready tasks in any order, so the order must not depend on the scheduler."""
     order = Order()
     node = ToolNode([order.async_tool()])
     with anyio.fail_after(60):
@@ -94,7 +94,7 @@ async def test_async_calls_start_in_the_order_of_the_reply() -> None:
 
 @pytest.mark.real_clock
 async def test_sync_calls_of_an_agent_start_in_the_order_of_the_reply() -> None:
-    """Its node is one way to run calls, and the agent's loop another."""
+    """An agent's loop starts calls on its own path, beside the node's."""
     order = Order()
     replies = [calls(*_batch()) for _ in range(20)]
     agent = create_react_agent(ScriptedModel([*replies, "done"]), [order.sync_tool()])
@@ -105,7 +105,7 @@ async def test_sync_calls_of_an_agent_start_in_the_order_of_the_reply() -> None:
 
 
 def test_sync_calls_in_a_graph_of_langgraph_start_in_the_order_of_the_reply() -> None:
-    """In a compiled graph, by `invoke`."""
+    """A compiled LangGraph graph, run by `invoke`, keeps the order."""
     order = Order()
     graph = StateGraph(MessagesState)
     graph.add_node("tools", ToolNode([order.sync_tool()]))
@@ -119,7 +119,7 @@ def test_sync_calls_in_a_graph_of_langgraph_start_in_the_order_of_the_reply() ->
 
 @pytest.mark.real_clock
 async def test_a_call_that_is_cancelled_before_it_begins_does_not_hold_those_after_it() -> None:
-    """Its ticket is passed on; the next batch starts at once, in order."""
+    """The cancelled call passes its ticket on, and the next batch starts at once, in order."""
     order = Order()
     node = ToolNode([order.sync_tool()])
     with anyio.fail_after(60):
@@ -133,7 +133,7 @@ async def test_a_call_that_is_cancelled_before_it_begins_does_not_hold_those_aft
 
 
 def test_a_thread_waits_for_the_one_before_it_and_for_no_other() -> None:
-    """Whichever thread runs first: the functions begin in the order of their tickets."""
+    """Whichever thread runs first, the functions begin in the order of their tickets."""
     order, begun = StartOrder(), list[int]()
     tickets = [order.ticket() for _ in range(5)]
 
@@ -151,7 +151,7 @@ def test_a_thread_waits_for_the_one_before_it_and_for_no_other() -> None:
 
 
 def test_passed_tickets_are_not_kept() -> None:
-    """A node runs any number of calls."""
+    """A node runs any number of calls, so used tickets must be freed."""
     order = StartOrder()
     ticket = order.ticket()
     ticket.pass_on()

@@ -1,4 +1,4 @@
-"""Subclasses of `ToolNode`: what they override is heard by both doors, or refused (promise 13)."""
+"""Subclasses of `ToolNode`: their overrides apply to sync and async calls, or the class is refused (promise 13)."""
 
 from typing import Annotated, Any
 
@@ -29,21 +29,21 @@ def _no_runs() -> None:
 
 
 class SyncGuard(ToolNode):
-    """Forbids all in its sync half."""
+    """Node subclass that denies every call in its sync method."""
 
     def _run_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:
         return denied(call)
 
 
 class AsyncGuard(ToolNode):
-    """Forbids all in its async half."""
+    """Node subclass that denies every call in its async method."""
 
     async def _arun_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:
         return denied(call)
 
 
 class SyncEntryGuard(ToolNode):
-    """Forbids all at its sync door."""
+    """Node subclass that denies every call in `invoke`."""
 
     def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
         made = input["messages"][-1].tool_calls if "messages" in input else [input["tool_call"]]
@@ -51,7 +51,7 @@ class SyncEntryGuard(ToolNode):
 
 
 class AsyncEntryGuard(ToolNode):
-    """Forbids all at its async door."""
+    """Node subclass that denies every call in `ainvoke`."""
 
     async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
         made = input["messages"][-1].tool_calls if "messages" in input else [input["tool_call"]]
@@ -64,7 +64,7 @@ GUARDS = [SyncGuard, AsyncGuard, SyncEntryGuard, AsyncEntryGuard]
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("guard", GUARDS)
 async def test_what_an_override_denies_does_not_run_by_any_door(guard: type[ToolNode], door: str) -> None:
-    """A permission check in one half would otherwise be open by the other."""
+    """A permission check in one method must not be bypassed through the other."""
     with anyio.fail_after(WAIT):
         result = await DOORS[door](guard([delete, adelete]))
     assert contents(result) == ["denied", "denied"]
@@ -72,7 +72,7 @@ async def test_what_an_override_denies_does_not_run_by_any_door(guard: type[Tool
 
 
 def counting(*names: str) -> tuple[type[ToolNode], list[str]]:
-    """A subclass that notes each of these methods and goes on with the base class."""
+    """Return a subclass that records each of these methods and calls the base class."""
     seen: list[str] = []
 
     class Counting(ToolNode):
@@ -109,7 +109,7 @@ def counting(*names: str) -> tuple[type[ToolNode], list[str]]:
     [("_run_one",), ("_arun_one",), ("_run_one", "_arun_one"), ("invoke",), ("ainvoke",), ("invoke", "ainvoke")],
 )
 async def test_an_override_that_goes_on_runs_once(names: tuple[str, ...], door: str) -> None:
-    """Audited once and run once: by its own half where there are two, in a sync graph too."""
+    """The override runs once, in the method that matches the entry point, also in a sync graph."""
     cls, seen = counting(*names)
     with anyio.fail_after(WAIT):
         result = await DOORS[door](cls([delete, adelete]))
@@ -123,7 +123,7 @@ async def test_an_override_that_goes_on_runs_once(names: tuple[str, ...], door: 
 
 @pytest.mark.parametrize("half", ["_run_one", "_arun_one"])
 async def test_an_override_is_given_what_langgraph_passes(half: str) -> None:
-    """Public subclasses were written against LangGraph's arguments."""
+    """Public subclasses were written for LangGraph's arguments."""
     seen: dict[type, list[Any]] = {}
 
     def subclass(base: Any) -> Any:
@@ -154,7 +154,7 @@ async def test_an_override_is_given_what_langgraph_passes(half: str) -> None:
 
 
 async def test_an_override_may_change_the_call_and_the_runtime() -> None:
-    """What it passes on is what runs: another tool, other arguments, another state, other tags."""
+    """The call and runtime that the override passes on are used: another tool, arguments, state or tags."""
 
     async def whoami(name: str, user: Annotated[str, InjectedState("user")]) -> str:
         """Say who asks."""
@@ -176,7 +176,7 @@ async def test_an_override_may_change_the_call_and_the_runtime() -> None:
 
 
 async def test_an_override_sees_the_message_that_langgraph_would_show_it() -> None:
-    """Errors that become messages are messages before they reach it, timeouts too; its own errors are raised."""
+    """Errors and timeouts that become messages reach the override as messages. Its own errors are raised."""
     seen: list[str] = []
 
     async def slow() -> str:
@@ -205,7 +205,7 @@ async def test_an_override_sees_the_message_that_langgraph_would_show_it() -> No
 
 @pytest.mark.parametrize("half", ["_run_one", "_arun_one"])
 async def test_an_override_cannot_swallow_a_question(half: str) -> None:
-    """`except Exception` in public subclasses would turn an interrupt into a message (promise 4)."""
+    """Promise 4: `except Exception` in public subclasses would turn an interrupt into a message."""
 
     def ask(path: str) -> str:
         """Ask."""
@@ -237,7 +237,7 @@ async def test_an_override_cannot_swallow_a_question(half: str) -> None:
 
 
 async def test_an_override_may_ask_and_its_time_is_the_calls() -> None:
-    """A person's approval in an override belongs to the call, and an override that hangs ends with the budget."""
+    """An interrupt in an override belongs to the call, and the call's budget ends an override that hangs."""
 
     class Asking(ToolNode):
         async def _arun_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:
@@ -263,7 +263,7 @@ async def test_an_override_may_ask_and_its_time_is_the_calls() -> None:
     [(None, TypeError), ("text", TypeError), (ToolMessage("?", tool_call_id="another"), ValueError)],
 )
 async def test_an_override_that_answers_nothing_is_named(answer: Any, error: type[Exception]) -> None:
-    """A forgotten `return` would break the conversation two steps later."""
+    """A missing `return` would break the conversation two steps later."""
 
     class Forgetful(ToolNode):
         async def _arun_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:
@@ -274,7 +274,7 @@ async def test_an_override_that_answers_nothing_is_named(answer: Any, error: typ
 
 
 async def test_own_injection_is_used_for_each_call() -> None:
-    """What the model forged is gone before it, what it adds is hidden from the model, and the runtime comes after."""
+    """Forged values are removed before it, its values are hidden from the model, and the runtime is added after it."""
 
     async def whoami(name: str, user: Annotated[str, InjectedState("user")], runtime: ToolRuntime) -> str:
         """Say who asks."""
@@ -300,7 +300,7 @@ async def test_own_injection_is_used_for_each_call() -> None:
     st.booleans(),
 )
 def test_an_override_that_would_not_be_heard_is_refused_with_a_remedy(name: str, mixed: bool) -> None:
-    """LangGraph's inner methods are not called here; who relied on one has to know when the class is made."""
+    """LangGraph's inner methods are not called here, so the error comes when the class is defined."""
     body = {name: lambda self: None}
     bases: tuple[type, ...] = (type("Mixin", (), body), ToolNode) if mixed else (ToolNode,)
     with pytest.raises(TypeError, match=rf"Own\.{name} would never be called") as refused:
@@ -309,7 +309,7 @@ def test_an_override_that_would_not_be_heard_is_refused_with_a_remedy(name: str,
 
 
 def test_every_inner_method_of_langgraphs_class_is_heard_or_refused() -> None:
-    """A new version of LangGraph may have methods that subclasses will override."""
+    """A new version of LangGraph may add methods that subclasses will override."""
     methods = {
         name for name, value in vars(LangGraphToolNode).items() if callable(value) or isinstance(value, property)
     }
@@ -318,7 +318,7 @@ def test_every_inner_method_of_langgraphs_class_is_heard_or_refused() -> None:
 
 
 def test_an_override_with_another_signature_is_refused() -> None:
-    """Written for LangGraph before 0.4, it would raise in the middle of a run."""
+    """A signature from before LangGraph 0.4 would fail in the middle of a run."""
     with pytest.raises(TypeError, match=r"_run_one\(self, call: Any, config: Any\) -> Any cannot be called"):
 
         class Old(ToolNode):
@@ -333,7 +333,7 @@ def test_an_override_with_another_signature_is_refused() -> None:
 
 
 async def test_the_base_methods_run_a_call_by_itself() -> None:
-    """People call them in nodes and tests of their own, with a call and a runtime; their own half runs once."""
+    """Users call these methods directly with a call and a runtime. The override of the same method runs once."""
 
     async def whoami(name: str, user: Annotated[str, InjectedState("user")], runtime: ToolRuntime) -> str:
         """Say who asks."""
@@ -358,7 +358,7 @@ async def test_the_base_methods_run_a_call_by_itself() -> None:
 
 
 async def test_a_call_by_itself_has_the_output_of_its_tool() -> None:
-    """A command, or several things, as the tool has returned them."""
+    """The output is a command or a list, as the tool returned it."""
     message = ToolMessage("done", name="give", tool_call_id="c1")
     outputs: dict[str, Any] = {
         "message": message,
@@ -381,7 +381,7 @@ async def test_a_call_by_itself_has_the_output_of_its_tool() -> None:
 
 
 async def test_one_half_cannot_go_on_with_the_call_of_the_other() -> None:
-    """The call would begin anew elsewhere, without its place and its budget; the error says what to call."""
+    """The call would start again without its place and budget. The error names the method to call."""
 
     class Crossing(ToolNode):
         async def _arun_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:
@@ -392,7 +392,7 @@ async def test_one_half_cannot_go_on_with_the_call_of_the_other() -> None:
 
 
 async def test_entries_that_call_each_other_run_once() -> None:
-    """`asyncio.run(self.ainvoke(...))` in `invoke`, or the reverse, would go round for ever."""
+    """`asyncio.run(self.ainvoke(...))` in `invoke`, or the reverse, would otherwise recurse without end."""
     seen: list[str] = []
 
     class Crossing(ToolNode):
@@ -407,7 +407,7 @@ async def test_entries_that_call_each_other_run_once() -> None:
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_what_an_entry_adds_reaches_the_state_of_the_agent(version: Any) -> None:
-    """In LangGraph a node's result is an update: changed messages, other keys and commands count."""
+    """In LangGraph a node's result is a state update: changed messages, other keys and commands count."""
 
     class Adding(ToolNode):
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
@@ -432,7 +432,7 @@ async def test_what_an_entry_adds_reaches_the_state_of_the_agent(version: Any) -
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_an_entry_that_leaves_a_call_without_a_message_is_named(version: Any) -> None:
-    """The model would refuse the conversation (promise 2)."""
+    """Promise 2: providers refuse a conversation with an unanswered call, so the error names the method."""
 
     class Dropping(ToolNode):
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
@@ -464,7 +464,7 @@ async def test_an_entry_may_run_some_of_the_calls() -> None:
 
 
 async def test_a_nested_call_of_the_same_node_is_heard_too() -> None:
-    """What runs inside comes from outside again: a guard must not be open to a tool."""
+    """A tool that calls its own node must not bypass the guard."""
     node: ToolNode
 
     async def outer() -> str:

@@ -1,4 +1,4 @@
-"""What is found out about tools is found out once, for each tool as it is."""
+"""Facts about tools are computed once for each tool, until the tool changes."""
 
 import gc
 from typing import Any
@@ -14,7 +14,7 @@ from callboard.tools._plan import ToolFacts
 
 
 class Looks:
-    """Counts how often it looks at tools."""
+    """Counter of inspections."""
 
     def __init__(self) -> None:
         self.at: list[str] = []
@@ -29,7 +29,7 @@ def search() -> StructuredTool:
 
 
 def test_a_tool_is_looked_at_once() -> None:
-    """Looking at signatures takes longer than a call."""
+    """Inspecting a signature takes longer than a call."""
     tool, look = search(), Looks()
     facts = ToolFacts(look)
     assert [facts.of(tool), facts.of(tool)] == ["fact 1", "fact 1"]
@@ -37,7 +37,7 @@ def test_a_tool_is_looked_at_once() -> None:
 
 
 def test_two_tools_of_one_name_have_facts_of_their_own() -> None:
-    """Nodes that share a middleware may each have a tool "search"."""
+    """Nodes that share a middleware may each have a different tool "search"."""
     one, other, look = search(), search(), Looks()
     facts = ToolFacts(look)
     assert [facts.of(tool) for tool in (one, other, one, other)] == ["fact 1", "fact 2", "fact 1", "fact 2"]
@@ -45,7 +45,7 @@ def test_two_tools_of_one_name_have_facts_of_their_own() -> None:
 
 @pytest.mark.parametrize("field", ["coroutine", "func"])
 def test_a_tool_whose_function_was_assigned_is_looked_at_again(field: str) -> None:
-    """People wrap `tool.func` and `tool.coroutine`."""
+    """Users wrap `tool.func` and `tool.coroutine` by assignment."""
     tool, facts = search(), ToolFacts(Looks())
     assert facts.of(tool) == "fact 1"
     setattr(tool, field, lambda query: query)
@@ -53,7 +53,7 @@ def test_a_tool_whose_function_was_assigned_is_looked_at_again(field: str) -> No
 
 
 def test_what_cannot_be_found_out_is_asked_for_again() -> None:
-    """An error is no fact."""
+    """A failed inspection is not cached."""
     tool, errors = search(), [ValueError("not yet")]
 
     def look(tool: BaseTool) -> str:
@@ -68,7 +68,7 @@ def test_what_cannot_be_found_out_is_asked_for_again() -> None:
 
 
 def test_tools_are_not_kept_alive() -> None:
-    """A middleware may live longer than the tools of a run."""
+    """A middleware may outlive the tools of a run."""
     facts = ToolFacts(Looks())
     for _ in range(3):
         facts.of(search())
@@ -77,7 +77,7 @@ def test_tools_are_not_kept_alive() -> None:
 
 
 def test_facts_that_lead_to_their_tools_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else tools that are made for each run would stay for ever."""
+    """Without a bound, tools made for each run would stay in memory."""
     monkeypatch.setattr(_plan, "_MOST", 3)
     facts = ToolFacts(lambda tool: tool)
     for _ in range(10):
@@ -89,7 +89,7 @@ def test_facts_that_lead_to_their_tools_have_a_bound(monkeypatch: pytest.MonkeyP
 
 
 def test_a_function_that_equals_the_one_before_is_another_one() -> None:
-    """A client may be an object with an `__eq__` that says nothing of its connection."""
+    """A client object's `__eq__` may ignore its connection, so functions are compared by identity."""
 
     class Client:
         def __call__(self, query: str) -> str:
@@ -109,7 +109,7 @@ def test_a_function_that_equals_the_one_before_is_another_one() -> None:
 
 
 async def test_a_tool_that_middleware_makes_for_one_call_is_not_kept() -> None:
-    """A tool may hold a connection, and there may be one for each call."""
+    """A tool may hold a connection, and there may be one tool for each call."""
     made: list[ref[BaseTool]] = []
 
     async def with_own_tool(request: Any, call_next: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Promise 2: which calls of a conversation are open is one answer, however many calls there are."""
+"""Promise 2: finding the unanswered calls of a conversation is correct and takes linear time."""
 
 import sys
 from collections.abc import Callable
@@ -26,7 +26,7 @@ MESSAGES = st.lists(st.one_of(REPLIES, IDS.map(lambda one: ToolMessage("", tool_
 
 @given(MESSAGES, st.lists(IDS, max_size=4))
 def test_an_answer_after_the_last_reply_with_its_id_answers_one_call(messages: list[Any], ids: list[str]) -> None:
-    """What is an answer is said once, in the slow way."""
+    """A slow reference implementation defines which messages are answers."""
     calls = [tool_call("work", one) for one in ids]
     asked = {
         one: place for place, message in enumerate(messages) for one in map(id_of, getattr(message, "tool_calls", ()))
@@ -44,14 +44,14 @@ def test_an_answer_after_the_last_reply_with_its_id_answers_one_call(messages: l
 
 
 class Talk(TypedDict):
-    """The state of a graph."""
+    """State of a graph."""
 
     messages: Annotated[list[BaseMessage], add_messages]
 
 
 @pytest.mark.backends("asyncio")
 async def test_of_calls_that_share_an_id_one_answer_in_the_graph_answers_one() -> None:
-    """Calls that a node hands over directly, where the state of the graph has the answer of one of them."""
+    """A node passes calls on directly, and the graph's state has one answer for two calls of the same id."""
     rec = Recorder()
     node = ToolNode([rec.tool("work")])
     asked = [tool_call("work", "same", query="first"), tool_call("work", "same", query="second")]
@@ -70,7 +70,7 @@ async def test_of_calls_that_share_an_id_one_answer_in_the_graph_answers_one() -
 
 
 def work_of(run: Callable[[], object]) -> int:
-    """How many functions are called, those of Python and those of C; the same each time."""
+    """Return the number of Python and C function calls, which is deterministic."""
     count = 0
 
     def note(frame: object, event: str, arg: object) -> None:
@@ -86,21 +86,21 @@ def work_of(run: Callable[[], object]) -> int:
 
 
 def reads(number: int) -> Callable[[], object]:
-    """Ask of every call of a long reply, half of whose calls are answered."""
+    """Check each call of a long reply, half of which is answered."""
     calls = [tool_call("work", f"id-{place}") for place in range(number)]
     answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in range(0, number, 2)]
     return lambda: each_without_answer(calls, [AIMessage("", tool_calls=calls), *answers])
 
 
 def repairs(number: int) -> Callable[[], object]:
-    """Make a conversation whole whose answers came in the wrong order."""
+    """Repair a conversation whose answers are in the wrong order."""
     calls = [tool_call("work", f"id-{place}") for place in range(number)]
     answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in reversed(range(number))]
     return lambda: repaired([AIMessage("", tool_calls=calls), HumanMessage("oh"), *answers])
 
 
 def returns(number: int) -> Callable[[], object]:
-    """Tell the results of a node's own entry apart, which come in any order."""
+    """Separate the results of a node's own entry point, which come in any order."""
     calls = [tool_call("work", f"id-{place}") for place in range(number)]
     answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in reversed(range(number))]
     return lambda: outputs_of(answers, calls, "messages", "entry")
@@ -108,14 +108,14 @@ def returns(number: int) -> Callable[[], object]:
 
 @pytest.mark.parametrize("asks", [reads, repairs, returns])
 def test_ten_times_as_many_calls_are_ten_times_the_work(asks: Callable[[int], Callable[[], object]]) -> None:
-    """A model may ask for thousands of calls at once, and the event loop waits for each look at them."""
+    """A model may request thousands of calls, and each check runs in the event loop."""
     few, many = work_of(asks(100)), work_of(asks(1000))
 
     assert many < 12 * few
 
 
 class Counted(dict[str, Any]):
-    """A tool call that says how often calls have been looked at."""
+    """Tool call that counts how often calls are inspected."""
 
     looks = 0
 
@@ -126,11 +126,11 @@ class Counted(dict[str, Any]):
 
 @pytest.mark.parametrize("steps", [seeking, matching])
 def test_very_many_calls_are_matched_with_their_answers_in_portions(steps: Any) -> None:
-    """Promise 8: between two of them, the other tasks of the event loop have their turn."""
+    """Promise 8: the other tasks of the event loop run between two portions."""
     asked: Any = [Counted(tool_call("work", f"id-{place}")) for place in range(20 * PORTION)]
     answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in range(0, 20 * PORTION, 2)]
     reply = AIMessage("")
-    reply.tool_calls = asked  # past its validation, which would make plain dicts of them
+    reply.tool_calls = asked  # without validation, which would turn them into plain dicts
 
     looks = [Counted.looks, *(Counted.looks for _ in steps(asked, [reply, *answers]))]
 
