@@ -1,4 +1,4 @@
-"""Tools of every manner, good and bad, by name; `test_compositions` puts middleware around them."""
+"""Tools with good and bad behaviours, by name. `test_compositions` wraps them in middleware."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ SECRET = "write to ann@example.org, \x1b[31mkey sk-ant-api03-" + "a1B2" * 24
 
 
 class Failure(Exception):
-    """What goes wrong in a tool or in a middleware."""
+    """Error that a tool or a middleware raises on purpose."""
 
 
 class Exit(BaseException):
@@ -33,33 +33,33 @@ class Exit(BaseException):
 
 @dataclass
 class World:
-    """What happens in one example; times are multiples of `unit` seconds."""
+    """State and clock of one example. Times are multiples of `unit` seconds."""
 
     unit: float = 1.0
     may_hang: bool = False
-    """Whether something takes part that does not end by itself."""
+    """Whether a tool or middleware may never end by itself."""
     over: set[str | None] = field(default_factory=set)
     """The ids of the calls whose batches have ended."""
     started: list[str | None] = field(default_factory=list)
     """The ids of the calls whose bodies have started."""
     late: list[str | None] = field(default_factory=list)
-    """Those that started when their batch was over."""
+    """Ids of the calls whose bodies started after the end of their batch."""
     running: int = 0
     peak: int = 0
-    """The most bodies that ran at once."""
+    """Maximum number of bodies that ran at once."""
     kept: list[Callable[[], Awaitable[Any]]] = field(default_factory=list)
-    """What a middleware has kept of its `call_next`, to call it when all is over."""
+    """Each `call_next` that a middleware kept, to call it after the end of the batch."""
     failed: set[str | None] = field(default_factory=set)
-    """The ids of the calls that have failed once."""
+    """Ids of the calls that have failed once."""
     signalled: set[str | None] = field(default_factory=set)
-    """The ids of the calls from whose bodies control flow came."""
+    """Ids of the calls whose bodies raised control flow."""
     ends: dict[str | None, float] = field(default_factory=dict)
-    """By the id of a call, when its caller gives up; nothing starts later."""
+    """For each call id, the time when its caller gives up. No body starts later."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def is_real(self) -> bool:
-        """Whether its seconds are those of the machine."""
+        """Return whether the example runs on the real clock."""
         return self.unit < 1
 
     async def sleep(self, times: float) -> None:
@@ -253,7 +253,7 @@ def _named(*some: Any) -> dict[str, Any]:
 
 
 WITH_ID = _named(command, several, forget_message)
-"""Behaviours of tools that are given the call's id."""
+"""Behaviours of tools that receive the call id."""
 PLAIN = _named(
     *(text, slow, large, secret),
     *(error, error_once, group, secret_error, leave_program),
@@ -266,11 +266,11 @@ IN_THREADS: dict[str, Behaviour] = _named(sync_text, sync_slow, sync_error, sync
 
 
 the_world: ContextVar[World] = ContextVar("the_world")
-"""Of the example that runs."""
+"""World of the running example."""
 
 
 def _tools() -> Iterator[BaseTool]:
-    """A tool for each behaviour, and `count`, whose argument is a number."""
+    """Return a tool for each behaviour, and `count`, whose argument is a number."""
 
     def plain(behaviour: Behaviour) -> Any:
         async def body(query: str) -> object:

@@ -1,4 +1,4 @@
-"""Middleware of every manner, good and bad, by name; `test_compositions` puts them around tools."""
+"""Middleware with good and bad behaviours, by name. `test_compositions` puts them around tools."""
 
 import time
 from collections.abc import Callable
@@ -269,7 +269,7 @@ def sync_insist(world: World, request: Any, call_next: Any) -> Any:
 
 def sync_call_at_once(world: World, request: Any, call_next: Any) -> Any:
     with ThreadPoolExecutor(2) as pool:
-        # With the call's context variables, which threads do not have by themselves.
+        # Run with the call's context variables, which threads do not inherit.
         asked = [pool.submit(copy_context().run, call_next, request) for _ in range(2)]
         return [one.result() for one in asked].pop()
 
@@ -293,7 +293,7 @@ def sync_return_none(world: World, request: Any, call_next: Any) -> Any:
 
 
 class Obj:
-    """A middleware that is an object."""
+    """Async middleware as an object."""
 
     def __init__(self, middleware: Any) -> None:
         self._link = middleware
@@ -303,7 +303,7 @@ class Obj:
 
 
 class SyncObj:
-    """The same, for a worker thread."""
+    """Sync middleware as an object, which runs in a worker thread."""
 
     def __init__(self, middleware: Any) -> None:
         self._link = middleware
@@ -313,7 +313,7 @@ class SyncObj:
 
 
 class Reworking:
-    """A middleware that passes on, and has a say in what becomes of errors."""
+    """Middleware that passes calls on and reworks errors."""
 
     def __init__(self, rework: Any) -> None:
         self._rework = rework
@@ -410,7 +410,7 @@ MIDDLEWARE = [*FUNCTIONS, *OURS, *OURS, *REWORKING]
 
 
 def middleware_of(world: World, name: str, place: int) -> object:
-    """The middleware of a name; every second function is an object."""
+    """Return the middleware of a name. Every second function is wrapped in an object."""
     if name in FUNCTIONS:
         return _async_link(world, FUNCTIONS[name], place)
     if name in SYNC:

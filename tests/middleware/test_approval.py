@@ -1,4 +1,4 @@
-"""`RequireApproval`: what a person has not agreed to does not run, whatever happens between question and answer."""
+"""`RequireApproval`: a call that nobody approved does not run, whatever happens between question and answer."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ def edit(**args: Any) -> dict[str, Any]:
 
 
 def deletes(*queries: str, message_id: str = "ai-1") -> AIMessage:
-    """One call a query, whose id is its place, so that another query may come under the same id."""
+    """Return a tool call for each query. Its id is its position, so another query may get the same id."""
     message = calls(*(tool_call("delete", f"id-{place}", query=query) for place, query in enumerate(queries)))
     message.id = message_id
     return message
@@ -69,14 +69,14 @@ async def finished(node: ToolNode, asked: Any, **options: Any) -> list[ToolMessa
 
 
 async def answered(node: ToolNode, asked: Any, answer: Any) -> ToolMessage:
-    """Ask about the only call and answer."""
+    """Ask about the only call, answer, and return the result."""
     waiting = await interrupted(node, asked)
     (message,) = await finished(node, asked, ledger=waiting.ledger, resume=answer)
     return message
 
 
 async def refused(node: ToolNode, asked: Any, **options: Any) -> str:
-    """What the person reads who gave an answer that is not allowed."""
+    """Give an invalid answer and return the text of the error."""
     with anyio.fail_after(WAIT), pytest.raises(ValidationError) as caught:
         await node.ainvoke(asked, **options)
     assert is_invalid_resume(caught.value)
@@ -87,11 +87,11 @@ def shown(waiting: CallsInterrupted) -> list[Any]:
     return [question.value[0]["action_request"]["args"]["query"] for question in waiting.interrupts]
 
 
-# What is asked
+# Questions
 
 
 async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs() -> None:
-    """As LangChain's agent inbox expects it: a list of one."""
+    """The question has the form that LangChain's agent inbox expects: a list with one request."""
     recorder = Recorder()
 
     waiting = await interrupted(node_of(recorder), [deletes("a")])
@@ -109,7 +109,7 @@ async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(
 
 
 async def test_a_client_is_told_what_an_answer_looks_like() -> None:
-    """LangGraph's `response_schema`, which a client may show as a form, has the allowed answers and no other."""
+    """LangGraph's `response_schema`, which a client may show as a form, has the allowed answers and no others."""
     waiting = await interrupted(node_of(Recorder(), RequireApproval(allow=["accept", "ignore"])), [deletes("a")])
 
     schema = waiting.interrupts[0].response_schema
@@ -161,7 +161,7 @@ def only_a(request: Any) -> bool:
     ids=["every tool", "names", "when", "bools", "predicates", "config", "nothing"],
 )
 async def test_only_chosen_calls_are_asked_about(middleware: RequireApproval, asked: list[str]) -> None:
-    """The others run at once."""
+    """Calls of other tools run at once, without a question."""
     recorder = Recorder()
     batch = [
         tool_call("delete", "1", query="a"),
@@ -182,7 +182,7 @@ async def test_only_chosen_calls_are_asked_about(middleware: RequireApproval, as
 
 @pytest.mark.parametrize("fails", ["tools", "when"])
 async def test_a_predicate_that_fails_lets_nothing_run(fails: str) -> None:
-    """Its error is the call's, bare."""
+    """An error of the predicate is raised unwrapped as the error of the call, and the tool does not run."""
     recorder = Recorder()
 
     def broken(request: Any) -> bool:
@@ -196,7 +196,7 @@ async def test_a_predicate_that_fails_lets_nothing_run(fails: str) -> None:
 
 
 async def test_a_tool_that_does_not_exist_is_not_asked_about() -> None:
-    """It cannot run; the model reads which there are."""
+    """An unknown tool cannot run, so the model reads the list of tools instead."""
     (message,) = await finished(node_of(Recorder()), [calls(tool_call("destroy", "1"))])
 
     assert message.status == "error"
@@ -215,7 +215,7 @@ async def test_the_description_is_the_authors(description: Any, text: str) -> No
 
 
 async def test_what_a_client_does_to_the_question_changes_nothing() -> None:
-    """A form that writes into what it was given: the call and the rules stay what they were."""
+    """A client may modify the question that it received. The call and the rules must not change with it."""
     recorder = Recorder()
     node = node_of(recorder, RequireApproval(allow=["accept", "ignore"]))
     asked = [deletes("a")]
@@ -229,7 +229,7 @@ async def test_what_a_client_does_to_the_question_changes_nothing() -> None:
     assert recorder.order == ["delete(a)"]
 
 
-# What is answered
+# Answers
 
 REJECTED = (
     "User rejected the tool call for `delete` with id id-0. The tool was not executed. "
@@ -263,7 +263,7 @@ REJECTED = (
 async def test_every_answer_does_what_it_says(
     answer: Any, content: str, status: str, ran: list[str], wrapped: bool
 ) -> None:
-    """The body runs once or not at all; the model gets one message."""
+    """For each kind of answer, the tool runs once or not at all, and the model gets one message."""
     recorder = Recorder()
 
     message = await answered(node_of(recorder), [deletes("a")], [answer] if wrapped else answer)
@@ -305,7 +305,7 @@ INVALID = [
 @pytest.mark.parametrize("handles", [False, True], ids=["", "all errors handled"])
 @pytest.mark.parametrize("answer", INVALID, ids=json.dumps)
 async def test_an_invalid_answer_loses_nothing(answer: Any, handles: bool) -> None:
-    """Promise 5: nothing runs, no message is made of it, neighbours keep their answers, and it may be given again."""
+    """Promise 5: an invalid answer runs nothing and keeps the other answers, and it may be corrected."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval()], handle_tool_errors=handles)
     asked = [deletes("a", "b")]
@@ -334,7 +334,7 @@ async def test_the_person_is_told_which_answers_there_are() -> None:
 
 @pytest.mark.parametrize("allowed", ["accept", "edit", "response", "ignore"])
 async def test_an_answer_that_is_not_allowed_is_none(allowed: str) -> None:
-    """Each alone, against all."""
+    """Each kind of answer is tried against rules that allow only the other kinds."""
     answers: dict[str, Any] = {
         "accept": ACCEPT,
         "edit": edit(query="b"),
@@ -354,7 +354,10 @@ async def test_an_answer_that_is_not_allowed_is_none(allowed: str) -> None:
 
 
 async def test_an_edit_may_name_another_tool_where_that_is_allowed() -> None:
-    """One of the node, with arguments that fit it, under its own policy; no other."""
+    """An edit may name another tool of the node, whose schema and policy then apply.
+
+    Tools outside the node are refused.
+    """
     recorder = Recorder()
 
     @tool
@@ -377,7 +380,7 @@ async def test_an_edit_may_name_another_tool_where_that_is_allowed() -> None:
 
 
 async def test_an_edit_reaches_the_tool_whose_schema_is_json_as_it_is() -> None:
-    """As LangChain does: such a schema is shown and not checked."""
+    """As in LangChain, raw JSON schemas are not used for validation, so the edited arguments pass unchanged."""
     seen: list[Any] = []
 
     async def delete(**args: Any) -> str:
@@ -395,7 +398,7 @@ async def test_an_edit_reaches_the_tool_whose_schema_is_json_as_it_is() -> None:
 
 
 async def test_observers_are_told_what_was_decided_and_no_argument() -> None:
-    """Promise 9: one word for each."""
+    """Promise 9: observers get one word for each decision, without arguments."""
     events: list[CallEvent] = []
     node, asked = node_of(Recorder()), [deletes("secret-0", "secret-1", "secret-2", "secret-3")]
     with observe(events.append):
@@ -411,12 +414,12 @@ async def test_observers_are_told_what_was_decided_and_no_argument() -> None:
     assert "secret" not in repr([event.facts for event in events])
 
 
-# What an answer is good for
+# Scope of an answer
 
 
 @pytest.mark.parametrize("answer", [ACCEPT, edit(query="b"), {"type": "response", "args": "x"}, IGNORE, "nonsense"])
 async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(answer: Any) -> None:
-    """The history was edited, the ids and the ledger are the same: the person is asked about what would run."""
+    """The history was edited under the same ids and ledger, so the person is asked about the new arguments."""
     recorder = Recorder()
     node = node_of(recorder)
     waiting = await interrupted(node, [deletes("a")])
@@ -432,7 +435,7 @@ async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(an
 
 
 async def test_an_answer_does_not_count_for_another_tool() -> None:
-    """The same arguments and the same id."""
+    """Equal arguments and id do not make an approval valid for another tool."""
     recorder = Recorder()
     node = node_of(recorder)
     asked = [calls(tool_call("look", "id-0", query="a"))]
@@ -445,7 +448,7 @@ async def test_an_answer_does_not_count_for_another_tool() -> None:
 
 
 async def test_an_answer_counts_again_for_what_it_was_given_to() -> None:
-    """Changed to and fro: what the person agreed to is what runs."""
+    """Arguments that were changed and then changed back have their old approval."""
     recorder = Recorder()
     node = node_of(recorder)
     waiting = await interrupted(node, [deletes("a")])
@@ -458,7 +461,7 @@ async def test_an_answer_counts_again_for_what_it_was_given_to() -> None:
 
 
 async def test_what_was_approved_and_failed_is_asked_about_again_once_it_was_changed() -> None:
-    """The approval is in the ledger, for the old arguments only."""
+    """The stored approval is for the old arguments only."""
     recorder = Recorder()
     tools = [recorder.tool("delete", raises=ConnectionError("lost"), times=2)]
     node = ToolNode(tools, middleware=[RequireApproval()])
@@ -475,7 +478,7 @@ async def test_what_was_approved_and_failed_is_asked_about_again_once_it_was_cha
 
 
 async def test_a_middleware_outside_that_changes_the_arguments_each_time_never_gets_them_approved() -> None:
-    """What is asked about is what would run."""
+    """The person is asked about the arguments that would run, which are new each time."""
     recorder, count = Recorder(), iter("abc")
 
     async def stamps(request: Any, call_next: Any) -> Any:
@@ -492,7 +495,7 @@ async def test_a_middleware_outside_that_changes_the_arguments_each_time_never_g
 
 
 async def test_an_answer_to_the_tools_own_question_is_no_approval() -> None:
-    """And an approval is no answer to the tool's: the positions stay apart when the arguments change."""
+    """An answer to the tool's question and an approval keep separate positions when the arguments change."""
     heard: list[str] = []
 
     async def delete(query: str) -> str:
@@ -516,7 +519,7 @@ async def test_an_answer_to_the_tools_own_question_is_no_approval() -> None:
 
 
 async def test_an_invalid_answer_to_a_second_question_loses_nothing() -> None:
-    """Promise 5: asked again because of changed arguments, answered wrongly, answered rightly."""
+    """Promise 5: after changed arguments cause a second question, a wrong answer can be corrected."""
     recorder = Recorder()
     node = node_of(recorder)
     waiting = await interrupted(node, [deletes("a")])
@@ -530,7 +533,7 @@ async def test_an_invalid_answer_to_a_second_question_loses_nothing() -> None:
 
 
 async def test_a_call_that_was_rejected_does_not_run_because_nobody_would_ask_now() -> None:
-    """Promise 9: `when` changes its mind between the question and the answer."""
+    """Promise 9: a rejection holds even if `when` returns another value after the answer."""
     recorder, ask = Recorder(), [True, False]
     node = node_of(recorder, RequireApproval(when=lambda _: ask.pop(0)))
 
@@ -561,7 +564,7 @@ JSON = st.recursive(
 
 
 def shuffled(value: Any, rng: random.Random) -> Any:
-    """The same value, its keys in another order."""
+    """Return an equal value with its keys in another order."""
     if isinstance(value, list):
         return [shuffled(item, rng) for item in value]
     if isinstance(value, dict):
@@ -571,7 +574,7 @@ def shuffled(value: Any, rng: random.Random) -> Any:
 
 @given(args=st.dictionaries(st.text(), JSON, max_size=4), seed=st.integers())
 def test_the_digest_is_of_what_the_arguments_say_and_not_of_how(args: dict[str, Any], seed: int) -> None:
-    """The order of keys does not count, nor a detour through JSON."""
+    """The order of keys and a round trip through JSON do not change the digest."""
     assert digest_of(DELETE, shuffled(args, random.Random(seed))) == digest_of(DELETE, args)
     assert digest_of(DELETE, json.loads(json.dumps(args))) == digest_of(DELETE, args)
 
@@ -584,7 +587,7 @@ def test_other_arguments_have_another_digest(one: dict[str, Any], other: dict[st
 
 
 def test_the_digest_is_the_published_one() -> None:
-    """Who wants to check it elsewhere needs nothing but a hash and JSON."""
+    """Another program can compute the digest with a hash function and JSON only."""
     runs = "langchain_core.tools.structured.StructuredTool " + DELETE.coroutine.__module__ + ".delete"
     canonical = '{"args":{"a":[1,null],"b":"\\u00e4"},"name":"delete","runs":"' + runs + '"}'
 
@@ -612,13 +615,13 @@ def test_the_digest_is_the_published_one() -> None:
     ],
 )
 def test_what_means_something_else_has_another_digest(one: Any, same: Any, other: Any) -> None:
-    """The model writes JSON; a middleware outside may put in anything, and store it as any serializer does."""
+    """Values that JSON does not distinguish must not share an approval: middleware may insert any object."""
     assert digest_of(DELETE, {"x": one}) == digest_of(DELETE, {"x": same})
     assert digest_of(DELETE, {"x": one}) != digest_of(DELETE, {"x": other})
 
 
 async def test_an_approval_of_one_tool_is_none_of_another_with_its_name() -> None:
-    """A middleware outside puts another tool in the place of the one that the person was asked about."""
+    """The outer middleware replaces the tool that the person was asked about by another one of the same name."""
     recorder, bodies = Recorder(), [DELETE, DELETE_ALL]
 
     async def swap(request: Any, call_next: Any) -> Any:
@@ -633,7 +636,7 @@ async def test_an_approval_of_one_tool_is_none_of_another_with_its_name() -> Non
 
 
 async def test_the_person_sees_nothing_that_the_model_forged() -> None:
-    """The state says whose file it is, whatever the model writes; an edit cannot say either."""
+    """Injected state is taken from the graph, and neither the model nor an edit can forge it."""
     seen: list[str] = []
 
     @tool
@@ -664,7 +667,7 @@ async def test_the_person_sees_nothing_that_the_model_forged() -> None:
 
 
 async def test_an_argument_of_which_there_is_no_digest_does_not_run() -> None:
-    """Nobody could say whether it is what the person saw."""
+    """Without a digest nobody could tell whether the person saw this argument."""
     recorder = Recorder()
 
     async def opaque(request: Any, call_next: Any) -> Any:
@@ -676,7 +679,7 @@ async def test_an_argument_of_which_there_is_no_digest_does_not_run() -> None:
     assert recorder.lines == []
 
 
-# Several calls, several questions
+# Several calls and questions
 
 DECISIONS = {
     "accept": ACCEPT,
@@ -692,7 +695,7 @@ PORTIONS = st.lists(st.tuples(st.sampled_from(sorted(DECISIONS)), st.integers(0,
 async def test_any_decisions_in_any_order_and_portions_run_what_was_approved_once(
     said: list[tuple[str, int]], seed: int
 ) -> None:
-    """Promise 5: the number says in which resume an answer comes."""
+    """Promise 5: the number of each call is the resume in which its answer comes."""
     recorder, rng = Recorder(), random.Random(seed)
     node = node_of(recorder)
     asked = [deletes(*(f"q{place}" for place in range(len(said))))]
@@ -714,7 +717,7 @@ async def test_any_decisions_in_any_order_and_portions_run_what_was_approved_onc
 
 
 async def asks_twice(*, sync: bool) -> None:
-    """An approved tool with two questions, beside a call that is declined."""
+    """Run an approved tool with two questions, beside a call that is declined."""
     runs: list[str] = []
 
     def delete(query: str) -> str:
@@ -747,13 +750,13 @@ async def asks_twice(*, sync: bool) -> None:
 
 
 async def test_an_approved_tool_asks_questions_of_its_own() -> None:
-    """One after the other, and the approval is not asked for again."""
+    """The tool's questions come one after the other, and the approval is not requested again."""
     await asks_twice(sync=False)
 
 
 @pytest.mark.real_clock
 async def test_an_approved_sync_tool_asks_questions_of_its_own() -> None:
-    """The same from its thread."""
+    """A sync tool can ask questions from its thread after its approval."""
     await asks_twice(sync=True)
 
 
@@ -761,7 +764,7 @@ async def test_an_approved_sync_tool_asks_questions_of_its_own() -> None:
 
 
 async def test_a_middleware_outside_runs_again_and_nothing_is_asked_twice() -> None:
-    """What it changes in the same way each time is what the person saw."""
+    """A middleware that makes the same change in each run leads to the same digest, so the approval is valid."""
     recorder = Recorder()
 
     async def stripped(request: Any, call_next: Any) -> Any:
@@ -779,7 +782,7 @@ async def test_a_middleware_outside_runs_again_and_nothing_is_asked_twice() -> N
 
 @pytest.mark.real_clock
 async def test_a_sync_middleware_outside_asks_from_its_thread() -> None:
-    """The question belongs to the call, wherever the middleware around it runs."""
+    """The question is attached to the call, whichever thread the outer middleware runs in."""
     recorder = Recorder()
 
     def around(request: Any, call_next: Any) -> Any:
@@ -800,7 +803,7 @@ def failing(recorder: Recorder, *middleware: Any) -> ToolNode:
 
 
 async def test_attempts_inside_are_approved_together() -> None:
-    """One question, three attempts."""
+    """With `Retry` inside, one approval covers three attempts."""
     recorder = Recorder()
 
     message = await answered(failing(recorder, RequireApproval(), Retry(3)), [deletes("a")], ACCEPT)
@@ -810,7 +813,7 @@ async def test_attempts_inside_are_approved_together() -> None:
 
 
 async def test_attempts_outside_are_approved_one_by_one() -> None:
-    """A bad order, of which the node warns: an answer is good for one attempt."""
+    """With `Retry` outside, each attempt needs an approval. The node warns of this order."""
     recorder = Recorder()
     with pytest.warns(MiddlewareOrderWarning, match="RequireApproval"):
         node = failing(recorder, Retry(3), RequireApproval())
@@ -824,7 +827,7 @@ async def test_attempts_outside_are_approved_one_by_one() -> None:
 
 
 async def test_two_approvals_are_two_questions() -> None:
-    """Two pairs of eyes; one that declines is enough."""
+    """Both approvals are needed, and one rejection is enough to stop the call."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval(), RequireApproval(description="Second")])
     asked = [deletes("a")]
@@ -839,7 +842,7 @@ async def test_two_approvals_are_two_questions() -> None:
 
 
 async def test_a_middleware_outside_that_catches_everything_does_not_catch_the_question() -> None:
-    """Promise 4: control flow goes through every layer."""
+    """Promise 4: an interrupt passes through middleware that catches every exception."""
 
     async def careless(request: Any, call_next: Any) -> Any:
         try:
@@ -851,7 +854,7 @@ async def test_a_middleware_outside_that_catches_everything_does_not_catch_the_q
 
 
 async def test_an_answer_to_no_question_is_refused_before_anything_runs() -> None:
-    """Without a graph it is the core's to say so."""
+    """Without a graph the core itself must refuse such an answer."""
     recorder = Recorder()
 
     with anyio.fail_after(WAIT), pytest.raises(UnknownInterruptError):
@@ -862,7 +865,7 @@ async def test_an_answer_to_no_question_is_refused_before_anything_runs() -> Non
 
 @pytest.mark.parametrize("history", ["list", "state"])
 async def test_a_node_that_is_run_again_with_the_whole_history_runs_nothing(history: str) -> None:
-    """Promise 9: without a graph, too."""
+    """Promise 9: also without a graph, answered calls of the history do not run again."""
     recorder = Recorder()
     node, asked = node_of(recorder), deletes("a", "b")
     waiting = await interrupted(node, [asked])
@@ -877,7 +880,7 @@ async def test_a_node_that_is_run_again_with_the_whole_history_runs_nothing(hist
     assert recorder.order == ["delete(b)"]
 
 
-# What makes no sense
+# Wrong options
 
 
 async def never(request: Any) -> bool:
@@ -908,6 +911,6 @@ async def never(request: Any) -> bool:
 def test_a_middleware_that_makes_no_sense_is_refused(
     options: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    """At construction, naming the argument."""
+    """The error comes at construction and names the argument."""
     with pytest.raises(error, match=says):
         RequireApproval(**options)

@@ -31,7 +31,7 @@ def edit(**args: Any) -> dict[str, Any]:
 
 
 def deletes(*queries: str, message_id: str = "ai-1") -> AIMessage:
-    """One call a query, whose id is its place, so that another query may come under the same id."""
+    """Return a tool call for each query. Its id is its position, so another query may get the same id."""
     message = calls(*(tool_call("delete", f"id-{place}", query=query) for place, query in enumerate(queries)))
     message.id = message_id
     return message
@@ -46,7 +46,7 @@ def go(main: Coroutine[Any, Any, None]) -> None:
 
 
 def graph_of(node: Any, **options: Any) -> Any:
-    """`model` says what the test puts into its mouth; `tools` is the node."""
+    """Build a graph with the given `tools` node and an empty `model` node, whose messages each test provides."""
     builder: Any = StateGraph(MessagesState)
 
     async def model(state: Any) -> Any:
@@ -73,7 +73,7 @@ def results(state: Any) -> list[str]:
 
 
 def test_a_graph_is_resumed_by_id_in_portions_and_plainly() -> None:
-    """Promise 5: through LangGraph's checkpoints; an invalid answer may be given again there too."""
+    """Promise 5: answers come through LangGraph's checkpoints. An invalid answer can be corrected there, too."""
 
     async def main() -> None:
         recorder = Recorder()
@@ -97,7 +97,7 @@ def test_a_graph_is_resumed_by_id_in_portions_and_plainly() -> None:
 @pytest.mark.parametrize("how", ["plain", "by id"])
 @pytest.mark.parametrize("answer", [ACCEPT, edit(query="z")], ids=["accept", "edit"])
 def test_the_state_was_changed_between_the_question_and_the_answer(how: str, answer: Any) -> None:
-    """`update_state` with the same message and call ids; the answer was given to what was there before."""
+    """`update_state` changes the arguments under the same message and call ids, so the old answer does not apply."""
 
     async def main() -> None:
         recorder = Recorder()
@@ -118,7 +118,7 @@ def test_the_state_was_changed_between_the_question_and_the_answer(how: str, ans
 
 
 def test_a_function_that_asks_for_other_arguments_when_it_runs_again() -> None:
-    """The ledger in LangGraph's slot knows the call by its id; the digest knows it better."""
+    """The call id in LangGraph's ledger is the same, but the digest of the arguments is not."""
 
     async def main() -> None:
         recorder, query = Recorder(), ["a"]
@@ -141,7 +141,7 @@ def test_a_function_that_asks_for_other_arguments_when_it_runs_again() -> None:
 
 
 def test_an_answer_that_came_before_the_question_is_none() -> None:
-    """A plain resume that only went past a static breakpoint."""
+    """A plain resume past a static breakpoint is no answer to a later question."""
 
     async def main() -> None:
         recorder = Recorder()
@@ -156,7 +156,7 @@ def test_an_answer_that_came_before_the_question_is_none() -> None:
 
 @pytest.mark.xfail(reason="LangGraph keeps a plain answer until the next checkpoint, and offers it to every later run")
 def test_an_answer_that_came_before_the_question_is_none_later_either() -> None:
-    """The same, and then a run without an answer."""
+    """After a resume past a static breakpoint, a run without an answer does not use that value as an answer."""
 
     async def main() -> None:
         recorder = Recorder()
@@ -171,7 +171,7 @@ def test_an_answer_that_came_before_the_question_is_none_later_either() -> None:
 
 
 def jumping(node: Any, route: Callable[[Any], Any]) -> Any:
-    """A graph whose hook, like a middleware with `jump_to="tools"`, goes back to the tools once."""
+    """Build a graph whose hook goes back to the tools once, like a middleware with `jump_to="tools"`."""
     builder: Any = StateGraph(MessagesState)
     jumps = ["once"]
 
@@ -214,7 +214,10 @@ def bare(state: Any) -> list[Send]:
     "answer", [IGNORE, {"type": "response", "args": "x"}, ACCEPT], ids=lambda one: str(one["type"])
 )
 def test_a_jump_back_to_the_tools_runs_no_call_that_has_its_message(route: Any, answer: Any) -> None:
-    """Promise 9: the bypass of LangChain's approval, langchain-ai/langchain issue 40491; nothing is asked either."""
+    """Promise 9: an answered call neither runs nor asks again.
+
+    Such a jump bypasses LangChain's approval (langchain-ai/langchain issue 40491).
+    """
 
     async def main() -> None:
         recorder = Recorder()
@@ -229,7 +232,7 @@ def test_a_jump_back_to_the_tools_runs_no_call_that_has_its_message(route: Any, 
 
 
 def test_a_rejected_call_that_is_sent_again_on_its_own_does_not_run_unasked() -> None:
-    """Even where the node cannot know that it had an answer, a person would have to agree first."""
+    """A node that cannot see the earlier rejection asks a person again before the call runs."""
 
     async def main() -> None:
         recorder = Recorder()
@@ -243,7 +246,10 @@ def test_a_rejected_call_that_is_sent_again_on_its_own_does_not_run_unasked() ->
 
 
 def test_an_approval_outlives_a_failure_beside_it_and_what_finished_stays_finished() -> None:
-    """Promise 10: approved and finished, approved and cancelled, declined, open; then the next run."""
+    """Promise 10: finished calls do not repeat.
+
+    When one call fails, the batch has a finished, a cancelled, a declined and an open call. Then it runs again.
+    """
 
     async def main() -> None:
         recorder, hang = Recorder(), [True]
@@ -271,7 +277,7 @@ def test_an_approval_outlives_a_failure_beside_it_and_what_finished_stays_finish
         assert task.interrupts == ()
         with pytest.raises(ConnectionError):
             await graph.ainvoke(None, THREAD)
-        # The questions come when nothing fails any more; they had been asked, and kept.
+        # The questions were asked and stored, and are raised once no call fails.
         tools[1].coroutine = _fine
         named = asked_in(await graph.ainvoke(None, THREAD))
         assert list(named) == queries
@@ -283,7 +289,7 @@ def test_an_approval_outlives_a_failure_beside_it_and_what_finished_stays_finish
         assert ran == ["quick", "slow"]
         hang.append(False)
         state = await graph.ainvoke(None, THREAD)
-        if set(asked_in(state)) != {"open"}:  # an answer that was not stored yet has to be given again
+        if set(asked_in(state)) != {"open"}:  # an answer that was not stored has to be given again
             again = {one: ACCEPT for query, one in asked_in(state).items() if query == "slow"}
             state = await graph.ainvoke(Command(resume=again), THREAD)
         assert list(asked_in(state)) == ["open"]
@@ -353,7 +359,7 @@ print(len(state.get("__interrupt__", ())), *contents, sep="|")
 
 @pytest.mark.exhaustive
 def test_what_was_approved_and_finished_before_the_process_was_killed_does_not_run_again(tmp_path: Path) -> None:
-    """Promise 10: `os._exit` in the middle of the approved batch, and another process."""
+    """Promise 10: `os._exit` kills the process in the middle of the approved batch, and another process resumes."""
 
     def process(action: str, said: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-c", SCRIPT, action, said]
@@ -366,7 +372,7 @@ def test_what_was_approved_and_finished_before_the_process_was_killed_does_not_r
     assert (tmp_path / "log").read_text().split() == ["a", "deadly"]
 
     said = process("live", "nothing").stdout
-    if said.startswith("1"):  # the answer to the call that died was not stored: its question is open
+    if said.startswith("1"):  # the answer for the call that died was not stored, so its question is still open
         said = process("live", "ignore,ignore,accept").stdout
 
     assert said.startswith("0|a|User rejected"), said
@@ -375,7 +381,7 @@ def test_what_was_approved_and_finished_before_the_process_was_killed_does_not_r
 
 
 def test_in_langgraphs_own_node() -> None:
-    """The middleware is an async wrapper like any other; there the engine says whose answer it is."""
+    """In LangGraph's own node the middleware is an async wrapper. LangGraph assigns the answers to the calls."""
 
     async def main() -> None:
         recorder = Recorder()

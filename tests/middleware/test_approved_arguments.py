@@ -1,4 +1,4 @@
-"""`approved_arguments`: a tool knows whether somebody has agreed to what it is about to do."""
+"""`approved_arguments`: a tool can see which arguments a person approved."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -54,28 +54,28 @@ async def _answered(asked: list[Any], *answers: Any) -> None:
 
 @pytest.mark.parametrize("name", ["delete", "empty"])
 async def test_it_is_what_the_person_saw(name: str) -> None:
-    """In a tool, and in a handler that runs in another task."""
+    """The approved arguments are visible in a tool and in a handler that runs in another task."""
     await _answered([tool_call(name, "1", path="a")], {"type": "accept"})
 
     assert seen == [{"path": "a"}]
 
 
 async def test_it_is_what_the_person_has_written_instead() -> None:
-    """An edit is their own approval."""
+    """After an edit, the approved arguments are the edited ones."""
     await _answered([tool_call("delete", "1", path="a")], {"type": "edit", "args": {"args": {"path": "b"}}})
 
     assert seen == [{"path": "b"}]
 
 
 async def test_a_neighbour_that_nobody_was_asked_about_has_none() -> None:
-    """Though it runs beside one that somebody has agreed to."""
+    """A call without approval sees none, even beside an approved call of the same batch."""
     await _answered([tool_call("delete", "1", path="a"), tool_call("look", "2", path="b")], {"type": "accept"})
 
     assert sorted(seen, key=str) == sorted([None, {"path": "a"}], key=str)
 
 
 async def test_it_cannot_be_changed_by_who_looks() -> None:
-    """A middleware could otherwise agree in a person's name."""
+    """If the value could be changed, a middleware could approve in a person's name."""
 
     async def forges(request: Any, call_next: Any) -> Any:
         approved = approved_arguments()
@@ -94,5 +94,5 @@ async def test_it_cannot_be_changed_by_who_looks() -> None:
 
 
 def test_outside_of_a_call_there_is_none() -> None:
-    """Nobody was asked."""
+    """Outside a call there is no approval."""
     assert approved_arguments() is None

@@ -1,4 +1,4 @@
-"""Middleware, and what they use, that have a sync and an async half: the door says which one runs."""
+"""Middleware and stores with sync and async methods: the entry point of the call decides which is used."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def double(x: int) -> int:
 
 
 class Both:
-    """A middleware of a user's own."""
+    """User-defined middleware with both methods."""
 
     def __init__(self) -> None:
         self.halves: list[str] = []
@@ -43,7 +43,7 @@ class Both:
 
 
 class OfLangChain(AgentMiddleware):
-    """A middleware of LangChain's."""
+    """LangChain middleware with both methods."""
 
     def __init__(self) -> None:
         self.halves: list[str] = []
@@ -58,7 +58,7 @@ class OfLangChain(AgentMiddleware):
 
 
 class OnlyInName(Both):
-    """What people write where a base class wants both."""
+    """Middleware with a sync method that only raises, as a base class may require."""
 
     def wrap_tool_call(self, request: Any, execute: Any) -> Any:
         raise NotImplementedError("await it")
@@ -66,7 +66,7 @@ class OnlyInName(Both):
 
 @pytest.mark.parametrize("middleware", [Both, OfLangChain])
 async def test_a_middleware_with_both_halves_is_entered_as_its_node_was(middleware: Any) -> None:
-    """Sync middleware may hold a lock of threads, an async one a client of the event loop."""
+    """Sync methods may hold a thread lock and async ones a client of the event loop, so the entry point must decide."""
     one = middleware()
     node = ToolNode([double], middleware=[one])
     with anyio.fail_after(WAIT):
@@ -79,7 +79,7 @@ async def test_a_middleware_with_both_halves_is_entered_as_its_node_was(middlewa
 
 
 def test_a_half_that_only_raises_is_none() -> None:
-    """LangGraph raises NotImplementedError; the other half is there, and works."""
+    """LangGraph's default method raises `NotImplementedError`. The other method is used instead."""
     middleware = OnlyInName()
 
     class AsyncOnly(BaseTool):
@@ -99,7 +99,7 @@ def test_a_half_that_only_raises_is_none() -> None:
 
 
 class TwoHalves(BaseStore):
-    """A store that says how it was asked."""
+    """Store that records which of its methods were called."""
 
     def __init__(self) -> None:
         self.inner = InMemoryStore()
@@ -116,7 +116,7 @@ class TwoHalves(BaseStore):
 
 @pytest.mark.backends("asyncio")
 async def test_middleware_asks_a_store_by_the_door_of_their_call() -> None:
-    """Its connection is sync code's own, or the event loop's."""
+    """A store's connection belongs to sync code or to the event loop, so middleware uses the matching methods."""
 
     def long() -> str:
         """Much."""
@@ -138,7 +138,7 @@ async def test_middleware_asks_a_store_by_the_door_of_their_call() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_the_vault_asks_a_store_by_the_door_of_its_call() -> None:
-    """As every middleware does."""
+    """The vault of `Redact` uses the store's methods that match the call's entry point."""
 
     def mail() -> str:
         """A secret."""

@@ -1,4 +1,4 @@
-"""`CircuitBreaker`: every transition at its exact time, and nothing counts that says nothing about the tool."""
+"""`CircuitBreaker`: each transition at its exact time. Outcomes that say nothing about the tool are not counted."""
 
 import asyncio
 import threading
@@ -24,11 +24,11 @@ WAIT = 100_000
 
 
 class DownError(Exception):
-    """What a service says that is down."""
+    """Error of a service that is down."""
 
 
 class Service:
-    """A service that is down or up, as the test says."""
+    """Service that is up or down, as the test says."""
 
     def __init__(self, name: str = "fetch", *, seconds: float = 0.0) -> None:
         self.name = name
@@ -58,7 +58,7 @@ def by_host(call: Any) -> Hashable:
 
 
 class Asked:
-    """A node with one service behind a breaker, and what came of its calls."""
+    """Node with one service behind a breaker, and the outcomes of its calls."""
 
     def __init__(self, service: Service, breaker: CircuitBreaker, *inner: object, **options: Any) -> None:
         self.service = service
@@ -84,7 +84,7 @@ def was_refused(message: ToolMessage) -> bool:
 
 
 async def test_a_circuit_opens_when_enough_calls_failed() -> None:
-    """Not before the minimum, then at once; no body runs while it is open."""
+    """The circuit stays closed below the minimum of calls, and opens at once after it. An open circuit runs no body."""
     asked = Asked(Service(), CircuitBreaker(0.5, minimum=4))
 
     with anyio.fail_after(WAIT):
@@ -99,7 +99,7 @@ async def test_a_circuit_opens_when_enough_calls_failed() -> None:
 
 @pytest.mark.parametrize(("failures", "state"), [(4, "closed"), (5, "open")])
 async def test_the_ratio_of_failures_decides(failures: int, state: str) -> None:
-    """Of ten calls."""
+    """The circuit opens at the configured ratio of failures in ten calls."""
     asked = Asked(Service(), CircuitBreaker(0.5, minimum=10))
 
     with anyio.fail_after(WAIT):
@@ -112,7 +112,7 @@ async def test_the_ratio_of_failures_decides(failures: int, state: str) -> None:
 
 
 async def test_the_model_is_told_when_to_try_again() -> None:
-    """In whole seconds, rounded up; and so are programs, in one word."""
+    """The message has the time in whole seconds, rounded up. Programs read it as `retry_after`."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=30))
 
     with anyio.fail_after(WAIT):
@@ -128,7 +128,7 @@ async def test_the_model_is_told_when_to_try_again() -> None:
 
 @pytest.mark.parametrize(("passed", "seconds"), [(0, 30), (18, 12), (18.2, 12), (29.0, 1), (29.9, 1)])
 async def test_an_open_circuit_raises_an_error_with_the_time(passed: float, seconds: int) -> None:
-    """For programs, where nothing makes a message of it."""
+    """Programs that handle errors themselves get the remaining time with the error."""
     service = Service()
     node = ToolNode([service.tool()], middleware=[CircuitBreaker(minimum=1, open_for=30)], handle_tool_errors=False)
     call = [tool_call("fetch", "1")]
@@ -145,7 +145,7 @@ async def test_an_open_circuit_raises_an_error_with_the_time(passed: float, seco
 
 
 async def test_states_follow_each_other_to_the_second() -> None:
-    """Open for 30 seconds, half-open, open again, half-open, closed."""
+    """The circuit is open for 30 seconds, half-open, open again, half-open and closed."""
     asked = Asked(Service(seconds=1), CircuitBreaker(minimum=2, open_for=30))
     seen: list[tuple[float, str]] = []
 
@@ -160,12 +160,12 @@ async def test_states_follow_each_other_to_the_second() -> None:
         started = anyio.current_time()
         async with anyio.create_task_group() as group:
             group.start_soon(watch)
-            await asked.fail(2)  # until 2
+            await asked.fail(2)  # busy until 2
             await anyio.sleep(40)  # half-open since 32
-            await asked.fail(1)  # from 42 to 43
+            await asked.fail(1)  # runs from 42 to 43
             await anyio.sleep(30)
             asked.service.down = False
-            assert (await asked.once()).content == "page"  # from 73 to 74
+            assert (await asked.once()).content == "page"  # runs from 73 to 74
             await anyio.sleep(1)
             group.cancel_scope.cancel()
 
@@ -174,7 +174,7 @@ async def test_states_follow_each_other_to_the_second() -> None:
 
 
 async def test_a_call_at_the_very_end_of_the_time_may_try() -> None:
-    """`retry_after` is no lower bound that one has to exceed."""
+    """A call exactly `retry_after` seconds later may run: the caller does not have to wait longer."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=0.1))
 
     with anyio.fail_after(WAIT):
@@ -185,7 +185,7 @@ async def test_a_call_at_the_very_end_of_the_time_may_try() -> None:
 
 
 async def test_a_closed_circuit_begins_to_count_anew() -> None:
-    """What happened before it opened is settled."""
+    """Failures from before the circuit opened do not count after it has closed."""
     asked = Asked(Service(), CircuitBreaker(minimum=3, open_for=5))
 
     with anyio.fail_after(WAIT):
@@ -201,7 +201,7 @@ async def test_a_closed_circuit_begins_to_count_anew() -> None:
 
 
 async def test_the_window_slides() -> None:
-    """A failure counts for as long as the window is, and not a moment longer."""
+    """A failure counts for exactly the length of the window."""
     asked = Asked(Service(), CircuitBreaker(minimum=3, window=60))
 
     with anyio.fail_after(WAIT):
@@ -209,7 +209,7 @@ async def test_the_window_slides() -> None:
         await anyio.sleep(30)
         await asked.fail(1)  # at 30
         await anyio.sleep(30.5)
-        await asked.fail(1)  # at 60.5, when the first is forgotten
+        await asked.fail(1)  # at 60.5, after the first failure has left the window
         assert asked.breaker.state("fetch") == "closed"
         await anyio.sleep(29)
         await asked.fail(1)  # at 89.5
@@ -218,7 +218,7 @@ async def test_the_window_slides() -> None:
 
 @pytest.mark.parametrize("probes", [1, 3])
 async def test_only_so_many_calls_try_a_tool_that_was_down(probes: int) -> None:
-    """The others of the batch are refused at once."""
+    """The other calls of the batch are refused at once."""
     service = Service(seconds=1)
     asked = Asked(service, CircuitBreaker(minimum=1, open_for=10, probes=probes))
 
@@ -236,7 +236,7 @@ async def test_only_so_many_calls_try_a_tool_that_was_down(probes: int) -> None:
 
 
 async def test_one_success_of_several_probes_closes_the_circuit() -> None:
-    """What the others say then is too late to open it."""
+    """Later failures of the other probes do not open the circuit again."""
     service = Service()
     asked = Asked(service, CircuitBreaker(minimum=1, open_for=10, probes=2))
     breaker = asked.breaker
@@ -259,7 +259,7 @@ async def test_one_success_of_several_probes_closes_the_circuit() -> None:
 
 
 async def test_a_call_from_before_is_no_probe() -> None:
-    """It began when the circuit was closed, and ends when it is half-open; neither way does it count."""
+    """A call that began before the circuit opened and ends while it is half-open does not count as a probe."""
     service = Service(seconds=25)
     asked = Asked(service, CircuitBreaker(minimum=1, open_for=10))
 
@@ -278,7 +278,7 @@ async def test_a_call_from_before_is_no_probe() -> None:
 
 
 async def test_keys_have_circuits_of_their_own() -> None:
-    """One host is down, the other is not; and the model is not told that the tool is."""
+    """With a key per host, only the failing host's circuit opens, and the refusal does not call the tool down."""
     asked = Asked(Service(), CircuitBreaker(minimum=2, key=by_host))
 
     with anyio.fail_after(WAIT):
@@ -292,7 +292,7 @@ async def test_keys_have_circuits_of_their_own() -> None:
 
 
 async def test_each_user_may_have_a_circuit() -> None:
-    """One user's credentials have expired, and the others' calls are none the worse for it."""
+    """One user's expired credentials must not block the calls of other users."""
     service = Service()
     breaker = CircuitBreaker(minimum=1, key=lambda call, context: context.config["configurable"]["user"])
     node = ToolNode([service.tool()], middleware=[breaker], handle_tool_errors=True)
@@ -314,7 +314,10 @@ async def test_each_user_may_have_a_circuit() -> None:
 
 
 async def test_a_breaker_whose_key_misses_its_user_goes_by_the_tools_name() -> None:
-    """As where the key is of the arguments; observers are told."""
+    """Observers are told that the key has no user.
+
+    The fallback to the tool's name is the same as for keys of arguments.
+    """
     events: list[CallEvent] = []
     breaker = CircuitBreaker(minimum=1, key=lambda call, context: context.state["user"])
     node = ToolNode([Service().tool()], middleware=[breaker], handle_tool_errors=True)
@@ -327,7 +330,7 @@ async def test_a_breaker_whose_key_misses_its_user_goes_by_the_tools_name() -> N
 
 
 async def test_tools_have_circuits_of_their_own() -> None:
-    """One breaker for the whole node."""
+    """A breaker is shared by all tools of a node, so each tool needs its own circuit."""
     down, up = Service("down"), Service("up")
     up.down = False
     node = ToolNode([down.tool(), up.tool()], middleware=[CircuitBreaker(minimum=1)], handle_tool_errors=True)
@@ -340,7 +343,7 @@ async def test_tools_have_circuits_of_their_own() -> None:
 
 
 async def test_tools_with_one_key_share_a_circuit() -> None:
-    """They talk to the same host."""
+    """Tools of the same host share a circuit through their key."""
     one, two = Service("one"), Service("two")
     breaker = CircuitBreaker(minimum=2, key=by_host)
     node = ToolNode([one.tool(), two.tool()], middleware=[breaker], handle_tool_errors=True)
@@ -351,7 +354,7 @@ async def test_tools_with_one_key_share_a_circuit() -> None:
 
 
 async def test_a_key_that_cannot_be_had_is_the_tools_name() -> None:
-    """The arguments are the model's: they may lack what the function looks for, or be no key at all."""
+    """The model's arguments may lack the value that the key function needs, or give an unhashable key."""
 
     async def fetch(host: str) -> str:
         """Fetch."""
@@ -369,7 +372,7 @@ async def test_a_key_that_cannot_be_had_is_the_tools_name() -> None:
 
 
 async def test_a_cancelled_probe_gives_its_place_back() -> None:
-    """And says nothing: the circuit stays half-open."""
+    """A cancelled probe says nothing about the tool: the circuit stays half-open, and another probe may run."""
     service = Service(seconds=50)
     asked = Asked(service, CircuitBreaker(minimum=1, open_for=10))
 
@@ -387,7 +390,7 @@ async def test_a_cancelled_probe_gives_its_place_back() -> None:
 
 
 async def test_a_probe_that_asks_a_person_gives_its_place_back() -> None:
-    """Promise 4: a question is no outcome; the answered call is a probe again, and its success counts."""
+    """Promise 4: a question is no outcome. The answered call is a probe again, and its success counts."""
     down = True
 
     async def fetch() -> str:
@@ -415,7 +418,7 @@ async def test_a_probe_that_asks_a_person_gives_its_place_back() -> None:
 
 
 async def test_cancelled_calls_do_not_count() -> None:
-    """However many."""
+    """Any number of cancelled calls leaves the circuit closed."""
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2))
 
     with anyio.fail_after(WAIT):
@@ -428,7 +431,7 @@ async def test_cancelled_calls_do_not_count() -> None:
 
 
 async def test_siblings_that_a_failure_cancels_do_not_count() -> None:
-    """They did nothing wrong."""
+    """Calls that are cancelled because another call of the batch failed say nothing about their tool."""
     slow, bad = Service("slow", seconds=50), Service("bad")
     breaker = CircuitBreaker(minimum=1)
     node = ToolNode([slow.tool(), bad.tool()], middleware=[breaker])
@@ -441,7 +444,7 @@ async def test_siblings_that_a_failure_cancels_do_not_count() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_body_that_cancels_itself_does_not_count() -> None:
-    """A cancellation says nothing about the tool, whoever asked for it."""
+    """A cancellation says nothing about the tool's service, even if the body cancels itself."""
 
     async def fetch() -> str:
         """Fetch."""
@@ -486,7 +489,7 @@ async def test_the_models_mistakes_neither_open_a_circuit_nor_close_one() -> Non
 
 
 async def test_a_rejected_call_does_not_count() -> None:
-    """Our own back-pressure: the body never ran."""
+    """A rejection by our own limit does not run the body, so it says nothing about the tool."""
     policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
     service = Service(seconds=1)
     service.down = False
@@ -499,7 +502,7 @@ async def test_a_rejected_call_does_not_count() -> None:
 
 
 async def test_the_refusal_of_another_middleware_does_not_count() -> None:
-    """It comes as a message, and no body ran."""
+    """Another middleware refused the call with a message, and the body did not run."""
 
     async def refuse(request: Any, call_next: Any) -> ToolMessage:
         return ToolMessage("not today", tool_call_id=request.tool_call["id"], status="error")
@@ -512,7 +515,7 @@ async def test_the_refusal_of_another_middleware_does_not_count() -> None:
 
 
 async def test_a_breaker_inside_does_not_open_the_one_outside() -> None:
-    """One for each host, and one for the tool: a refusal is no failure."""
+    """With a breaker per host inside a breaker per tool, a refusal of the inner one is no failure for the outer one."""
     outer = CircuitBreaker(minimum=5)
     asked = Asked(Service(), outer, CircuitBreaker(minimum=2, key=by_host))
 
@@ -527,7 +530,7 @@ async def test_a_breaker_inside_does_not_open_the_one_outside() -> None:
 
 
 async def test_a_timeout_counts() -> None:
-    """A tool that hangs is a tool that fails."""
+    """A tool that hangs is failing."""
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), timeout=1)
 
     with anyio.fail_after(WAIT):
@@ -536,7 +539,10 @@ async def test_a_timeout_counts() -> None:
 
 
 async def test_a_spent_budget_counts_if_a_body_ran() -> None:
-    """It reaches a middleware as a cancellation, but it is one of the tool's making; a long queue is not."""
+    """The tool's body used up the budget, which reaches middleware as a cancellation.
+
+    Time in a queue does not count.
+    """
     policy = CallPolicy(budget=10, limit=Limit(concurrency=1))
     asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), policies={"fetch": policy})
 
@@ -559,7 +565,7 @@ async def test_a_spent_budget_counts_if_a_body_ran() -> None:
     ],
 )
 async def test_only_chosen_errors_are_failures(on: Any, state: str) -> None:
-    """By type or by a function."""
+    """The option selects failures by error type or by a function."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, on=on))
 
     with anyio.fail_after(WAIT):
@@ -568,7 +574,7 @@ async def test_only_chosen_errors_are_failures(on: Any, state: str) -> None:
 
 
 async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
-    """Its own error is raised, and the next call may try."""
+    """The error of the function is raised, and the next call may be a probe."""
 
     seen: list[Exception] = []
 
@@ -589,7 +595,7 @@ async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
 
 
 async def test_a_message_may_be_a_failure_too() -> None:
-    """Some tools report theirs in words."""
+    """Some tools report a failure as a message instead of raising."""
     service = Service()
     service.down = False
     asked = Asked(service, CircuitBreaker(minimum=2, on_message=lambda message: message.content == "page"))
@@ -600,7 +606,7 @@ async def test_a_message_may_be_a_failure_too() -> None:
 
 
 async def test_a_command_is_a_success() -> None:
-    """A tool that answers with one works."""
+    """A tool that returns a command works."""
     down = True
 
     async def move() -> Command[Any]:
@@ -621,7 +627,7 @@ async def test_a_command_is_a_success() -> None:
 
 
 async def test_a_series_of_attempts_is_one_failure() -> None:
-    """A breaker outside of a retry."""
+    """A breaker outside of a retry counts the whole series once."""
     policy = CallPolicy(idempotent=True)
     asked = Asked(Service(), CircuitBreaker(minimum=3), Retry(4, initial=0), policies={"fetch": policy})
 
@@ -637,7 +643,7 @@ async def test_a_series_of_attempts_is_one_failure() -> None:
 @pytest.mark.filterwarnings("ignore::callboard.MiddlewareOrderWarning")
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_a_retry_outside_waits_until_the_tool_may_be_tried() -> None:
-    """`retry_after` is a lower bound of its pause, and a refused call may be tried again whatever its tool."""
+    """`retry_after` is a lower bound of the pause. A refused call never ran, so retrying it is safe for any tool."""
     service, breaker = Service(), CircuitBreaker(minimum=1, open_for=30)
     node = ToolNode([service.tool()], middleware=[Retry(2, initial=0), breaker], handle_tool_errors=True)
 
@@ -653,7 +659,10 @@ async def test_a_retry_outside_waits_until_the_tool_may_be_tried() -> None:
 
 
 async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
-    """The node asks the breaker; a half-open one lets somebody try."""
+    """The node hides a tool with an open circuit from the model.
+
+    A half-open circuit shows it, so that a probe can run.
+    """
     down, up = Service("down"), Service("up")
     breaker = CircuitBreaker(minimum=1, open_for=30)
     node = ToolNode([down.tool(), up.tool()], middleware=[breaker], handle_tool_errors=True)
@@ -671,7 +680,7 @@ async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
 
 
 async def test_a_breaker_with_a_key_holds_no_tool_back() -> None:
-    """Another host may be up."""
+    """With a key per host the tool stays offered, because another host may be up."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, key=lambda _: "fetch"))
 
     with anyio.fail_after(WAIT):
@@ -682,7 +691,7 @@ async def test_a_breaker_with_a_key_holds_no_tool_back() -> None:
 
 @pytest.mark.parametrize("key", [None, "fetch"])
 async def test_a_reset_closes_a_circuit(key: str | None) -> None:
-    """By hand, when one knows better; a call that is under way does not open it again."""
+    """An operator can close a circuit by hand. A call that was already running does not open it again."""
     service = Service(seconds=20)
     asked = Asked(service, CircuitBreaker(minimum=1))
 
@@ -700,7 +709,7 @@ async def test_a_reset_closes_a_circuit(key: str | None) -> None:
 
 
 async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
-    """What is noted leaves the process."""
+    """Notes leave the process, so they contain no arguments."""
     asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=30, key=lambda call: call["args"].get("host") or {}))
     events: list[CallEvent] = []
 
@@ -728,7 +737,7 @@ async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
 
 @pytest.mark.exhaustive
 async def test_keys_that_nobody_asks_for_are_forgotten() -> None:
-    """They come from the model and have no end; what is open or may still count stays."""
+    """Keys come from the model without bound, so circuits are dropped unless they are open or may still count."""
     breaker = CircuitBreaker(minimum=1, window=60, open_for=1000, key=by_host)
     asked = Asked(Service(), breaker)
 
@@ -747,7 +756,7 @@ async def test_keys_that_nobody_asks_for_are_forgotten() -> None:
 
 
 async def test_a_key_in_use_is_not_forgotten() -> None:
-    """A call that takes longer than anybody remembers still counts when it ends."""
+    """A call that takes longer than the memory of its key still counts when it ends."""
     service = Service(seconds=5000)
     breaker = CircuitBreaker(minimum=1, window=1, key=by_host)
     asked = Asked(service, breaker)
@@ -766,7 +775,7 @@ async def test_a_key_in_use_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize("name", backend_names(real_clock=True))
 def test_one_breaker_serves_several_loops_in_several_threads(name: str) -> None:
-    """They share its counts, its state, and the one place for a probe."""
+    """Threads with their own event loops share the counts, the state and the single probe."""
     service = Service()
     breaker = CircuitBreaker(0.5, minimum=100, window=60, open_for=1)
     node = ToolNode([service.tool()], middleware=[breaker], handle_tool_errors=True)
@@ -815,13 +824,13 @@ def test_one_breaker_serves_several_loops_in_several_threads(name: str) -> None:
     ids=repr,
 )
 def test_a_breaker_that_makes_no_sense_is_refused(options: dict[str, Any], kind: type[Exception]) -> None:
-    """At construction, naming the argument."""
+    """The error comes at construction and names the argument."""
     with pytest.raises(kind, match=rf"CircuitBreaker\({next(iter(options))}=...\)"):
         CircuitBreaker(**options)
 
 
 def test_a_circuit_remembers_so_many_calls_and_no_more() -> None:
-    """A tool that is called a thousand times a second does not fill the memory."""
+    """The memory of a circuit is bounded, even for a tool that is called a thousand times per second."""
     circuit = Circuit(Rules(ratio=0.5, minimum=1, window=1e9, open_for=1, probes=1))
 
     for now in range(5 * MOST):
@@ -846,7 +855,7 @@ RULES = Rules(ratio=0.5, minimum=3, window=10, open_for=7, probes=2)
 
 
 class CircuitAndModel(RuleBasedStateMachine):
-    """A circuit, and what it should do, worked out each time from all that ever happened."""
+    """Model of a circuit that computes the expected state from the complete history."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -855,7 +864,7 @@ class CircuitAndModel(RuleBasedStateMachine):
         self.opened_at: int | None = None
         self.history: list[tuple[int, bool]] = []
         self.inside: list[tuple[Ticket, bool]] = []
-        """Tickets of calls under way, and whether they may still matter."""
+        """Tickets of running calls, and whether they may still count."""
 
     @rule(seconds=st.integers(0, 12))
     def wait(self, seconds: int) -> None:
@@ -910,5 +919,5 @@ class CircuitAndModel(RuleBasedStateMachine):
 
 
 def test_a_circuit_does_what_its_history_says() -> None:
-    """Against a model that forgets nothing, in any order of events."""
+    """For any order of events, the circuit matches a model with complete history."""
     run_state_machine_as_test(CircuitAndModel)

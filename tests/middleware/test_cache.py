@@ -1,4 +1,4 @@
-"""`Cache`: exact times under the virtual clock, one run for identical calls, nobody kept waiting."""
+"""`Cache`: exact times under the virtual clock, single-flight runs, and no caller left waiting."""
 
 import math
 import threading
@@ -52,7 +52,7 @@ def noted(events: list[CallEvent]) -> list[str]:
 
 
 async def test_the_second_call_is_answered_with_the_first_ones_result() -> None:
-    """One run; the message is the second call's own."""
+    """The tool runs once, and the second message has the id of the second call."""
     recorder = Recorder()
     node = node_of(recorder, Cache({"work"}))
 
@@ -67,7 +67,7 @@ async def test_the_second_call_is_answered_with_the_first_ones_result() -> None:
 
 
 async def test_other_arguments_are_another_call() -> None:
-    """And the order in which they are written is not."""
+    """Different arguments are different calls. The order of the arguments does not matter."""
     seen: list[Any] = []
 
     @tool
@@ -85,7 +85,7 @@ async def test_other_arguments_are_another_call() -> None:
 
 
 async def test_only_the_named_tools_are_cached() -> None:
-    """To run twice does no harm is one thing, to run once is another."""
+    """Only named tools are cached: an idempotent tool may still return a new result each time."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("read"), recorder.tool("write")],
@@ -102,7 +102,7 @@ async def test_only_the_named_tools_are_cached() -> None:
 
 
 async def test_tools_do_not_share_results() -> None:
-    """Also where the key function says the same of both."""
+    """Two tools with equal arguments and equal keys from the key function are still different calls."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("one", returns="1"), recorder.tool("two", returns="2")],
@@ -116,7 +116,7 @@ async def test_tools_do_not_share_results() -> None:
 
 
 async def test_a_result_lives_for_exactly_its_time() -> None:
-    """From the moment it is there; a hit does not prolong it."""
+    """The lifetime begins when the result arrives, and a hit does not extend it."""
     recorder = Recorder()
     node = node_of(recorder, Cache({"work"}, ttl=10), seconds=1)
 
@@ -129,7 +129,7 @@ async def test_a_result_lives_for_exactly_its_time() -> None:
 
 
 async def test_a_result_may_live_for_ever() -> None:
-    """`math.inf` is a number of seconds."""
+    """`math.inf` is accepted as a lifetime."""
     recorder = Recorder()
     node = node_of(recorder, Cache({"work"}, ttl=math.inf))
 
@@ -142,7 +142,7 @@ async def test_a_result_may_live_for_ever() -> None:
 
 
 async def test_the_least_recently_used_result_goes_first() -> None:
-    """The size is a bound."""
+    """The size limit evicts the least recently used result."""
     recorder = Recorder()
     node = node_of(recorder, Cache({"work"}, size=2))
 
@@ -154,7 +154,7 @@ async def test_the_least_recently_used_result_goes_first() -> None:
 
 
 async def test_a_hundred_identical_calls_run_once() -> None:
-    """Single-flight: one body, a hundred messages, each with its id."""
+    """Single-flight: the tool runs once, and each of the hundred messages has the id of its own call."""
     recorder = Recorder()
     node = node_of(recorder, Cache({"work"}), seconds=1)
 
@@ -168,7 +168,7 @@ async def test_a_hundred_identical_calls_run_once() -> None:
 
 @pytest.mark.real_clock
 async def test_a_hundred_identical_calls_of_a_sync_tool_take_one_thread() -> None:
-    """A body in a thread is a body."""
+    """Sync tools are subject to single-flight, too, so only one worker thread is used."""
     recorder = Recorder()
     node = ToolNode([recorder.sync_tool("work", seconds=0.4)], middleware=[Cache({"work"})])
 
@@ -180,7 +180,7 @@ async def test_a_hundred_identical_calls_of_a_sync_tool_take_one_thread() -> Non
 
 
 async def test_followers_hold_no_place() -> None:
-    """Promise 7: a call that waits for a result leaves the limit to those that work."""
+    """Promise 7: a call that waits for another call's result holds no place of the limit."""
     recorder = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=2, queue=0))
     node = node_of(recorder, Cache({"work"}), policy, seconds=1)
@@ -193,7 +193,7 @@ async def test_followers_hold_no_place() -> None:
 
 
 async def test_errors_are_shared_and_not_kept() -> None:
-    """Whoever asked at the same time gets the same error; whoever asks later runs."""
+    """Calls that wait together get the same error. A later call runs the tool again."""
     recorder = Recorder()
     cache = Cache({"work"})
     node = ToolNode(
@@ -212,7 +212,7 @@ async def test_errors_are_shared_and_not_kept() -> None:
 
 
 class OddError(Exception):
-    """Cannot be made of its args."""
+    """Error that cannot be rebuilt from its `args`."""
 
     def __init__(self, code: int, *, reason: str) -> None:
         super().__init__(f"{code}: {reason}")
@@ -220,7 +220,7 @@ class OddError(Exception):
 
 
 class SealedError(Exception):
-    """Cannot be made twice."""
+    """Error that cannot be copied."""
 
     sealed = False
 
@@ -241,7 +241,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("make", ERRORS)
 async def test_a_shared_error_arrives_as_it_was(make: Callable[[], Exception]) -> None:
-    """Promise 3: same type, text and attributes, original traceback, and notes that nobody else adds to."""
+    """Promise 3: the error keeps its type, text, attributes and traceback, and callers do not share its notes."""
     error = make()
     node = node_of(Recorder(), Cache({"work"}), seconds=1, raises=error)
     caught: list[Exception] = []
@@ -274,7 +274,7 @@ def names_in(error: BaseException) -> list[str]:
 
 
 async def test_an_error_that_cannot_be_copied_is_shared_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has to arrive, whatever its class forbids."""
+    """An error whose class forbids copies is raised as the original object."""
     error = SealedError("no")
     monkeypatch.setattr(SealedError, "sealed", True)
     node = ToolNode(
@@ -316,7 +316,7 @@ async def test_a_timeout_is_shared_under_each_calls_own_id() -> None:
 
 
 async def test_an_error_message_is_shared_and_not_kept() -> None:
-    """Invalid arguments, and what a tool itself turned into a message."""
+    """Messages about invalid arguments, or errors that a tool turned into messages, are not cached."""
     runs = []
 
     @tool
@@ -341,7 +341,10 @@ async def test_an_error_message_is_shared_and_not_kept() -> None:
 
 @pytest.mark.parametrize("ending", ["cancelled", "deadline"])
 async def test_the_next_in_line_runs_when_the_first_is_ended(ending: str) -> None:
-    """A cancellation and a spent budget are the affair of one call only."""
+    """A cancellation or spent budget of the leading call affects only that call.
+
+    The next waiting call runs the tool.
+    """
     recorder = Recorder()
     cache = Cache({"work"})
     made = recorder.tool("work", seconds=lambda _: 4)
@@ -369,7 +372,7 @@ async def test_the_next_in_line_runs_when_the_first_is_ended(ending: str) -> Non
 
 
 async def test_the_followers_own_end_is_theirs_alone() -> None:
-    """A follower's budget counts while it waits, and ends neither the leader nor the others."""
+    """A waiting call's budget counts while it waits. Its end affects neither the leader nor other waiting calls."""
     recorder = Recorder()
     cache = Cache({"work"})
     made = recorder.tool("work", seconds=4)
@@ -393,7 +396,7 @@ async def test_the_followers_own_end_is_theirs_alone() -> None:
 
 
 async def test_a_lead_that_was_given_to_a_cancelled_call_goes_to_the_next() -> None:
-    """Leader and first follower are cancelled in one moment; the third must not wait for ever."""
+    """The leader and the first waiting call are cancelled at the same moment. The third call must still run."""
     recorder = Recorder()
     node = node_of(recorder, Cache({"work"}), seconds=lambda _: 4)
     answers: list[Any] = []
@@ -416,7 +419,10 @@ async def test_a_lead_that_was_given_to_a_cancelled_call_goes_to_the_next() -> N
 
 
 async def test_a_rejected_leader_does_not_reject_the_others() -> None:
-    """Another call of the tool holds the only place for a while; the next in line tries for itself."""
+    """Another call of the tool holds the only place for a while, so the leader is rejected.
+
+    The next waiting call tries again.
+    """
     recorder = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
     outer = recorder.tool("work", seconds=2)
@@ -446,7 +452,7 @@ async def test_a_rejected_leader_does_not_reject_the_others() -> None:
 
 
 async def test_every_call_asks_for_itself_and_gets_its_own_answer() -> None:
-    """Promise 5: identical questions are different ones, and what a person answered is not kept."""
+    """Promise 5: calls with identical questions each need their own answer, and answers are not cached."""
     runs: list[str] = []
 
     @tool
@@ -475,7 +481,7 @@ async def test_every_call_asks_for_itself_and_gets_its_own_answer() -> None:
 
 @pytest.mark.parametrize("shape", ["command", "list"])
 async def test_commands_are_neither_kept_nor_shared(shape: str) -> None:
-    """They are updates of a state; each call makes its own, and none waits for another."""
+    """A command updates the state once for each call, so commands are not shared, and no call waits for another."""
     runs: list[str] = []
 
     @tool
@@ -503,7 +509,7 @@ def ai(*requested: Any) -> Any:
 
 
 async def test_what_a_caller_does_to_its_message_changes_nobody_elses() -> None:
-    """Content, artifact and extras are copied on the way in and on the way out."""
+    """Content, artifact and extras are copied when they are stored and when they are returned."""
 
     @tool(response_format="content_and_artifact")
     async def work(query: str) -> Any:
@@ -525,7 +531,7 @@ async def test_what_a_caller_does_to_its_message_changes_nobody_elses() -> None:
 
 
 async def test_an_artifact_that_cannot_be_copied_belongs_to_one_call() -> None:
-    """A lock, a connection: two calls must not share it, so each has its own."""
+    """An artifact such as a lock or a connection must not be shared, so each call runs the tool."""
     runs = []
 
     @tool(response_format="content_and_artifact")
@@ -545,7 +551,7 @@ async def test_an_artifact_that_cannot_be_copied_belongs_to_one_call() -> None:
 
 
 async def test_what_is_invalidated_runs_again() -> None:
-    """By tool, by arguments, or everything."""
+    """Results can be invalidated by tool, by arguments, or all at once."""
     recorder = Recorder()
     cache = Cache({"work"})
     node = node_of(recorder, cache)
@@ -565,7 +571,7 @@ async def test_what_is_invalidated_runs_again() -> None:
 
 
 async def test_by_key_is_how_a_cache_with_keys_is_invalidated() -> None:
-    """Arguments would not say which."""
+    """With a key function, arguments do not identify an entry, so invalidation takes the key."""
     recorder = Recorder()
     cache = Cache({"work"}, key=lambda request: request.tool_call["args"]["query"].lower())
     node = node_of(recorder, cache)
@@ -583,7 +589,10 @@ async def test_by_key_is_how_a_cache_with_keys_is_invalidated() -> None:
 
 
 async def test_what_is_in_flight_when_it_is_invalidated_is_not_kept() -> None:
-    """Who asked before shares what was found; who asks afterwards does not get what may be old."""
+    """Calls that were waiting before the invalidation share the result.
+
+    Later calls do not get it, because it may be stale.
+    """
     recorder = Recorder()
     cache = Cache({"work"})
     node = node_of(recorder, cache, seconds=4)
@@ -602,7 +611,7 @@ async def test_what_is_in_flight_when_it_is_invalidated_is_not_kept() -> None:
 
 
 async def test_a_flight_that_nobody_replaced_is_not_kept_either() -> None:
-    """What it finds out may be older than the invalidation."""
+    """A running call may return data from before the invalidation, so its result is not kept."""
     recorder = Recorder()
     cache = Cache({"work"})
     node = node_of(recorder, cache, seconds=4)
@@ -618,7 +627,7 @@ async def test_a_flight_that_nobody_replaced_is_not_kept_either() -> None:
 
 
 def test_a_cache_can_be_cleared_where_no_event_loop_runs() -> None:
-    """A webhook's thread, say."""
+    """A webhook's thread, for example, can clear the cache."""
     recorder = Recorder()
     cache = Cache({"work"})
     node = node_of(recorder, cache)
@@ -631,7 +640,7 @@ def test_a_cache_can_be_cleared_where_no_event_loop_runs() -> None:
 
 
 async def test_a_key_function_says_what_a_result_depends_on() -> None:
-    """`None`: this call is not to be cached."""
+    """A key function that returns `None` excludes the call from the cache."""
     recorder = Recorder()
 
     def by_letters(request: Any) -> Any:
@@ -647,7 +656,7 @@ async def test_a_key_function_says_what_a_result_depends_on() -> None:
 
 
 async def test_a_key_function_may_tell_users_apart() -> None:
-    """What one user may see, another may not; who asks stands in the config, the state or the context."""
+    """Users may have different permissions, so a key can include the user from the config, the state or the context."""
     recorder = Recorder()
 
     def by_user(request: Any, context: CallContext) -> Any:
@@ -663,7 +672,7 @@ async def test_a_key_function_may_tell_users_apart() -> None:
 
 @pytest.mark.parametrize(("key", "kind"), [(lambda _: [], TypeError), (lambda _: {}["x"], KeyError)], ids=["list", "x"])
 async def test_a_key_function_that_fails_is_told_of(key: Any, kind: type[Exception]) -> None:
-    """Its error is raised, with a note that names the place."""
+    """The error of the key function is raised with a note that names the function."""
     recorder = Recorder()
 
     with anyio.fail_after(WAIT), pytest.raises(kind) as caught:
@@ -674,7 +683,7 @@ async def test_a_key_function_that_fails_is_told_of(key: Any, kind: type[Excepti
 
 
 async def test_a_key_function_that_fails_over_wrong_arguments_does_not_end_the_run() -> None:
-    """Promise 9: they are the model's mistake, and the model is told."""
+    """Promise 9: wrong arguments are the model's mistake, so the model gets the message about them."""
 
     @tool
     async def work(number: int, state: Annotated[Any, InjectedState]) -> int:
@@ -724,7 +733,7 @@ def with_call_id(runs: list[str]) -> BaseTool:
 
 @pytest.mark.parametrize("make", [with_state, with_runtime, with_config, with_call_id])
 async def test_a_tool_that_is_given_more_than_arguments_needs_a_key(make: Callable[[list[str]], BaseTool]) -> None:
-    """Or one user would be answered with what belongs to another; the program is told, once."""
+    """Without a key, one user could get another user's result. The program is warned once."""
     runs: list[str] = []
     node = ToolNode([make(runs)], middleware=[Cache({"work"})])
     keyed = ToolNode([make(runs)], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
@@ -743,7 +752,7 @@ async def test_a_tool_that_is_given_more_than_arguments_needs_a_key(make: Callab
 
 
 async def test_tools_that_were_made_for_two_users_share_nothing() -> None:
-    """They have one name, and are two closures."""
+    """The two tools have the same name, but are closures of different users."""
 
     def tools_of(user: str) -> list[BaseTool]:
         async def work(query: str) -> str:
@@ -768,7 +777,7 @@ async def test_tools_that_were_made_for_two_users_share_nothing() -> None:
 
 
 async def test_nodes_that_were_made_of_one_function_share_results() -> None:
-    """A node for each request is a common way to use one cache."""
+    """A program that builds a node for each request can still share one cache."""
     runs: list[str] = []
 
     async def work(query: str) -> str:
@@ -785,7 +794,7 @@ async def test_nodes_that_were_made_of_one_function_share_results() -> None:
 
 
 class Subclassed(BaseTool):
-    """A tool of a class of its own, which pydantic compares by its fields."""
+    """Tool of a custom class, which pydantic compares by its fields."""
 
     name: str = "work"
     description: str = "Work."
@@ -800,7 +809,7 @@ class Subclassed(BaseTool):
 
 
 async def test_equal_tools_of_a_class_are_different_tools() -> None:
-    """What they are equal in need not be what they do."""
+    """Two tools may compare equal and still behave differently, so they share nothing."""
     cache = Cache({"work"})
     tools = [Subclassed(runs=[]), Subclassed(runs=[])]
     with anyio.fail_after(WAIT):
@@ -811,7 +820,7 @@ async def test_equal_tools_of_a_class_are_different_tools() -> None:
 
 
 async def test_arguments_that_are_no_json_are_not_cached() -> None:
-    """A middleware may have put objects there; nobody knows when two of them are the same."""
+    """A middleware may insert objects as arguments, and their equality is unknown."""
     recorder = Recorder()
 
     async def odd(request: Any, call_next: Any) -> Any:
@@ -826,7 +835,7 @@ async def test_arguments_that_are_no_json_are_not_cached() -> None:
 
 
 async def test_an_unknown_tool_is_none_of_the_caches_business() -> None:
-    """Also where it is named, for another node's sake."""
+    """A cache that is shared by several nodes may name tools that one node does not have."""
     node = ToolNode([Recorder().tool("other")], middleware=[Cache({"work"}, missing="ignore")])
     with anyio.fail_after(WAIT):
         result = await node.ainvoke(identical(2))
@@ -835,7 +844,7 @@ async def test_an_unknown_tool_is_none_of_the_caches_business() -> None:
 
 
 async def test_a_call_inside_itself_does_not_wait_for_itself() -> None:
-    """A tool that calls its own node with the same arguments would hang otherwise."""
+    """A tool that calls its own node with the same arguments must not wait for itself."""
     depth = 0
 
     @tool
@@ -854,7 +863,7 @@ async def test_a_call_inside_itself_does_not_wait_for_itself() -> None:
 
 
 async def test_a_question_of_one_call_costs_its_neighbours_nothing() -> None:
-    """They are answered from the cache at once, and the resumed run has their results."""
+    """The neighbours' results are in the cache at once, and the resumed run has them."""
 
     async def ask(what: str) -> str:
         """Ask."""
@@ -874,7 +883,7 @@ async def test_a_question_of_one_call_costs_its_neighbours_nothing() -> None:
 
 
 async def test_observers_are_told_what_the_cache_decided() -> None:
-    """And never an argument or a result."""
+    """Observers get the cache's decisions without arguments or results."""
     events: list[CallEvent] = []
     node = node_of(Recorder(), Cache({"work"}), seconds=1)
 
@@ -889,7 +898,7 @@ async def test_observers_are_told_what_the_cache_decided() -> None:
 
 @pytest.mark.real_clock
 async def test_loops_in_two_threads_share_a_cache(anyio_backend: Any) -> None:
-    """The same tool, the same question, one run: the follower waits in another thread, and in another kind of loop."""
+    """The same call from two threads runs once. The second waits in another thread and another kind of loop."""
     recorder = Recorder()
     node = node_of(recorder, Cache({"work"}), seconds=0.6)
     answers: list[Any] = []
@@ -914,7 +923,7 @@ async def test_loops_in_two_threads_share_a_cache(anyio_backend: Any) -> None:
 
 @pytest.mark.real_clock
 async def test_a_follower_in_another_thread_takes_over() -> None:
-    """The leader's loop is cancelled; the follower's runs the call."""
+    """The leader's event loop is cancelled, and the waiting call in another thread runs the tool in its own loop."""
     recorder, seconds = Recorder(), iter([60, 0])
     node = node_of(recorder, Cache({"work"}), seconds=lambda _: next(seconds))
     answers: list[Any] = []
@@ -948,7 +957,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 async def test_nobody_waits_for_ever_and_nothing_old_is_handed_out(steps: list[Any]) -> None:
-    """Calls, cancellations and invalidations in any order: every call that is not cancelled gets its answer."""
+    """For any order of calls, cancellations and invalidations, each call that is not cancelled gets a fresh answer."""
     cache = Cache({"work"}, ttl=5, size=2)
     versions = dict.fromkeys("abc", 0)
     answered = 0
@@ -1003,13 +1012,13 @@ async def test_nobody_waits_for_ever_and_nothing_old_is_handed_out(steps: list[A
     ids=repr,
 )
 def test_a_cache_that_makes_no_sense_is_refused(kind: type[Exception], options: dict[str, Any]) -> None:
-    """At construction, naming the argument."""
+    """The error comes at construction and names the argument."""
     with pytest.raises(kind, match=rf"Cache\({next(iter(options))}"):
         Cache(**({"tools": ["work"]} | options))
 
 
 def test_an_async_key_function_is_refused() -> None:
-    """Its keys would all be different."""
+    """Each coroutine object would be a different key, so the cache would never hit."""
 
     async def key(request: Any) -> str:
         return "a"
@@ -1022,7 +1031,7 @@ def test_an_async_key_function_is_refused() -> None:
 
 
 class Watched:
-    """An artifact that notes in which thread it is copied, and waits there."""
+    """Artifact that records the thread in which it is copied, and waits there."""
 
     def __init__(self, seen: list[int], seconds: float = 0.0) -> None:
         self._seen = seen
@@ -1049,7 +1058,7 @@ def tool_with(artifact: Watched, blocks: int) -> BaseTool:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("blocks", [3, 3000])
 async def test_a_result_of_many_parts_is_copied_in_a_thread(blocks: int) -> None:
-    """To copy 30,000 blocks takes the loop 30 ms and more, once for the cache and once for each that it answers."""
+    """Copying 30,000 blocks blocks the event loop for 30 ms and more, once to store them and once for each hit."""
     seen: list[int] = []
     node = ToolNode([tool_with(Watched(seen), blocks)], middleware=[Cache({"work"})])
 
@@ -1067,7 +1076,7 @@ async def test_a_result_of_many_parts_is_copied_in_a_thread(blocks: int) -> None
 @pytest.mark.real_clock
 @pytest.mark.filterwarnings("ignore:the worker thread of Cache goes on")
 async def test_a_result_is_not_lost_while_it_is_copied() -> None:
-    """The call has finished, and whoever has no more patience comes too late."""
+    """The call has already finished, so a cancellation during the copy does not discard the result."""
 
     async def hurried(request: Any, call_next: Any) -> Any:
         with anyio.move_on_after(0.25):

@@ -1,4 +1,4 @@
-"""The chain: any function or object around a call, in one order, on both loops."""
+"""The middleware chain: functions and objects around a call, in the same order on both event loops."""
 
 import contextvars
 import threading
@@ -34,7 +34,7 @@ def contents(result: Any) -> list[Any]:
 
 
 async def test_the_first_middleware_is_the_outermost() -> None:
-    """One order, in and out."""
+    """The order of the list is the order on the way in, and reversed on the way out."""
     log: list[str] = []
     tool = Recorder().tool("work")
     node = ToolNode([tool], middleware=[says("first", log), says("second", log)], awrap_tool_call=says("wrapper", log))
@@ -46,7 +46,7 @@ async def test_the_first_middleware_is_the_outermost() -> None:
 
 
 async def test_a_middleware_may_answer_without_the_tool() -> None:
-    """call_next may be called zero times."""
+    """A middleware does not have to call `call_next`."""
     recorder = Recorder()
 
     async def cached(request: Any, call_next: Any) -> ToolMessage:
@@ -60,7 +60,7 @@ async def test_a_middleware_may_answer_without_the_tool() -> None:
 
 
 async def test_a_middleware_may_call_on_several_times_at_once() -> None:
-    """call_next may be called concurrently; the requests it is given stay as they are."""
+    """A middleware may call `call_next` concurrently, and the requests that it passes are not changed."""
     recorder = Recorder()
 
     async def hedge(request: Any, call_next: Any) -> Any:
@@ -86,7 +86,7 @@ async def test_a_middleware_may_call_on_several_times_at_once() -> None:
 
 
 async def test_middleware_sees_errors_that_the_policy_would_turn_into_messages() -> None:
-    """A retry has something to retry, whatever handle_tool_errors says; what it lets through, that judges."""
+    """A retry sees the tool's error for any `handle_tool_errors`, which applies only to errors that leave the chain."""
     tool = Recorder().tool("work", raises=ValueError("no"))
     seen: list[Exception] = []
 
@@ -105,7 +105,7 @@ async def test_middleware_sees_errors_that_the_policy_would_turn_into_messages()
 
 
 async def test_middleware_does_not_see_the_models_own_mistakes() -> None:
-    """Invalid arguments are a message already, as they are for LangChain's middleware."""
+    """Invalid arguments become a message before middleware runs, as in LangChain."""
 
     async def add(a: int) -> int:
         """Add."""
@@ -126,7 +126,7 @@ async def test_middleware_does_not_see_the_models_own_mistakes() -> None:
 
 @pytest.mark.parametrize("value", ["text", None, 7, [], ["text"]], ids=repr)
 async def test_a_middleware_that_returns_no_result_is_told_so_by_name(value: Any) -> None:
-    """The author of the third middleware of five should not have to search."""
+    """The error names the middleware, so that nobody has to search a chain of five."""
 
     async def careless(request: Any, call_next: Any) -> Any:
         await call_next(request)
@@ -137,7 +137,7 @@ async def test_a_middleware_that_returns_no_result_is_told_so_by_name(value: Any
 
 
 async def test_a_middleware_cannot_answer_for_another_call() -> None:
-    """Promise 2: the one message of a call carries its id."""
+    """Promise 2: the message of a call always has the id of that call."""
 
     async def confused(request: Any, call_next: Any) -> Any:
         return ToolMessage("x", tool_call_id="another")
@@ -151,14 +151,14 @@ async def test_a_middleware_cannot_answer_for_another_call() -> None:
 
 @pytest.mark.parametrize("middleware", [3, "retry", object()])
 def test_what_is_no_middleware_is_refused_at_construction(middleware: Any) -> None:
-    """Not at the first call."""
+    """The error comes at construction, not at the first call."""
     with pytest.raises(TypeError, match="A middleware is a function"):
         ToolNode([Recorder().tool("work")], middleware=[middleware])
 
 
 @pytest.mark.parametrize("middleware", [Retry, ToolRetryMiddleware, RequireApproval])
 def test_a_class_where_an_instance_is_meant_is_refused_with_what_to_write(middleware: Any) -> None:
-    """The usual slip."""
+    """Passing a middleware class instead of an instance is a common mistake, so the error shows the call to write."""
     with pytest.raises(TypeError, match=rf"{middleware.__name__} is a class; write {middleware.__name__}\(...\)"):
         ToolNode([Recorder().tool("work")], middleware=[middleware])
 
@@ -180,7 +180,7 @@ def swallow_sync(request: Any, call_next: Any) -> Any:
 @pytest.mark.parametrize("middleware", [swallow, swallow_sync])
 @pytest.mark.real_clock
 async def test_a_middleware_cannot_swallow_an_interrupt(middleware: Any) -> None:
-    """Promise 4: control flow is not an error, also where somebody catches Exception."""
+    """Promise 4: an interrupt is no error, and passes through middleware that catches `Exception`."""
 
     async def ask() -> str:
         """Ask."""
@@ -196,7 +196,7 @@ async def test_a_middleware_cannot_swallow_an_interrupt(middleware: Any) -> None
 
 
 async def test_a_middleware_cannot_swallow_a_cancellation() -> None:
-    """A batch that was cancelled starts no body, whatever its middleware catches and tries again."""
+    """After a cancellation no tool starts, even if a middleware catches it and calls `call_next` again."""
     recorder = Recorder()
 
     async def stubborn(request: Any, call_next: Any) -> Any:
@@ -217,7 +217,7 @@ async def test_a_middleware_cannot_swallow_a_cancellation() -> None:
 
 
 async def test_each_attempt_that_a_middleware_makes_takes_its_own_place() -> None:
-    """Promise 7: a place is not held while a middleware waits between two attempts."""
+    """Promise 7: a call gives its place back while a middleware pauses between two attempts."""
     recorder = Recorder()
     log: list[str] = []
 
@@ -244,7 +244,7 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", ["sync tool", "async tool"])
 async def test_context_variables_of_outer_middleware_reach_inner_middleware_and_the_tool(kind: str) -> None:
-    """In threads too, in both directions of the chain."""
+    """Context variables pass through threads, and through sync and async middleware in either order."""
     seen: list[str] = []
 
     async def outer(request: Any, call_next: Any) -> Any:
@@ -279,7 +279,7 @@ async def test_context_variables_of_outer_middleware_reach_inner_middleware_and_
 
 @pytest.mark.real_clock
 async def test_a_sync_middleware_does_not_hold_up_the_loop() -> None:
-    """Promise 8."""
+    """Promise 8: sync middleware runs in a thread."""
     threads: list[threading.Thread] = []
 
     def slow(request: Any, call_next: Any) -> Any:
@@ -307,7 +307,7 @@ async def test_a_sync_middleware_does_not_hold_up_the_loop() -> None:
 
 @pytest.mark.real_clock
 async def test_langchains_retry_works_as_it_is() -> None:
-    """Also on trio, where what it awaits is asyncio's."""
+    """LangChain's retry awaits asyncio, so on trio it runs on an asyncio loop."""
     recorder = Recorder()
     retry = ToolRetryMiddleware(max_retries=2, initial_delay=0.01, jitter=False)
     node = ToolNode([recorder.tool("work", raises=ValueError("no"), times=2)], middleware=[retry])
@@ -327,7 +327,7 @@ class SyncOnly(AgentMiddleware):
 
 @pytest.mark.real_clock
 async def test_an_agent_middleware_with_the_sync_method_only_works_from_async_code() -> None:
-    """LangChain raises NotImplementedError there; we run it in a thread."""
+    """LangChain raises `NotImplementedError` in this case. Here the sync method runs in a thread."""
     with anyio.fail_after(WAIT):
         result = await ToolNode([Recorder().tool("work")], middleware=[SyncOnly()]).ainvoke([tool_call("work", "1")])
 
@@ -336,7 +336,7 @@ async def test_an_agent_middleware_with_the_sync_method_only_works_from_async_co
 
 @pytest.mark.real_clock
 async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind() -> None:
-    """What a middleware in a thread had called is cancelled, and the thread is told."""
+    """Calls that a sync middleware made from its thread are cancelled, and the thread is told."""
     recorder = Recorder()
     told: list[str] = []
     ended = threading.Event()

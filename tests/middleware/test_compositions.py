@@ -1,4 +1,4 @@
-"""Promises 1, 2 and 4, whatever the tools do and whatever is around them: any composition of middleware."""
+"""Promises 1, 2 and 4 for random compositions of tools and middleware."""
 
 import asyncio
 import gc
@@ -37,40 +37,40 @@ from ._functions import MIDDLEWARE, OURS, SYNC, THEIRS, call_at_once, middleware
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 WAIT = 1e7
 PATIENT = 1e5
-"""Longer than anything takes that ends by itself."""
+"""Longer than anything that ends by itself."""
 ENDLESS = ("hang", "ignore_cancel", "tidy_up", "tidy_up_plainly", "tidy_up_badly", "rework for ever")
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A batch, what is around its calls, and how it is run; times are multiples of the world's unit."""
+    """A batch, its middleware and the way it is run. Times are multiples of the world's unit."""
 
     calls: "Calls"
-    """Behaviours of tools and queries."""
+    """Behaviours of tools, and queries."""
     middleware: Sequence[str] = ()
     handling: Any = ...
-    """`...` for the default."""
+    """Option `handle_tool_errors`. `...` selects the default."""
     on_error: Any = "cancel"
     grace: float = 5.0
     timeout: float | None = None
     limit: Limit | None = None
     policies: Sequence[CallPolicy | None] = ()
-    """For the first, the second ... tool among the calls."""
+    """Policies of the first, the second ... tool among the calls."""
     concurrency: int | None = None
     as_state: bool = True
     wrapper: bool = False
     end: float = PATIENT
-    """When the caller gives up."""
+    """Time at which the caller gives up."""
     natively: bool = False
-    """Whether by asyncio's `task.cancel()`."""
+    """Whether the caller uses asyncio's `task.cancel()`."""
     one_by_one: bool = False
     """Whether questions are answered one at a time."""
     response: str = "accept"
     ledger: bool = False
-    """Whether the caller wants to know of each result at once."""
+    """Whether the caller passes a ledger, which records each result at once."""
 
     shared: bool = False
-    """Whether two middleware of one name are one object."""
+    """Whether two middleware of one name are the same object."""
     name: str = "a"
 
     @property
@@ -93,7 +93,7 @@ class Scene:
         return [made[name if self.shared else f"{place}"] for place, name in enumerate(self.middleware)]
 
     def has(self, *names: str) -> bool:
-        """Whether a tool or a middleware of one of these names takes part."""
+        """Return whether a tool or middleware with one of these names takes part."""
         return not {*self.middleware, *(behaviour for behaviour, _ in self.calls)}.isdisjoint(names)
 
     def node(self, world: World) -> ToolNode:
@@ -101,7 +101,7 @@ class Scene:
         if self.wrapper:
             options["awrap_tool_call"] = lambda request, execute: execute(request)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CallboardWarning)  # of wrong orders
+            warnings.simplefilter("ignore", CallboardWarning)  # warnings about the order
             return ToolNode(
                 TOOLS,
                 middleware=self.chain(world),
@@ -137,7 +137,7 @@ Calls = Sequence[tuple[str, str]]
 
 
 def calls_of(behaviours: Iterable[str]) -> st.SearchStrategy[Calls]:
-    """Up to six calls of up to three kinds, so that some are the same."""
+    """Draw up to six calls of up to three kinds, so that some are equal."""
     kinds = st.tuples(st.sampled_from([*behaviours, "count", "unknown"]), st.sampled_from("ab"))
     return st.lists(kinds, min_size=1, max_size=3).flatmap(
         lambda some: st.lists(st.sampled_from(some), min_size=1, max_size=6)
@@ -196,17 +196,17 @@ def scenes(
 
 @dataclass
 class Ended:
-    """How a run of a node ended."""
+    """Outcome of a run of a node."""
 
     result: Any = None
     error: BaseException | None = None
     gave_up: bool = False
     was_cancelled: bool = False
-    """Whether the error came when its caller had been cancelled."""
+    """Whether the error came after the caller was cancelled."""
 
 
 async def run(node: ToolNode, scene: Scene, world: World, **options: Any) -> Ended:
-    """Run the batch until it ends or its caller gives up, and hold it to what the caller then has to wait."""
+    """Run the batch until it ends or its caller gives up, and check how long the caller waits after that."""
     natively = scene.natively and sniffio.current_async_library() == "asyncio"
     call = _run_natively if natively else _run_in_scope
     given: Any = {"messages": [AIMessage("", tool_calls=scene.batch)]} if scene.as_state else scene.batch
@@ -244,7 +244,7 @@ async def _run_natively(node: ToolNode, end: float, given: Any, config: Any, opt
 
 
 def messages_in(result: Any) -> Iterator[ToolMessage]:
-    """The tool messages in what a node returns, commands included."""
+    """Return the tool messages in a node's result, including those in commands."""
     if isinstance(result, ToolMessage):
         yield result
     elif isinstance(result, Command):
@@ -257,7 +257,7 @@ def messages_in(result: Any) -> Iterator[ToolMessage]:
 
 
 def may_raise(scene: Scene, error: BaseException) -> bool:
-    """Whether an error may come out of the node of a scene."""
+    """Return whether the node of a scene may raise an error."""
     if isinstance(error, BaseExceptionGroup):
         return _may_raise_group(scene, error)
     if isinstance(error, Exit):
@@ -276,7 +276,7 @@ def may_raise(scene: Scene, error: BaseException) -> bool:
 
 
 def _may_raise_group(scene: Scene, error: BaseExceptionGroup[Any]) -> bool:
-    """Of several calls that failed, or of a tool or a middleware that does several things at once."""
+    """Return whether an exception group is possible: several failed calls, or parallel work in a tool or middleware."""
     if not isinstance(error, Exception):
         return scene.has("leave_program", "leave", "sync_exit")
     if scene.handling in (True, "It failed."):
@@ -288,7 +288,7 @@ def _may_raise_group(scene: Scene, error: BaseExceptionGroup[Any]) -> bool:
 
 
 def answers_to(waiting: CallsInterrupted, scene: Scene) -> dict[str, Any]:
-    """An answer to every question, or to the first."""
+    """Return answers to all questions, or to the first one."""
     asked = waiting.interrupts[:1] if scene.one_by_one else waiting.interrupts
     return {question.id: _answer_to(question.value, scene) for question in asked}
 
@@ -300,7 +300,7 @@ def _answer_to(question: Any, scene: Scene) -> Any:
 
 
 def check_questions(waiting: CallsInterrupted, scene: Scene) -> None:
-    """Each question belongs to one call, which has no result."""
+    """Check that each question belongs to one call without a result."""
     records = cast("dict[str, dict[str, Any]]", waiting.ledger["calls"])
     owners = {question.id: key for key, record in records.items() for question in record.get("pending", ())}
 
@@ -312,13 +312,13 @@ def check_questions(waiting: CallsInterrupted, scene: Scene) -> None:
         owner = owners[question.id]
         assert owner in scene.ids
         assert not {"output", "parent"} & records[owner].keys()
-        # A middleware that gives the call another id is in the question, not in whose question it is.
+        # A middleware may change the call id in the question, but the question still belongs to the same call.
         names = (f"{owner}:", "another:") if scene.has("change_id") else (f"{owner}:",)
         assert not isinstance(question.value, str) or question.value.startswith(names)
 
 
 async def play(world: World, *scenes: Scene) -> None:
-    """Run batches at the same time with the node of the first, and check what has to hold whatever happens."""
+    """Run batches concurrently with the node of the first one, and check the invariants."""
     the_world.set(world)
     world.may_hang = any(scene.has(*ENDLESS) for scene in scenes)
     node, before = scenes[0].node(world), live_tasks()
@@ -337,7 +337,7 @@ async def play(world: World, *scenes: Scene) -> None:
 
 
 async def play_one(world: World, node: ToolNode, scene: Scene, before: object) -> None:
-    """Run a batch to its end, answer what is asked, and check each result and error."""
+    """Run a batch to its end, answer its questions, and check each result and error."""
     options: dict[str, Any] = {"ledger": {}} if scene.ledger else {}
     for _ in range(200 * len(scene.calls)):
         settled, since = _settled(options.get("ledger")), len(world.started)
@@ -362,7 +362,7 @@ def _settled(ledger: Any) -> set[str]:
 
 
 async def nothing_starts_any_more(world: World) -> None:
-    """Neither by itself, nor because a middleware has kept what it was given."""
+    """Check that no tool starts later, neither by itself nor through a `call_next` that a middleware kept."""
     for call_again in world.kept:
         with anyio.move_on_after(1):
             try:
@@ -374,14 +374,14 @@ async def nothing_starts_any_more(world: World) -> None:
 
 
 def check(scene: Scene, ended: Ended) -> None:
-    """One message for each call, in order; or questions, or an error that may pass; or the caller gave up."""
+    """Check for one message per call in order, questions, an allowed error, or a caller that gave up."""
     if ended.gave_up:
         return
     if isinstance(ended.error, CallsInterrupted):
         check_questions(ended.error, scene)
         return
     if ended.error is not None:
-        # On trio a nursery of a middleware adds the cancellation to what its children raise when they are cancelled.
+        # On trio a middleware's nursery adds the cancellation to the errors of its cancelled children.
         mixed = (
             ended.was_cancelled and isinstance(ended.error, BaseExceptionGroup) and scene.has("hedge", "call_at_once")
         )
@@ -392,7 +392,7 @@ def check(scene: Scene, ended: Ended) -> None:
 
 
 def check_signals(scene: Scene, ended: Ended, signalled: set[str | None]) -> None:
-    """No middleware has made a result of control flow, though the end of a budget may be faster."""
+    """Check that no middleware turned control flow into a result. The end of a budget may come first."""
     results = list(messages_in(ended.result))
     if isinstance(ended.error, CallsInterrupted):
         records: Any = ended.error.ledger["calls"]
@@ -415,7 +415,7 @@ def examples(number: int) -> settings:
 @given(scene=scenes(MIDDLEWARE))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
 async def test_every_call_ends_with_one_message_whatever_is_around_it(scene: Scene) -> None:
-    """Or control flow passes, or an error that nobody handles; and nothing is left behind."""
+    """Each call ends with one message, or control flow or an unhandled error is raised. No task is left running."""
     with anyio.fail_after(WAIT):
         await play(World(), scene)
 
@@ -432,7 +432,7 @@ OTHERS = st.lists(st.tuples(CALLS, ENDS), min_size=1, max_size=2)
 @given(batches=st.builds(at_once, scenes(MIDDLEWARE), OTHERS))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
 async def test_batches_at_the_same_time_share_middleware_and_no_fate(batches: list[Scene]) -> None:
-    """Each has its own messages and errors, and its own end."""
+    """Concurrent batches share middleware objects, but their messages, errors and ends are independent."""
     with anyio.fail_after(WAIT):
         await play(World(), *batches)
 
@@ -442,7 +442,7 @@ async def test_batches_at_the_same_time_share_middleware_and_no_fate(batches: li
 @given(scene=scenes([*MIDDLEWARE, *list(THEIRS) * 4]))
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
 async def test_the_same_holds_with_middleware_of_langchain(scene: Scene) -> None:
-    """On their own loop, where time can be virtual."""
+    """LangChain's middleware keeps the promises on asyncio, where the clock can be virtual."""
     with anyio.fail_after(WAIT):
         await play(World(), scene)
 
@@ -456,12 +456,12 @@ IN_THREADS_AND_ACROSS = [*list(SYNC) * 2, *list(THEIRS) * 2, *OURS, "hedge", "lo
 @pytest.mark.filterwarnings("ignore::callboard.CallboardWarning")
 @pytest.mark.exhaustive
 async def test_the_same_holds_in_threads(scene: Scene) -> None:
-    """For sync tools, for sync middleware, and across the bridge from trio to asyncio."""
+    """The promises hold for sync tools, sync middleware, and across the bridge from trio to asyncio."""
     with anyio.fail_after(60):
         await play(World(unit=0.02), scene)
 
 
-# What these have found
+# Regressions that these tests have found
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ async def test_the_same_holds_in_threads(scene: Scene) -> None:
     ],
 )
 async def test_a_middleware_that_does_not_answer_exactly_once_is_told_so_by_name(middleware: str, tool: str) -> None:
-    """Promise 2, for lists and commands as for messages."""
+    """Promise 2 holds for lists and commands as well as messages, and the error names the middleware."""
     world = World()
     ended = await run_alone(world, Scene([(tool, "a")], [middleware]))
 
@@ -483,14 +483,14 @@ async def test_a_middleware_that_does_not_answer_exactly_once_is_told_so_by_name
 
 
 async def test_a_rework_that_fails_lets_no_error_out_where_all_are_handled() -> None:
-    """`handle_tool_errors=True` is about middleware, too."""
+    """`handle_tool_errors=True` also covers errors of middleware."""
     scene = Scene([("error", "a")], ["fail to rework"], handling=True)
 
     check(scene, await run_alone(World(), scene))
 
 
 async def test_a_rework_that_returns_no_message_is_told_so_by_name() -> None:
-    """As a middleware that returns none."""
+    """The error names the middleware, as for one that returns nothing."""
     ended = await run_alone(World(), Scene([("error", "a")], ["rework to nothing"], handling=True))
 
     (message,) = messages_in(ended.result)
@@ -499,7 +499,7 @@ async def test_a_rework_that_returns_no_message_is_told_so_by_name() -> None:
 
 @pytest.mark.parametrize("neighbour", [[], [("error_once", "a")]], ids=["cancelled caller", "failed neighbour"])
 async def test_no_body_starts_behind_a_shield_when_its_batch_has_ended_meanwhile(neighbour: list[Any]) -> None:
-    """Promise 1: a second attempt waits for its place from 0 to 0.5; its batch is cancelled in between."""
+    """Promise 1: a second attempt waits for its place from 0 to 0.5, and its batch is cancelled in between."""
     world = World()
     slow_start = CallPolicy(limit=Limit(rate=Rate(1, per=0.5)))
     end = PATIENT if neighbour else 0.25
@@ -510,7 +510,7 @@ async def test_no_body_starts_behind_a_shield_when_its_batch_has_ended_meanwhile
 
 @pytest.mark.backends("trio")
 async def test_no_body_starts_behind_a_shield_that_was_there_before_the_cancellation() -> None:
-    """Promise 1: the middleware waits behind its shield until 0.3, the caller goes at 0.25."""
+    """Promise 1: the middleware waits behind its shield until 0.3, and the caller gives up at 0.25."""
     world = World()
     await run_alone(world, Scene([("text", "a")], ["call_behind_shield"], end=0.25))
 
@@ -519,7 +519,7 @@ async def test_no_body_starts_behind_a_shield_that_was_there_before_the_cancella
 
 @pytest.mark.backends("asyncio")
 async def test_no_body_starts_behind_the_shield_of_another_attempt() -> None:
-    """Promise 1: one attempt cleans up from 0.25 on, others wait for its place, and the caller goes at 0.3."""
+    """Promise 1: one attempt cleans up from 0.25 on, others wait for its place, and the caller gives up at 0.3."""
     world = World()
     middleware = ["call_at_once", "call_at_once", "tidy_behind_shield"]
     await run_alone(world, Scene([("error_once", "a")], middleware, concurrency=1, end=0.3))
@@ -530,7 +530,7 @@ async def test_no_body_starts_behind_the_shield_of_another_attempt() -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_a_body_that_cancels_its_task_is_a_message_below_a_sync_middleware_too() -> None:
-    """It is without one."""
+    """A tool body that cancels its own task gives a message, with a sync middleware around it as without one."""
     scene = Scene([("cancel_task", "a")], ["sync_pass_on"], end=100)
 
     check(scene, await run_alone(World(unit=0.02), scene))
@@ -539,7 +539,7 @@ async def test_a_body_that_cancels_its_task_is_a_message_below_a_sync_middleware
 @pytest.mark.real_clock
 @pytest.mark.backends("trio")
 async def test_an_error_of_a_call_that_was_given_up_across_the_bridge_is_no_matter_for_the_log(caplog: Any) -> None:
-    """asyncio says of a future that its exception was never retrieved."""
+    """asyncio would log "exception was never retrieved" for an abandoned future."""
 
     @wrap_tool_call
     async def lose_patience(request: Any, handler: Any) -> Any:
@@ -561,7 +561,7 @@ async def test_an_error_of_a_call_that_was_given_up_across_the_bridge_is_no_matt
 
 
 async def test_a_call_counts_as_running_as_long_as_one_of_its_attempts_runs() -> None:
-    """Two attempts, of one and of three seconds; asked after two."""
+    """Two attempts run for one and three seconds. After two seconds the call is still counted as running."""
     durations = iter([1.0, 3.0])
     tool = Recorder().tool("work", seconds=lambda _: next(durations))
 

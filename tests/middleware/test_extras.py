@@ -1,4 +1,4 @@
-"""Middleware whose libraries come with an extra: without them it cannot be made, and says what to install."""
+"""Middleware that needs an optional dependency: without it, construction fails and names the extra to install."""
 
 import logging
 import re
@@ -37,7 +37,7 @@ Hide = Callable[..., None]
 
 @pytest.fixture
 def hide(monkeypatch: pytest.MonkeyPatch) -> Hide:
-    """Packages that are not installed, for the length of a test."""
+    """Hide packages for the length of a test, as if they were not installed."""
 
     def hide(*packages: str) -> None:
         for package in packages:
@@ -71,7 +71,7 @@ NEEDS: dict[str, tuple[Make, str, str]] = {
 
 @pytest.mark.parametrize("what", NEEDS)
 def test_what_lacks_its_library_is_not_made_and_says_what_to_install(hide: Hide, what: str) -> None:
-    """Found out when the application starts, not with the first card number."""
+    """The missing dependency is found when the application starts, not at the first secret."""
     make, package, says = NEEDS[what]
     hide(package)
 
@@ -80,7 +80,7 @@ def test_what_lacks_its_library_is_not_made_and_says_what_to_install(hide: Hide,
 
 
 def test_one_error_names_all_that_redact_lacks(hide: Hide) -> None:
-    """Who has installed one thing does not want to hear of the next."""
+    """One error lists every missing package, so that users do not install them one by one."""
     hide("phonenumbers", "schwifty")
 
     with pytest.raises(ImportError, match=r"with 'phone', 'iban' needs phonenumbers and schwifty: pip install"):
@@ -88,7 +88,7 @@ def test_one_error_names_all_that_redact_lacks(hide: Hide) -> None:
 
 
 def test_the_alternative_that_the_error_names_works(hide: Hide) -> None:
-    """A remedy is code that runs."""
+    """The alternative code in the error message runs as written."""
     hide("phonenumbers", "schwifty", "cachetools")
     with pytest.raises(ImportError) as caught:
         Redact()
@@ -114,7 +114,10 @@ def tool_of(schema: Any) -> StructuredTool:
 
 
 def test_a_repair_by_json_schema_says_what_it_lacks_when_the_node_is_built(hide: Hide) -> None:
-    """A node of pydantic's models needs nothing; who uses MCP has jsonschema."""
+    """A node with pydantic models works without the library.
+
+    A tool with a JSON schema, as from MCP, needs jsonschema.
+    """
     hide("jsonschema")
 
     ToolNode([tool_of(create_model("Remote", path=(str, ...)))], middleware=[RepairArguments()])
@@ -138,14 +141,14 @@ WITHOUT: dict[str, Make] = {
 
 @pytest.mark.parametrize("what", WITHOUT)
 def test_what_needs_no_library_does_without(hide: Hide, what: str) -> None:
-    """Only who asks for telephone numbers pays for their plans."""
+    """Only the detector of telephone numbers needs its library."""
     hide("phonenumbers", "schwifty", "cachetools", "idna")
 
     WITHOUT[what]()
 
 
 def test_a_library_that_is_broken_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To install it again would not help."""
+    """Installing a broken library again would not help, so its own error is raised."""
     (tmp_path / "half_there.py").write_text("import nothing_of_the_kind\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -156,7 +159,10 @@ def test_a_library_that_is_broken_is_not_called_missing(tmp_path: Path, monkeypa
 def test_spans_that_nobody_asked_for_in_code_capture_nothing_and_say_so_once(
     hide: Hide, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No call fails because an environment variable wants more than is installed, and nothing leaves in the clear."""
+    """An environment variable asks for captured content without the library.
+
+    Calls work, nothing is captured, one warning.
+    """
     hide("phonenumbers")
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
     provider = TracerProvider()
@@ -186,7 +192,7 @@ print(ToolNode([add]).invoke([call])["messages"][0].content, "idna" in sys.modul
 
 
 def test_a_plain_call_needs_none_of_them() -> None:
-    """What a node does not use is not to be installed for it."""
+    """A node without these middleware runs without their libraries."""
     done = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""`Fallback`: who answers for a tool that failed, and in whose name."""
+"""`Fallback`: alternatives that answer for a tool that failed, under the id of the failed call."""
 
 import threading
 from contextlib import nullcontext
@@ -45,7 +45,7 @@ def by(message: ToolMessage) -> Any:
 
 
 async def test_another_tool_of_the_node_answers() -> None:
-    """With the same arguments, in the name of the call that the model made; the message says who it was."""
+    """The alternative gets the same arguments. The message has the original call's id and says which tool answered."""
     recorder = Recorder()
     tools = [failing(recorder), recorder.tool("cached_search")]
 
@@ -58,7 +58,7 @@ async def test_another_tool_of_the_node_answers() -> None:
 
 
 async def test_a_tool_that_works_is_left_alone() -> None:
-    """Nothing runs beside it, and its message says nothing."""
+    """The alternative does not run, and the message is unchanged."""
     recorder = Recorder()
     tools = [recorder.tool("search"), recorder.tool("cached_search")]
 
@@ -69,7 +69,7 @@ async def test_a_tool_that_works_is_left_alone() -> None:
 
 
 async def test_a_tool_without_an_alternative_fails_as_ever() -> None:
-    """The others are no concern of the middleware."""
+    """Tools that the fallback does not cover keep their errors."""
     recorder, error = Recorder(), ConnectionError("down")
     tools = [failing(recorder, "fetch", error), recorder.tool("search"), recorder.tool("x")]
     node = ToolNode(tools, middleware=[Fallback({"search": "x"})])
@@ -81,7 +81,7 @@ async def test_a_tool_without_an_alternative_fails_as_ever() -> None:
 
 
 async def test_a_tool_that_the_model_does_not_know_may_answer() -> None:
-    """It is in no list of tools, not even the node's."""
+    """An alternative may be a tool that is in no list of tools, not even the node's."""
     recorder = Recorder()
     node = ToolNode([failing(recorder)], middleware=[Fallback({"search": recorder.tool("hidden")})])
 
@@ -105,7 +105,7 @@ async def test_a_tool_that_the_model_does_not_know_may_answer() -> None:
     ids=repr,
 )
 async def test_a_value_answers(value: Any, content: Any) -> None:
-    """A text as it is, anything else as a tool's result would be written."""
+    """A text is used as it is. Other values are formatted like the result of a tool."""
     message = await answer_of(ToolNode([failing(Recorder())], middleware=[Fallback({"search": Value(value)})]))
 
     assert message.content == content
@@ -113,7 +113,7 @@ async def test_a_value_answers(value: Any, content: Any) -> None:
 
 
 async def test_an_async_function_answers() -> None:
-    """It gets the request and the error."""
+    """An async function receives the request and the error."""
     error = ConnectionError("down")
 
     async def apologise(request: Any, failure: Any) -> str:
@@ -131,7 +131,7 @@ async def test_an_async_function_answers() -> None:
 
 @pytest.mark.real_clock
 async def test_a_sync_function_answers_from_a_thread() -> None:
-    """Promise 8: it may block, and the loop goes on."""
+    """Promise 8: a sync function runs in a thread and may block without blocking the loop."""
     here = threading.get_ident()
 
     def read(request: Any, failure: Any) -> str:
@@ -145,7 +145,7 @@ async def test_a_sync_function_answers_from_a_thread() -> None:
 
 @pytest.mark.real_clock
 async def test_a_plain_function_around_an_async_one_answers() -> None:
-    """A lambda looks sync and is not."""
+    """A lambda around an async function looks sync but returns an awaitable."""
 
     async def ask(query: str) -> str:
         await anyio.sleep(0)
@@ -157,7 +157,7 @@ async def test_a_plain_function_around_an_async_one_answers() -> None:
 
 
 async def test_a_function_may_return_a_message_or_a_command() -> None:
-    """What a tool may return, a function may too; an error message of its own is its answer."""
+    """A function may return what a tool may return. An error message that it returns is its answer."""
 
     aside = ToolMessage("aside", tool_call_id="another")
 
@@ -184,7 +184,7 @@ async def test_a_function_may_return_a_message_or_a_command() -> None:
 
 
 async def test_a_command_of_another_tool_carries_the_name_of_the_call() -> None:
-    """Providers that match by name find it."""
+    """Providers that match results by tool name need the name of the original call in the command's message."""
 
     async def move(query: str = "") -> Command[Any]:
         """Move."""
@@ -199,7 +199,7 @@ async def test_a_command_of_another_tool_carries_the_name_of_the_call() -> None:
 
 
 async def test_what_another_tool_returned_stays_as_it_was() -> None:
-    """It may keep its message, as a cache does."""
+    """The alternative may keep its message, as a cache does, so the message is copied before it is changed."""
     kept = ToolMessage("kept", tool_call_id="1", name="cached")
 
     async def cached(query: str = "") -> ToolMessage:
@@ -213,7 +213,7 @@ async def test_what_another_tool_returned_stays_as_it_was() -> None:
 
 
 async def test_alternatives_are_tried_in_order() -> None:
-    """Until one has an answer."""
+    """Alternatives are tried until one succeeds."""
     recorder = Recorder()
     tools = [failing(recorder), failing(recorder, "second"), recorder.tool("third"), recorder.tool("fourth")]
     node = ToolNode(tools, middleware=[Fallback({"search": ["second", "third", "fourth", Value("none")]})])
@@ -223,7 +223,7 @@ async def test_alternatives_are_tried_in_order() -> None:
 
 
 async def test_the_first_error_stands_when_all_fail() -> None:
-    """Bare, with its own traceback, and with the others in its notes."""
+    """The first error is raised unwrapped with its own traceback. Its notes list the errors of the alternatives."""
     recorder, error = Recorder(), ConnectionError("first")
 
     async def broken(request: Any, failure: Any) -> str:
@@ -245,7 +245,7 @@ async def test_the_first_error_stands_when_all_fail() -> None:
 
 
 async def test_an_error_message_of_another_tool_is_no_answer() -> None:
-    """The model would read of arguments that it never wrote, for a tool that it did not call."""
+    """An error message of the alternative would tell the model about arguments and a tool that it did not use."""
     recorder, error = Recorder(), ConnectionError("down")
 
     async def by_number(number: int) -> str:
@@ -264,7 +264,7 @@ async def test_an_error_message_of_another_tool_is_no_answer() -> None:
 
 
 async def test_invalid_arguments_are_no_failure() -> None:
-    """The model reads what is wrong with them, and nothing stands in."""
+    """Invalid arguments are reported to the model instead of calling the alternative."""
     recorder = Recorder()
 
     async def search(count: int) -> str:
@@ -290,7 +290,7 @@ async def test_invalid_arguments_are_no_failure() -> None:
     ],
 )
 async def test_only_chosen_errors_are_failures(on: Any, falls_back: bool) -> None:
-    """By type or by a function."""
+    """The option selects failures by error type or by a function."""
     node = ToolNode(
         [failing(Recorder())], middleware=[Fallback({"search": Value("v")}, on=on)], handle_tool_errors=True
     )
@@ -299,7 +299,7 @@ async def test_only_chosen_errors_are_failures(on: Any, falls_back: bool) -> Non
 
 
 async def test_a_message_may_be_a_failure_too() -> None:
-    """Some tools report theirs in words; if nobody knows better, these words stand."""
+    """Some tools report failures as messages. If no alternative succeeds, that message is the result."""
     recorder, failures = Recorder(), list[Any]()
 
     def busy(message: ToolMessage) -> bool:
@@ -320,7 +320,7 @@ async def test_a_message_may_be_a_failure_too() -> None:
 
 
 async def test_a_timeout_is_a_failure() -> None:
-    """The other tool has a timeout of its own."""
+    """A timed out tool is replaced by the alternative, which has its own timeout."""
     recorder = Recorder()
     tools = [recorder.tool("search", hang=True), recorder.tool("slow", seconds=4)]
     policies = {"search": CallPolicy(timeout=2), "slow": CallPolicy(timeout=5)}
@@ -331,7 +331,7 @@ async def test_a_timeout_is_a_failure() -> None:
 
 
 async def test_another_tool_is_held_to_its_own_policy() -> None:
-    """Its limit and its timeout, not those of the tool that failed."""
+    """The alternative runs under its own limit and timeout, not those of the failed tool."""
     recorder = Recorder()
     policies = {"other": CallPolicy(timeout=3, limit=Limit(concurrency=1))}
     tools = [failing(recorder), recorder.tool("other", hang=True)]
@@ -346,7 +346,7 @@ async def test_another_tool_is_held_to_its_own_policy() -> None:
 
 
 async def test_no_alternative_is_started_when_time_is_up() -> None:
-    """Promise 6: the first error stands."""
+    """Promise 6: if the budget has ended, the first error is the result."""
     recorder, error = Recorder(), ConnectionError("late")
 
     async def stubborn(request: Any, call_next: Any) -> Any:
@@ -368,7 +368,7 @@ async def test_no_alternative_is_started_when_time_is_up() -> None:
 
 
 async def test_the_budget_bounds_the_alternatives_too() -> None:
-    """All of them together."""
+    """The budget of the call covers the time of all alternatives together."""
     recorder = Recorder()
     tools = [failing(recorder, seconds=4), failing(recorder, "second", seconds=4), recorder.tool("third", seconds=4)]
     node = ToolNode(
@@ -384,7 +384,7 @@ async def test_the_budget_bounds_the_alternatives_too() -> None:
 
 
 async def test_a_cancellation_is_no_failure() -> None:
-    """Nobody waits for an answer any more."""
+    """A cancelled call needs no alternative answer."""
     recorder = Recorder()
     tools = [recorder.tool("search", hang=True), recorder.tool("other")]
     node = ToolNode(tools, middleware=[Fallback({"search": ["other", Value("v")]})])
@@ -397,7 +397,7 @@ async def test_a_cancellation_is_no_failure() -> None:
 
 
 async def test_a_question_is_no_failure() -> None:
-    """Promise 4: it goes to the person, and so does one that an alternative asks."""
+    """Promise 4: questions of the tool and of an alternative reach the person."""
     recorder = Recorder()
 
     async def search() -> str:
@@ -423,7 +423,7 @@ async def test_a_question_is_no_failure() -> None:
 
 
 async def test_neither_questions_nor_invalid_arguments_of_middleware_are_failures() -> None:
-    """Whoever raises them inside: no alternative begins."""
+    """An interrupt or argument error raised by inner middleware starts no alternative."""
     began: list[str] = []
 
     async def stand_in(request: Any, failure: Any) -> str:
@@ -448,7 +448,7 @@ async def test_neither_questions_nor_invalid_arguments_of_middleware_are_failure
 
 
 async def test_an_open_circuit_is_a_failure() -> None:
-    """The fallback takes over while the tool is left alone."""
+    """The alternative answers while the circuit of the tool is open."""
     recorder = Recorder()
     middleware = [Fallback({"search": "other"}), CircuitBreaker(minimum=2)]
     node = ToolNode([failing(recorder), recorder.tool("other")], middleware=middleware)
@@ -460,7 +460,7 @@ async def test_an_open_circuit_is_a_failure() -> None:
 
 
 async def test_a_fallback_waits_for_all_attempts() -> None:
-    """A retry inside of it has its tries first; the other tool has its own."""
+    """A retry inside the fallback makes all its attempts first. The alternative has its own attempts."""
     recorder = Recorder()
     tools = [failing(recorder), failing(recorder, "other", times=1)]
     policies = {name: CallPolicy(idempotent=True) for name in ("search", "other")}
@@ -471,7 +471,7 @@ async def test_a_fallback_waits_for_all_attempts() -> None:
 
 
 async def test_observers_are_told_who_takes_over() -> None:
-    """By name, with the kind of the error; never an argument or a result."""
+    """Observers get the name of the alternative and the error type, without arguments or results."""
     recorder = Recorder()
     events: list[CallEvent] = []
     tools = [failing(recorder), failing(recorder, "second", ValueError("secret"))]
@@ -489,13 +489,13 @@ async def test_observers_are_told_who_takes_over() -> None:
 
 
 def test_a_slip_in_the_name_of_an_alternative_shows_where_the_node_is_built() -> None:
-    """Not at the first failure, which may be months away."""
+    """Without this check, a typo would show only at the first failure of the tool."""
     with pytest.raises(ValueError, match=r"no tool 'cached', only \['search'\].* Value\('cached'\)"):
         ToolNode([Recorder().tool("search")], middleware=[Fallback({"search": "cached"})])
 
 
 def test_names_can_be_checked_beforehand() -> None:
-    """On both sides; tools and values that were given themselves need no name."""
+    """Names are checked on both sides. Tool objects and values need no name."""
     hidden = Recorder().tool("hidden")
     fallback = Fallback({"search": ["cached", hidden, Value("v")]})
 
@@ -520,19 +520,19 @@ def test_names_can_be_checked_beforehand() -> None:
     ids=repr,
 )
 def test_what_is_no_alternative_is_refused(given: Any, kind: type[Exception], text: str) -> None:
-    """At construction, with the remedy."""
+    """The error comes at construction and says what to pass."""
     with pytest.raises(kind, match=text):
         Fallback(given)
 
 
 def test_an_on_that_is_no_condition_is_refused() -> None:
-    """At construction, naming the argument."""
+    """The error comes at construction and names the argument."""
     with pytest.raises(TypeError, match=r"Fallback\(on=...\)"):
         Fallback({"search": Value(1)}, on="ValueError")  # type: ignore[arg-type]
 
 
 class Starts(AsyncCallbackHandler):
-    """Notes under which tags each tool ran."""
+    """Callback that records the tags of each tool run."""
 
     def __init__(self) -> None:
         self.tags: list[tuple[str, list[str]]] = []
@@ -543,7 +543,7 @@ class Starts(AsyncCallbackHandler):
 
 @pytest.mark.real_clock
 async def test_a_tool_that_the_node_does_not_know_runs_under_its_own_callbacks_and_tags() -> None:
-    """However many there are in one batch."""
+    """A batch runs alternatives with their own callbacks and tags, and does not mix them up."""
     recorder, starts = Recorder(), Starts()
 
     def tagged(name: str) -> StructuredTool:
@@ -566,7 +566,7 @@ async def test_a_tool_that_the_node_does_not_know_runs_under_its_own_callbacks_a
 
 
 async def test_what_it_covers_stays_offered_while_the_circuit_is_open() -> None:
-    """The model may go on asking for the tool: something answers."""
+    """The model may still call the tool, because the fallback answers while its circuit is open."""
     recorder = Recorder()
     breaker = CircuitBreaker(minimum=1, open_for=60)
     failing = recorder.tool("work", raises=ValueError("no"))
@@ -581,13 +581,13 @@ async def test_what_it_covers_stays_offered_while_the_circuit_is_open() -> None:
 
 
 def test_a_slip_in_a_name_shows_where_the_node_is_built() -> None:
-    """Not at the first failure."""
+    """The error comes when the node is built, not at the first failure."""
     with pytest.raises(ValueError, match=r"no tool 'wrok', only .* did you mean 'work'"):
         ToolNode([Recorder().tool("work")], middleware=[Fallback({"wrok": Value("stale")})])
 
 
 async def test_middleware_sees_errors_beside_langgraphs_wrapper_too() -> None:
-    """Whatever `handle_tool_errors` says: it is asked at the end."""
+    """Middleware sees errors for any `handle_tool_errors`, which is applied after the chain."""
     breaker = CircuitBreaker(minimum=1, open_for=60)
 
     async def wrap(request: Any, execute: Any) -> Any:

@@ -1,6 +1,6 @@
 """LangChain's own middleware, unmodified, as middleware of a ToolNode; on asyncio and on trio.
 
-What it awaits is asyncio's and runs there, so threads are involved wherever the call is on trio.
+LangChain's middleware awaits asyncio code. If the call is on trio, that code runs on an asyncio loop in another thread.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def contents(messages: list[Any]) -> list[Any]:
 
 
 async def test_its_error_handler_sees_errors_and_timeouts() -> None:
-    """What it answers is the result; what it does not, is ours to judge."""
+    """The handler's answer is the result. Errors that it does not handle fall under `handle_tool_errors`."""
     recorder = Recorder()
 
     def explain(error: Exception, request: Any) -> str | None:
@@ -88,7 +88,7 @@ async def test_its_error_handler_sees_errors_and_timeouts() -> None:
 
 
 async def test_its_async_error_handler_may_wait() -> None:
-    """For something of asyncio's too, wherever the call runs."""
+    """The handler may await asyncio code, also if the call runs on trio."""
 
     async def explain(error: Exception, request: Any) -> str:
         await asyncio.sleep(0.01)
@@ -102,7 +102,7 @@ async def test_its_async_error_handler_may_wait() -> None:
 
 
 async def test_its_error_handler_does_not_see_an_interrupt() -> None:
-    """Promise 4."""
+    """Promise 4: an interrupt is no error."""
     seen: list[Exception] = []
 
     @tool
@@ -118,7 +118,7 @@ async def test_its_error_handler_does_not_see_an_interrupt() -> None:
 
 
 async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout() -> None:
-    """Here, as a middleware; in `create_agent` all of them share one."""
+    """As a node's middleware each attempt has its own place and timeout. In `create_agent` all attempts share one."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("slow", seconds=0.2)],
@@ -133,7 +133,7 @@ async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout() -> No
 
 
 async def test_several_of_them_nest_in_the_order_of_the_list() -> None:
-    """The error handler is outside of the retry."""
+    """The first in the list is the outermost: the error handler sees what the retry lets through."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("broken", raises=ValueError("no"))],
@@ -149,7 +149,7 @@ async def test_several_of_them_nest_in_the_order_of_the_list() -> None:
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_a_function_under_its_decorator_is_a_middleware(kind: str) -> None:
-    """`@wrap_tool_call` makes an object with one of the two methods."""
+    """`@wrap_tool_call` makes an object with only one of the two methods."""
 
     async def shout(request: Any, handler: Any) -> Any:
         message = await handler(request)
@@ -176,7 +176,7 @@ async def impatient(request: Any, handler: Any) -> Any:
 
 
 async def test_one_that_gives_up_waiting_ends_the_attempt(request: pytest.FixtureRequest) -> None:
-    """What it has called is cancelled and gives its place back, on trio as on asyncio."""
+    """The abandoned inner call is cancelled and gives its place back, on trio as on asyncio."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("stuck", hang=True)],
@@ -195,7 +195,7 @@ async def test_one_that_gives_up_waiting_ends_the_attempt(request: pytest.Fixtur
 
 
 async def test_its_emulator_answers_for_the_tools_it_is_told_to() -> None:
-    """The model speaks, the body does not run."""
+    """The model writes the result, and the tool does not run."""
     recorder = Recorder()
     model = ScriptedModel(["22 degrees"])
     node = ToolNode(
@@ -228,7 +228,7 @@ def redacting(**options: Any) -> PIIMiddleware[Any, Any]:
     ],
 )
 async def test_it_redacts_results_by_each_of_its_strategies(strategy: Any, expected: str) -> None:
-    """LangChain does so before the next model call; here it is done when the result is there."""
+    """LangChain redacts before the next model call. Here the result is redacted when it arrives."""
     node = ToolNode([Recorder().tool("find")], middleware=[redacting(strategy=strategy)])
 
     (message,) = await run(node, tool_call("find", "1", query=f"write to {MAIL}"))
@@ -238,7 +238,7 @@ async def test_it_redacts_results_by_each_of_its_strategies(strategy: Any, expec
 
 
 async def test_it_blocks_a_result_by_an_error() -> None:
-    """Nobody handles it by default, so it ends the batch; asked to, we make a message of it."""
+    """The blocking error ends the batch by default. With `handle_tool_errors` it becomes a message."""
     tools = [Recorder().tool("find")]
     call = tool_call("find", "1", query=MAIL)
 
@@ -250,7 +250,7 @@ async def test_it_blocks_a_result_by_an_error() -> None:
 
 
 async def test_what_is_not_redacted_stays_as_it_is() -> None:
-    """Arguments, artifacts and plain results are not its business."""
+    """Arguments, artifacts and results without personal data are not changed."""
     seen: list[Any] = []
 
     async def innermost(request: Any, call_next: Any) -> Any:
@@ -292,7 +292,7 @@ def returning(output: Any) -> Any:
     ids=["alone", "beside another", "as a dict"],
 )
 async def test_it_redacts_the_messages_of_commands(update: Any) -> None:
-    """The result of a call may be in a command; what else is there is the tool's."""
+    """A result may be inside a command. The command's other updates are not changed."""
     node = ToolNode(
         [returning(lambda call_id: Command(update=update(ToolMessage(MAIL, tool_call_id=call_id))))],
         middleware=[redacting()],
@@ -307,7 +307,7 @@ async def test_it_redacts_the_messages_of_commands(update: Any) -> None:
 
 
 async def test_it_redacts_a_list_of_outputs_and_of_updates() -> None:
-    """Every form that an output may have."""
+    """Results in lists and in updates of any form are redacted."""
 
     def output(call_id: str) -> Any:
         other = Command(update=[ToolMessage(f"also {MAIL}", tool_call_id="another")])
@@ -322,7 +322,7 @@ async def test_it_redacts_a_list_of_outputs_and_of_updates() -> None:
 
 
 async def test_it_redacts_updates_written_as_pairs() -> None:
-    """LangGraph takes keys and values in a list too."""
+    """LangGraph also accepts an update as a list of key and value pairs."""
 
     async def pairs(request: Any, call_next: Any) -> Any:
         message = await call_next(request)
@@ -339,7 +339,7 @@ async def test_it_redacts_updates_written_as_pairs() -> None:
 @given(blocks=st.lists(st.sampled_from([MAIL, f"a {MAIL} b {MAIL}", "plain", "", "a@b"]), min_size=1, max_size=4))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_no_text_block_gets_through(blocks: list[str]) -> None:
-    """Whatever stands where in the content, and blocks that are no text keep their place."""
+    """Text blocks are redacted at every position, and other blocks keep their place."""
     image = {"type": "image_url", "image_url": {"url": f"https://x/{MAIL}"}}
     given_content = [*({"type": "text", "text": text} for text in blocks), image]
     node = ToolNode([Recorder().tool("find", returns=given_content)], middleware=[redacting()])
@@ -353,7 +353,7 @@ async def test_no_text_block_gets_through(blocks: list[str]) -> None:
 
 
 async def test_its_detector_does_not_hold_up_the_loop() -> None:
-    """Promise 8: a detector is a sync function, and a result may be long."""
+    """Promise 8: detectors are sync functions and results may be long, so detection runs in a thread."""
     threads: list[threading.Thread] = []
 
     def detect(text: str) -> list[Any]:
@@ -368,7 +368,7 @@ async def test_its_detector_does_not_hold_up_the_loop() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_it_redacts_within_supervise() -> None:
-    """A decorated function is middleware like any other."""
+    """The decorated function is accepted as middleware of `Supervise`."""
     from langchain.agents import create_agent
 
     model = ScriptedModel([calls(("find", {"query": MAIL})), "done"])
@@ -402,7 +402,7 @@ async def questions(node: ToolNode, *batch: Any) -> CallsInterrupted:
 
 
 async def test_its_four_decisions_do_what_they_say() -> None:
-    """Several calls ask at once, each is answered by its own id, and what needs no answer has finished."""
+    """Several calls ask at once and are answered by their ids. Calls without a question have finished."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("book"), recorder.tool("look")], middleware=[asking()])
     batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(4)] + [tool_call("look", "4")]
@@ -427,7 +427,7 @@ async def test_its_four_decisions_do_what_they_say() -> None:
 
 
 async def test_questions_may_be_answered_one_by_one_and_much_later() -> None:
-    """Promise 5: the ledger goes through a serializer, and any subset is answered in any order."""
+    """Promise 5: the ledger survives a serializer, and the answers may come in any subsets and order."""
     recorder = Recorder()
     serializer = JsonPlusSerializer()
     node = ToolNode([recorder.tool("book")], middleware=[asking()])
@@ -446,7 +446,7 @@ async def test_questions_may_be_answered_one_by_one_and_much_later() -> None:
 
 
 async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything() -> None:
-    """LangChain warns that the others may run twice; here what finished stays finished."""
+    """LangChain warns that other tools may run twice. Here finished calls do not run again."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("book")], middleware=[asking()])
     batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(2)]
@@ -462,7 +462,7 @@ async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything() -
 
 
 async def test_it_asks_only_when_its_predicate_says_so() -> None:
-    """`when` and the description see the request as LangChain's agent would show it."""
+    """`when` and the description receive the same request as in LangChain's agent."""
     config = {
         "allowed_decisions": ["approve", "reject"],
         "when": lambda request: request.tool_call["args"]["query"] == "dear" and request.tool.name == "book",
@@ -477,7 +477,7 @@ async def test_it_asks_only_when_its_predicate_says_so() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_it_asks_in_a_graph_of_langgraphs() -> None:
-    """With a checkpointer and `Command(resume=...)`, as in LangChain's own agent."""
+    """A checkpointer and `Command(resume=...)` work as in LangChain's own agent."""
     recorder = Recorder()
     tools = [recorder.tool("book"), recorder.tool("look")]
     builder = StateGraph(MessagesState)
@@ -502,7 +502,7 @@ async def test_it_asks_in_a_graph_of_langgraphs() -> None:
     assert recorder.order == ["look", "book(c)"]
 
 
-# What is no middleware, and what is only in part one
+# Objects that are no middleware of calls, or only in part
 
 OWNERS = pytest.mark.parametrize(
     "build",
@@ -516,7 +516,7 @@ OWNERS = pytest.mark.parametrize(
 
 @OWNERS
 def test_approval_of_whole_turns_is_refused(build: Any) -> None:
-    """Around single calls it would let every one through, and nobody would notice."""
+    """Around single calls it would let each call through without approval, and nobody would notice."""
     with pytest.raises(ValueError, match=r'HumanInTheLoopMiddleware asks .* Give it interrupt_mode="per_call"'):
         build(HumanInTheLoopMiddleware({"book": True}))
 
@@ -547,19 +547,19 @@ async def greets(state: AgentState[Any], runtime: Any) -> None:
     ids=lambda middleware: type(middleware).__name__,
 )
 def test_what_does_nothing_to_calls_is_refused(build: Any, middleware: Any) -> None:
-    """It would be there and do nothing; the error says where it belongs."""
+    """Middleware without a hook around calls would have no effect. The error says where it belongs."""
     with pytest.raises(TypeError, match=f"{type(middleware).__name__} does nothing to tool calls.*create_agent"):
         build(middleware)
 
 
 def test_the_error_names_the_option_that_was_forgotten() -> None:
-    """The usual slip with PIIMiddleware."""
+    """`PIIMiddleware` without the option for tool results is a common mistake."""
     with pytest.raises(TypeError, match="without apply_to_tool_results=True"):
         ToolNode([Recorder().tool("work")], middleware=[PIIMiddleware("email")])
 
 
 class Both(AgentMiddleware):
-    """Around calls, and around the agent."""
+    """Middleware with hooks around calls and around the agent."""
 
     async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
         return await handler(request)
@@ -572,7 +572,7 @@ class Both(AgentMiddleware):
 
 
 async def test_hooks_that_will_not_run_are_warned_of_by_name() -> None:
-    """The rest of it works."""
+    """The hooks around calls work, and a warning names the hooks of the agent that will not run."""
     with pytest.warns(
         IgnoredHooksWarning, match="Both has hooks that will not run: before_model, after_agent. "
     ) as told:
@@ -583,13 +583,13 @@ async def test_hooks_that_will_not_run_are_warned_of_by_name() -> None:
 
 
 def test_redacting_what_a_model_says_is_warned_of() -> None:
-    """Results only are redacted here."""
+    """The node redacts only results, so a warning says that model output is not covered."""
     with pytest.warns(IgnoredHooksWarning, match="PIIMiddleware has hooks that will not run: after_model"):
         ToolNode([Recorder().tool("work")], middleware=[redacting(apply_to_output=True)])
 
 
 async def test_what_brings_nothing_but_tools_is_welcome(tmp_path: Path) -> None:
-    """They are tools of the node, without a warning."""
+    """Middleware that only provides tools adds them to the node, without a warning."""
     (tmp_path / "tea.txt").write_text("green\n")
     node = ToolNode([], middleware=[FilesystemFileSearchMiddleware(root_path=str(tmp_path), use_ripgrep=False)])
 
@@ -599,7 +599,7 @@ async def test_what_brings_nothing_but_tools_is_welcome(tmp_path: Path) -> None:
 
 
 async def test_a_tool_whose_hooks_are_missing_works_with_a_warning() -> None:
-    """The tool of the list of things to do; what tells the model about it is a hook of the agent's."""
+    """The todo-list tool works, but the prompt that explains it to the model comes from an agent hook."""
     with pytest.warns(IgnoredHooksWarning, match="wrap_model_call, after_model"):
         node = ToolNode([], middleware=[TodoListMiddleware()])
     todo = [{"content": "make tea", "status": "pending"}]

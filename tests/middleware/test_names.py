@@ -1,4 +1,4 @@
-"""A name that does not exist is an error, wherever a middleware takes one."""
+"""Names of tools and arguments that a middleware takes must exist."""
 
 from typing import Annotated, Any
 
@@ -47,7 +47,7 @@ naming = pytest.mark.parametrize("make", NAMING.values(), ids=NAMING.keys())
 
 @naming
 def test_a_tool_that_does_not_exist_is_an_error_where_the_node_is_built(make: Any) -> None:
-    """Or `delete` would run unasked, because somebody wrote `delet`."""
+    """With a typo such as `delet`, calls of `delete` would run without approval."""
     with pytest.raises(ValueError, match=r"no tool 'delet', only \['delete'.*did you mean 'delete'\?"):
         ToolNode([delete, search], middleware=[make("delet")])
     with pytest.raises(ValueError, match="did you mean 'delete'"):
@@ -56,13 +56,13 @@ def test_a_tool_that_does_not_exist_is_an_error_where_the_node_is_built(make: An
 
 @naming
 def test_a_tool_that_exists_is_none(make: Any) -> None:
-    """The other side."""
+    """A correct name raises nothing."""
     ToolNode([delete, search], middleware=[make("delete")])
 
 
 @naming
 def test_a_middleware_that_several_nodes_share_says_that_names_may_be_missing(make: Any) -> None:
-    """A vault or a cache is worth sharing, and not every node has every tool."""
+    """A shared vault or cache may name tools that not every node has, so its check can be turned off."""
     middleware = make("delete", missing="ignore")
 
     ToolNode([delete], middleware=[middleware])
@@ -71,14 +71,14 @@ def test_a_middleware_that_several_nodes_share_says_that_names_may_be_missing(ma
 
 @naming
 def test_there_are_two_ways_to_take_a_missing_name(make: Any) -> None:
-    """And no third."""
+    """Other values of the option are refused."""
     with pytest.raises(ValueError, match=r"\(missing=...\) is 'error' or 'ignore', got 'warn'"):
         make("delete", missing="warn")
 
 
 @naming
 def test_the_method_of_a_middleware_is_checked_as_the_middleware(make: Any) -> None:
-    """LangGraph's users hand it over as `awrap_tool_call`."""
+    """LangGraph users pass `awrap_tool_call` instead of the middleware object."""
     wrap = make("delet").awrap_tool_call
 
     with pytest.raises(ValueError, match="did you mean 'delete'"):
@@ -98,7 +98,7 @@ def test_the_method_of_a_middleware_is_checked_as_the_middleware(make: Any) -> N
     ids=["Redact", "Sanitize", "Sanitize for all", "Sanitize inside"],
 )
 def test_an_argument_that_does_not_exist_is_an_error_where_the_node_is_built(middleware: Any) -> None:
-    """Or `path` would go unchecked."""
+    """With a typo in its name, the argument `path` would not be checked."""
     with pytest.raises(ValueError, match=r"no argument 'pth', only \['path'.*\]; did you mean 'path'\?"):
         ToolNode([delete, search], middleware=[middleware])
 
@@ -107,13 +107,13 @@ def test_an_argument_that_does_not_exist_is_an_error_where_the_node_is_built(mid
     "middleware", [Redact(reveal={"delete": ["state"]}), Sanitize(tools={"delete": {"state": Text()}})]
 )
 def test_an_injected_argument_is_none_that_a_middleware_could_do_something_to(middleware: Any) -> None:
-    """The model does not write it."""
+    """The model does not write injected arguments, so middleware cannot treat them."""
     with pytest.raises(ValueError, match=r"no argument 'state', only \['path'\]"):
         ToolNode([delete], middleware=[middleware])
 
 
 def test_an_argument_may_be_named_as_the_model_writes_it() -> None:
-    """By its alias."""
+    """The model writes an argument under its alias, so the alias is accepted."""
 
     class Arguments(BaseModel):
         url: str = Field(alias="middleware")
@@ -127,7 +127,7 @@ def test_an_argument_may_be_named_as_the_model_writes_it() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"additionalProperties": True}])
 def test_the_arguments_of_a_tool_with_a_json_schema_are_known(more: dict[str, Any]) -> None:
-    """As of one that a server describes; unless it takes any."""
+    """A JSON schema, as from a server, lists its arguments unless it allows any."""
     schema = {"type": "object", "properties": {"path": {"type": "string"}}, **more}
     remote = StructuredTool(name="remote", description="Remote.", func=lambda path: path, args_schema=schema)
     middleware = Redact(reveal={"remote": ["pth"]})
@@ -140,7 +140,7 @@ def test_the_arguments_of_a_tool_with_a_json_schema_are_known(more: dict[str, An
 
 
 def test_the_names_of_langchains_middleware_are_checked_too() -> None:
-    """It asks a person for the tools that it names."""
+    """LangChain's approval middleware takes tool names, which must exist, too."""
     human = HumanInTheLoopMiddleware({"delet": True}, interrupt_mode="per_call")
 
     with pytest.raises(ValueError, match=r"interrupt_on=...\): there is no tool 'delet'.*did you mean 'delete'"):
@@ -148,19 +148,19 @@ def test_the_names_of_langchains_middleware_are_checked_too() -> None:
 
 
 def test_a_cache_cannot_forget_what_it_does_not_keep() -> None:
-    """What is stale would stay."""
+    """A wrong tool name in `invalidate` would leave stale results in the cache."""
     with pytest.raises(ValueError, match=r"no tool 'serach', only .*did you mean 'search'"):
         Cache(["search"]).invalidate("serach")
 
 
 def test_a_policy_of_no_tool_is_an_error() -> None:
-    """In the same words."""
+    """The error for a policy has the same form as that of middleware."""
     with pytest.raises(ValueError, match=r"ToolNode\(policies=...\): there is no tool 'delet'.*did you mean 'delete'"):
         ToolNode([delete], policies={"delet": CallPolicy(timeout=1.0)})
 
 
 def test_many_names_are_not_all_listed() -> None:
-    """An error is read by people."""
+    """The error stays readable by listing only some of many names."""
     told = no_such("tool", "tool_7x", [f"tool_{number}" for number in range(300)])
 
     assert "and 260 more" in told
@@ -168,12 +168,12 @@ def test_many_names_are_not_all_listed() -> None:
 
 
 def test_capitals_do_not_hide_what_was_meant() -> None:
-    """Nor does the end of a word."""
+    """The suggestion ignores case and small differences at the end of a word."""
     assert did_you_mean("DELETE", ["delete", "search"]) == "; did you mean 'delete'?"
     assert no_such("tool", "x", []) == "there is no tool 'x', and no other"
 
 
 @given(st.text(), st.lists(st.text(), max_size=5))
 def test_whatever_the_names_are_there_is_one_sentence(name: str, known: list[str]) -> None:
-    """Names come from anywhere, and must not forge a line of a log."""
+    """Names may contain line breaks, which must not forge a log line: the error is one sentence."""
     assert len(no_such("tool", name, known).splitlines()) == 1

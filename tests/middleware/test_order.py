@@ -1,4 +1,4 @@
-"""The order of middleware: what it sees on the way in and out, and which order is warned of."""
+"""The order of middleware: what it sees on the way in and out, and which orders cause a warning."""
 
 import itertools
 import warnings
@@ -24,7 +24,7 @@ RECOMMENDED = (
     "Retry",
     "Redact",
 )
-"""The outermost first."""
+"""Recommended order, outermost first."""
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "middleware.md"
 
 
@@ -33,7 +33,7 @@ def middleware_named(name: str) -> Any:
 
 
 async def test_middleware_goes_in_from_the_first_and_out_from_the_last() -> None:
-    """The table in the docs, row by row."""
+    """The order of calls matches the table in the docs row by row."""
     seen: list[tuple[str, str]] = []
     recorder = Recorder()
 
@@ -59,7 +59,7 @@ async def test_middleware_goes_in_from_the_first_and_out_from_the_last() -> None
 
 
 def test_the_recommended_order_passes_without_a_warning() -> None:
-    """All of it, and any part of it."""
+    """The full recommended order and every part of it are accepted silently."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for size in (2, len(RECOMMENDED)):
@@ -69,7 +69,7 @@ def test_the_recommended_order_passes_without_a_warning() -> None:
 
 @pytest.mark.parametrize("pair", _WRONG, ids="-".join)
 def test_a_known_bad_order_is_warned_of_with_its_reason(pair: tuple[str, str]) -> None:
-    """Both names, why, and what to do."""
+    """The warning has both names, the reason and the remedy."""
     with pytest.warns(MiddlewareOrderWarning) as caught:
         warn_of_wrong_order([middleware_named(name) for name in pair])
 
@@ -80,14 +80,14 @@ def test_a_known_bad_order_is_warned_of_with_its_reason(pair: tuple[str, str]) -
 
 
 def test_every_bad_pair_turns_the_recommended_order_round() -> None:
-    """The two tables cannot contradict each other."""
+    """The table of bad pairs must not contradict the recommended order."""
     places = {name: place for place, name in enumerate(RECOMMENDED)}
 
     assert all(places[outer.partition("(")[0]] >= places[inner] for outer, inner in _WRONG)
 
 
 def test_the_warning_points_to_where_the_node_is_built() -> None:
-    """At the line that has to be changed."""
+    """The warning's location is the line that has to be changed."""
     from callboard.middleware import Retry
 
     with pytest.warns(MiddlewareOrderWarning, match="attempts multiply") as caught:
@@ -97,7 +97,7 @@ def test_the_warning_points_to_where_the_node_is_built() -> None:
 
 
 def test_middleware_of_langchain_is_known_by_its_names() -> None:
-    """A retry is a retry."""
+    """LangChain's retry is recognised as a retry by its class name."""
     from langchain.agents.middleware import ToolRetryMiddleware
 
     from callboard.middleware import Retry
@@ -107,7 +107,7 @@ def test_middleware_of_langchain_is_known_by_its_names() -> None:
 
 
 def test_the_page_lists_the_recommended_order() -> None:
-    """Outermost first; no pair of it is warned of."""
+    """The page lists the order outermost first, and no pair of it causes a warning."""
     text = PAGE.read_text()
     cells = [line.split("|")[2].strip().strip("`") for line in text.splitlines() if line.startswith("| ")]
     listed = [name for name in cells if name in RECOMMENDED]

@@ -1,4 +1,4 @@
-"""`OutputBudget`: what is shown, what is kept, and that together they are the whole."""
+"""`OutputBudget`: the part that is shown and the part that is stored add up to the whole result."""
 
 import asyncio
 import re
@@ -55,7 +55,7 @@ async def result_of(node: ToolNode, config: Any = None) -> ToolMessage:
 
 
 def call_in(text: str) -> dict[str, Any]:
-    """The call that a text advises."""
+    """Return the call that a text tells the model to make."""
     found = _CALL.findall(text)[-1]
     return tool_call(found[0], "r", output_id=found[1], start=int(found[2]), length=int(found[3]))
 
@@ -66,7 +66,7 @@ async def read(node: ToolNode, call: Any, config: Any = None) -> ToolMessage:
 
 
 async def rest_of(node: ToolNode, message: ToolMessage, config: Any = None) -> str:
-    """Everything from the first character on that was left out, read as the texts advise."""
+    """Read everything that was left out, from the first character, as the texts advise."""
     whole, text = "", str(message.content)
     while _CALL.search(text.rpartition("\n")[2] or text):
         answer = await read(node, call_in(text), config)
@@ -77,14 +77,14 @@ async def rest_of(node: ToolNode, message: ToolMessage, config: Any = None) -> s
 
 
 async def test_what_fits_stays_as_it_is() -> None:
-    """To the last character."""
+    """A result of exactly the budget's length is not changed."""
     node = node_of("x" * 100, OutputBudget(100))
 
     assert (await result_of(node)).content == "x" * 100
 
 
 async def test_what_does_not_fit_is_shown_in_part_with_the_way_to_the_rest() -> None:
-    """One line says how much is left out, and which call reads it."""
+    """One line says how much was left out, and which call reads it."""
     node = node_of("0123456789" * 5, OutputBudget(20))
 
     message = await result_of(node)
@@ -100,7 +100,7 @@ async def test_what_does_not_fit_is_shown_in_part_with_the_way_to_the_rest() -> 
 
 
 async def test_the_reader_says_how_much_there_is_and_how_to_go_on() -> None:
-    """Its answers are as long as the budget, and never cut again."""
+    """The reader's answers have at most the length of the budget and are not cut again."""
     node = node_of("0123456789" * 5, OutputBudget(20))
     message = await result_of(node)
     output_id = message.additional_kwargs["callboard"]["output_id"]
@@ -118,7 +118,7 @@ async def test_the_reader_says_how_much_there_is_and_how_to_go_on() -> None:
 
 
 async def test_both_ends_are_shown_where_that_was_asked_for() -> None:
-    """Half of the budget each; the end of a log is where the error is."""
+    """Each end has half of the budget: errors are usually at the end of a log."""
     node = node_of("0123456789" * 5, OutputBudget(20, keep="both"))
 
     message = await result_of(node)
@@ -131,7 +131,7 @@ async def test_both_ends_are_shown_where_that_was_asked_for() -> None:
 
 
 async def test_a_cut_is_made_at_the_end_of_a_line_if_there_is_one_near() -> None:
-    """Half a line is worse than none."""
+    """A result is cut between lines if possible."""
     lines = "".join(f"line {number:03}\n" for number in range(100))
     head = str((await result_of(node_of(lines, OutputBudget(50)))).content)
     both = str((await result_of(node_of(lines, OutputBudget(100, keep="both")))).content)
@@ -157,7 +157,7 @@ async def test_a_cut_is_made_at_the_end_of_a_line_if_there_is_one_near() -> None
 )
 @pytest.mark.parametrize("keep", ["head", "both"])
 async def test_a_cut_goes_through_no_character(whole: str, keep: Any) -> None:
-    """As a reader sees them: an accent stays with its letter, a family together."""
+    """The cut keeps grapheme clusters together, such as a letter with its accent or a family emoji."""
     budget = 10 if keep == "head" else 20
     for at in range(1, len(whole)):
         text = "x" * (10 - at) + whole + "y" * 50 + whole + "z" * (10 - at)
@@ -176,7 +176,7 @@ TEXTS = (
 @given(text=TEXTS, budget=st.integers(1, 60), keep=st.sampled_from(["head", "both"]))
 @pytest.mark.exhaustive
 async def test_what_is_shown_and_what_is_read_are_the_whole(text: str, budget: int, keep: Any) -> None:
-    """Nothing is lost and nothing invented, whatever the text and the budget."""
+    """For any text and budget, the shown and the stored parts are exactly the result."""
     node = node_of(text, OutputBudget(budget, keep=keep))
     message = await result_of(node)
     if len(text) <= budget:
@@ -194,14 +194,14 @@ async def test_what_is_shown_and_what_is_read_are_the_whole(text: str, budget: i
 
 
 async def test_tokens_are_about_four_characters() -> None:
-    """Where nobody counts them."""
+    """Without a counter, a token is taken as four characters."""
     assert str((await result_of(node_of("x" * 100, OutputBudget(tokens=10)))).content).startswith("x" * 40 + "\n[...")
     assert str((await result_of(node_of("x" * 40, OutputBudget(tokens=10)))).content) == "x" * 40
 
 
 @pytest.mark.real_clock
 async def test_tokens_are_counted_by_whoever_can() -> None:
-    """As many words as fit, in a thread, because tokenizers are slow."""
+    """As many words as fit are shown. Tokenizers are slow, so the counter runs in a thread."""
     threads = set()
 
     def words(text: str) -> int:
@@ -219,7 +219,7 @@ async def test_tokens_are_counted_by_whoever_can() -> None:
 
 @pytest.mark.real_clock
 async def test_a_huge_text_is_not_counted_as_a_whole() -> None:
-    """A counter sees what could fit, not ten megabytes twenty times."""
+    """The counter gets only text that could fit, instead of ten megabytes twenty times."""
     seen: list[int] = []
 
     def count(text: str) -> int:
@@ -234,7 +234,7 @@ async def test_a_huge_text_is_not_counted_as_a_whole() -> None:
 
 @pytest.mark.real_clock
 async def test_a_counter_that_fails_costs_precision_and_no_result() -> None:
-    """Promise 2: a finished result is never lost."""
+    """Promise 2: if the counter raises, the length is estimated, and the finished result is kept."""
     events: list[CallEvent] = []
 
     def count(text: str) -> int:
@@ -249,7 +249,7 @@ async def test_a_counter_that_fails_costs_precision_and_no_result() -> None:
 
 @pytest.mark.real_clock
 async def test_reading_goes_on_where_no_token_fits() -> None:
-    """One character at least, or a model would ask for ever."""
+    """Each answer has at least one character. Otherwise the model would ask forever."""
     node = node_of("abc", OutputBudget(tokens=1, count_tokens=lambda text: 5 * len(text)))
     message = await result_of(node)
 
@@ -259,14 +259,14 @@ async def test_reading_goes_on_where_no_token_fits() -> None:
 
 @pytest.mark.real_clock
 async def test_what_is_shown_twice_is_shown_as_it_is() -> None:
-    """A counter may find more in the whole than in two halves; then there is nothing to leave out."""
+    """A counter may find more tokens in the whole than in two halves. Then nothing has to be left out."""
     budget = OutputBudget(tokens=8, count_tokens=lambda text: len(text) ** 2, keep="both")
 
     assert (await result_of(node_of("123", budget))).content == "123"
 
 
 async def test_texts_of_blocks_share_the_budget_and_other_blocks_stay() -> None:
-    """The line stands where the text breaks off; a block without a text left is gone."""
+    """The marker stands where the text is cut. Text blocks after the cut are removed."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     content = [
         {"type": "text", "text": "a" * 15, "cache_control": {"type": "ephemeral"}},
@@ -288,7 +288,7 @@ async def test_texts_of_blocks_share_the_budget_and_other_blocks_stay() -> None:
 
 
 async def test_both_ends_of_blocks() -> None:
-    """Blocks in the middle go, those at the ends are cut."""
+    """Blocks in the middle are removed, and those at the ends are cut."""
     content = [{"type": "text", "text": letter * 12} for letter in "abc"]
     message = await result_of(node_of(content, OutputBudget(20, keep="both")))
     first, last = message.content
@@ -298,7 +298,7 @@ async def test_both_ends_of_blocks() -> None:
 
 
 async def test_the_artifact_and_the_tools_own_message_stay_as_they_are() -> None:
-    """The message is a copy; whoever holds the original still has all of it."""
+    """The message is copied before it is cut, so the tool's own message and the artifact are complete."""
     original = ToolMessage("x" * 100, tool_call_id="1", artifact={"rows": 5}, additional_kwargs={"callboard": {"a": 1}})
 
     @tool
@@ -316,7 +316,7 @@ async def test_the_artifact_and_the_tools_own_message_stay_as_they_are() -> None
 
 @pytest.mark.parametrize("shape", ["command", "list of messages", "list"])
 async def test_messages_in_commands_and_lists_have_the_budget_too(shape: str) -> None:
-    """What else a command says stays."""
+    """Messages inside commands and lists are cut. The command's other updates are not changed."""
 
     @tool
     async def work(call_id: Annotated[str, InjectedToolCallId]) -> Any:
@@ -359,7 +359,7 @@ async def test_error_messages_have_the_budget_too() -> None:
 
 
 async def test_a_budget_may_be_for_some_tools_only() -> None:
-    """Two middleware may have a budget each, and readers of different names."""
+    """Two middleware can have separate budgets and readers with different names."""
 
     async def long() -> str:
         """Long."""
@@ -402,7 +402,7 @@ async def test_a_budget_may_be_for_some_tools_only() -> None:
     ids=ascii,
 )
 async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for(args: Any, words: str) -> None:
-    """Promise 9: the model is told, and the run goes on."""
+    """Promise 9: wrong arguments of the reader give a message for the model, and the run continues."""
     node = node_of("x" * 100, OutputBudget(10))
     output_id = (await result_of(node)).additional_kwargs["callboard"]["output_id"]
 
@@ -413,7 +413,7 @@ async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for(args: An
 
 
 async def test_numbers_in_quotes_are_numbers() -> None:
-    """Models write them."""
+    """Models may write numbers as strings."""
     node = node_of("x" * 100, OutputBudget(10))
     output_id = (await result_of(node)).additional_kwargs["callboard"]["output_id"]
 
@@ -425,7 +425,7 @@ async def test_numbers_in_quotes_are_numbers() -> None:
 @pytest.mark.parametrize("kind", ["memory", "store"])
 @pytest.mark.parametrize("threads", [("ann", "bob"), ("a.b", "a%2Eb"), ("x", None)], ids=str)
 async def test_a_conversation_cannot_read_what_belongs_to_another(kind: str, threads: Any) -> None:
-    """Even if its model has got hold of the id."""
+    """An id from another conversation does not open the stored text."""
     store = InMemoryStore() if kind == "store" else None
     node = node_of("x" * 100, OutputBudget(10, store=store))
     mine, other = ({"configurable": {} if name is None else {"thread_id": name}} for name in threads)
@@ -437,7 +437,7 @@ async def test_a_conversation_cannot_read_what_belongs_to_another(kind: str, thr
 
 
 async def test_memory_is_bounded() -> None:
-    """Without a store, what was not read for longest is gone; the model is told so and can call again."""
+    """Without a store, the least recently read text is dropped. The model reads that it can call the tool again."""
     budget = OutputBudget(10, memory=250)
     node = node_of("x" * 100, budget)
     messages = [await result_of(node)]
@@ -453,7 +453,7 @@ async def test_memory_is_bounded() -> None:
 
 
 async def test_a_text_that_nothing_takes_is_cut_and_said_to_be() -> None:
-    """The call does not fail for it."""
+    """If no store takes the rest, the text says so, and the call succeeds."""
     events: list[CallEvent] = []
     with observe(events.append):
         message = await result_of(node_of("x" * 100, OutputBudget(10, memory=50)))
@@ -467,7 +467,7 @@ async def test_a_text_that_nothing_takes_is_cut_and_said_to_be() -> None:
 
 
 class BrokenStore(InMemoryStore):
-    """Takes nothing and gives nothing."""
+    """Store that fails to read and write."""
 
     broken = True
 
@@ -478,7 +478,7 @@ class BrokenStore(InMemoryStore):
 
 
 async def test_a_store_that_fails_is_stood_in_for() -> None:
-    """The text is kept in this process then, and the observers know."""
+    """After a failed write, the text is kept in this process, and observers are told."""
     events: list[CallEvent] = []
     node = node_of("x" * 100, OutputBudget(10, store=BrokenStore()))
 
@@ -490,7 +490,7 @@ async def test_a_store_that_fails_is_stood_in_for() -> None:
 
 
 async def test_a_store_that_fails_to_read_says_try_again() -> None:
-    """What is in there is not lost."""
+    """A failed read does not lose the stored text, so the model is told to try again."""
     store = BrokenStore()
     store.broken = False
     node = node_of("x" * 100, OutputBudget(10, store=store))
@@ -507,7 +507,7 @@ async def test_a_store_that_fails_to_read_says_try_again() -> None:
 
 @pytest.mark.real_clock
 async def test_a_store_that_hangs_does_not_cost_the_call_its_result() -> None:
-    """Promise 2: it has half of what the call has left, and then memory takes the text."""
+    """Promise 2: the store gets half of the remaining time of the call. After that the text is kept in memory."""
 
     class Hung(AsyncOnly):
         async def abatch(self, ops: Any) -> Any:
@@ -525,14 +525,14 @@ async def test_a_store_that_hangs_does_not_cost_the_call_its_result() -> None:
 
 
 class Embedding:
-    """Nobody must pay for the embedding of a long output."""
+    """Embedding model that must not be called: embedding long outputs costs money."""
 
     def __call__(self, texts: Any) -> Any:
         raise AssertionError("the text was indexed")
 
 
 async def test_what_is_kept_is_not_indexed() -> None:
-    """A store with an index would send it to an embedding model."""
+    """A store with an index would send the text to an embedding model."""
     store = InMemoryStore(index={"dims": 1, "embed": Embedding()})
     node = node_of("x" * 100, OutputBudget(10, store=store))
     message = await result_of(node)
@@ -542,7 +542,7 @@ async def test_what_is_kept_is_not_indexed() -> None:
 
 
 class SyncOnly(InMemoryStore.__mro__[1]):  # type: ignore[misc]
-    """A store of somebody's own, without async methods."""
+    """User-defined store without async methods."""
 
     def __init__(self) -> None:
         self.inner = InMemoryStore()
@@ -557,7 +557,7 @@ class SyncOnly(InMemoryStore.__mro__[1]):  # type: ignore[misc]
 
 
 class AsyncOnly(InMemoryStore.__mro__[1]):  # type: ignore[misc]
-    """The same without sync methods, and asyncio's own."""
+    """User-defined asyncio store without sync methods."""
 
     def __init__(self) -> None:
         self.inner = InMemoryStore()
@@ -583,7 +583,7 @@ def sync_sqlite() -> Iterator[BaseStore]:
 
 @contextmanager
 def async_sqlite() -> Iterator[BaseStore]:
-    """A store at home in a loop that runs in a thread of its own."""
+    """Open an async store that belongs to a loop in another thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -619,7 +619,10 @@ STORES = {
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", STORES)
 async def test_every_kind_of_store_works_on_every_backend(kind: str) -> None:
-    """Sync ones in a thread, async ones where they are at home; with texts that JSON columns do not take."""
+    """Sync stores run in a thread and async stores on their own loop.
+
+    Texts include characters that JSON columns refuse.
+    """
     text = "caf\u00e9 \0 \ud800 \U0001f600 \x1b " * 20
     with STORES[kind]() as store:
         node = node_of(text, OutputBudget(25, store=store, memory=0))
@@ -640,7 +643,7 @@ class State(TypedDict, total=False):
 @pytest.mark.backends("asyncio", "asyncio-uvloop")
 @pytest.mark.parametrize("kind", ["async sqlite", *STORES])
 async def test_the_store_of_the_graph_is_used(kind: str) -> None:
-    """And the next turn of the thread, by another node object, reads from it."""
+    """Another node object can read the stored text in the next turn of the thread."""
 
     def graph_of(store: BaseStore, saver: Any) -> Any:
         builder: Any = StateGraph(State)
@@ -670,7 +673,7 @@ async def test_the_store_of_the_graph_is_used(kind: str) -> None:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", STORES)
 async def test_an_agents_model_reads_what_was_left_out(kind: str) -> None:
-    """The tool is offered to it; the store is the agent's, on asyncio and trio."""
+    """The agent offers the reader to its model and uses its own store, on asyncio and trio."""
 
     def read_on(messages: list[Any]) -> Any:
         return [call_in(str(messages[-1].content))]
@@ -688,7 +691,7 @@ async def test_an_agents_model_reads_what_was_left_out(kind: str) -> None:
 
 @pytest.mark.real_clock
 async def test_a_slow_store_does_not_hold_up_the_loop() -> None:
-    """Promise 8."""
+    """Promise 8: sync stores run in a thread."""
 
     class Slow(SyncOnly):
         def batch(self, ops: Any) -> Any:
@@ -713,7 +716,7 @@ async def test_a_slow_store_does_not_hold_up_the_loop() -> None:
 
 
 async def test_ids_cannot_be_guessed() -> None:
-    """And no two are the same."""
+    """Ids are random and unique, so that they cannot be guessed."""
     node = node_of("x" * 100, OutputBudget(10))
     ids = {(await result_of(node)).additional_kwargs["callboard"]["output_id"] for _ in range(50)}
 
@@ -722,7 +725,7 @@ async def test_ids_cannot_be_guessed() -> None:
 
 
 def test_the_model_sees_what_the_reader_takes() -> None:
-    """And nothing of what is injected."""
+    """The schema of the reader leaves out injected arguments."""
     (reader,) = OutputBudget().tools
 
     assert reader.name == "read_output"
@@ -732,7 +735,7 @@ def test_the_model_sees_what_the_reader_takes() -> None:
 
 
 def test_combining_characters_have_a_limit() -> None:
-    """A thousand accents on one letter are cut, not walked through."""
+    """A thousand accents on one letter are cut, so that the search for a boundary is bounded."""
     from callboard.middleware._output._output_budget import end_before
 
     text = "e" + "\u0301" * 1000
@@ -763,7 +766,7 @@ def test_combining_characters_have_a_limit() -> None:
     ids=repr,
 )
 def test_a_budget_that_makes_no_sense_is_refused(kind: type[Exception], options: dict[str, Any]) -> None:
-    """At construction, naming the argument."""
+    """The error comes at construction and names the argument."""
     with pytest.raises(kind, match="OutputBudget") as caught:
         OutputBudget(**options)
     assert next(iter(options)) in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a middleware may change about a call, and what the change is held to; what it tells, what it brings along."""
+"""What middleware may change about a call, the rules for such changes, its notes, and the tools that it brings."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def with_query(query: str) -> Any:
 
 
 async def test_another_tool_is_held_to_its_own_limit() -> None:
-    """Promise 7: a limit holds whoever calls the tool."""
+    """Promise 7: if a middleware replaces the tool, the limit of the new tool applies."""
     recorder = Recorder()
     first, second = recorder.tool("first"), recorder.tool("second", seconds=1)
     policies = {"second": CallPolicy(limit=Limit(concurrency=1))}
@@ -43,7 +43,7 @@ async def test_another_tool_is_held_to_its_own_limit() -> None:
 
 
 async def test_another_tool_is_held_to_its_own_timeout() -> None:
-    """And the error names it."""
+    """The timeout of the replacing tool applies, and the error names that tool."""
     recorder = Recorder()
     first, second = recorder.tool("first"), recorder.tool("second", hang=True)
     policies = {"first": CallPolicy(timeout=9), "second": CallPolicy(timeout=2)}
@@ -54,7 +54,7 @@ async def test_another_tool_is_held_to_its_own_timeout() -> None:
 
 
 async def test_a_limits_key_sees_the_arguments_that_the_tool_gets() -> None:
-    """Promise 7: not those that the model had written."""
+    """Promise 7: the key is computed from the arguments after middleware changed them, not from the model's."""
     recorder, keys = Recorder(), []
 
     def by_query(call: Any) -> str:
@@ -71,7 +71,7 @@ async def test_a_limits_key_sees_the_arguments_that_the_tool_gets() -> None:
 
 
 async def test_what_a_middleware_notes_reaches_the_observers() -> None:
-    """With the call that it is about."""
+    """Notes of a middleware reach observers together with the call they belong to."""
     events: list[CallEvent] = []
 
     async def noting(request: Any, call_next: Any) -> Any:
@@ -86,7 +86,7 @@ async def test_what_a_middleware_notes_reaches_the_observers() -> None:
 
 
 def test_a_note_outside_of_a_call_is_for_nobody() -> None:
-    """A middleware may be tried on its own."""
+    """A middleware may be tested without a node, where notes have no observers."""
     note("seen")
 
 
@@ -97,7 +97,7 @@ async def extra() -> str:
 
 
 class Bringing:
-    """A middleware with a tool of its own."""
+    """Middleware that provides a tool."""
 
     tools = (extra,)
 
@@ -109,7 +109,7 @@ class Bringing:
 
 
 async def test_the_tools_of_a_middleware_are_tools_of_the_node() -> None:
-    """As LangChain's middleware brings them."""
+    """Tools of a middleware are added to the node, as in LangChain."""
     node = ToolNode([Recorder().tool("work")], middleware=[Bringing()])
 
     with anyio.fail_after(WAIT):
@@ -120,12 +120,12 @@ async def test_the_tools_of_a_middleware_are_tools_of_the_node() -> None:
 
 
 def test_a_tool_that_is_given_twice_is_one_tool() -> None:
-    """By its middleware and in the list."""
+    """The same tool from a middleware and from the list is no duplicate."""
     assert list(ToolNode([extra], middleware=[Bringing()]).tools_by_name) == ["extra"]
 
 
 def test_a_middleware_may_hold_a_tool_back() -> None:
-    """As an open circuit does."""
+    """A middleware may hide a tool from the model, as an open circuit does."""
     node = ToolNode([Recorder().tool("work")], middleware=[Bringing()])
 
     assert [one.name for one in node.offered_tools()] == ["work"]

@@ -1,4 +1,4 @@
-"""`Redact`: a canary that is hidden in every place, and nowhere comes out."""
+"""`Redact`: a secret canary is placed in every position of a call, and must not leave in any output."""
 
 import json
 import threading
@@ -43,7 +43,7 @@ def thread(name: str) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """Everything that a message, or what is in it, could tell anybody."""
+    """Return all text that a message or its content could reveal."""
     if isinstance(value, BaseModel):
         return repr(value.model_dump()) + repr(value)
     if isinstance(value, Mapping):
@@ -87,7 +87,7 @@ def node_of(*tools: Any, redact: Redact | None = None, **options: Any) -> ToolNo
 
 
 def only(text: object) -> str:
-    """The only token of a text."""
+    """Return the single token in a text."""
     (match,) = TOKEN.finditer(str(text))
     return match[0]
 
@@ -110,13 +110,13 @@ async def echo(value: Any) -> str:
     return f"{value}"
 
 
-# What comes out
+# Results
 
 
 @pytest.mark.parametrize("speaker", [tell, tell_in_a_thread], ids=["async", "sync"])
 @pytest.mark.real_clock
 async def test_a_result_has_tokens_in_the_place_of_secrets(speaker: Any) -> None:
-    """The rest of the text stays."""
+    """The text around the secrets is not changed."""
     (message,) = await run(node_of(speaker), tool_call(speaker.name, "1"))
 
     assert_silent(message)
@@ -125,7 +125,7 @@ async def test_a_result_has_tokens_in_the_place_of_secrets(speaker: Any) -> None
 
 
 async def test_a_result_without_secrets_is_the_same_object() -> None:
-    """Nothing is copied without need."""
+    """Results are copied only if something is redacted."""
     answers: list[Any] = []
 
     async def watch(request: Any, call_next: Any) -> Any:
@@ -169,7 +169,10 @@ ARTIFACTS: list[Any] = [
 
 @pytest.mark.parametrize("artifact", ARTIFACTS, ids=lambda value: type(value).__name__)
 async def test_an_artifact_is_searched_and_left_as_it_is(artifact: Any) -> None:
-    """It is in checkpoints and traces. What the tool keeps for itself must not change."""
+    """Artifacts are stored in checkpoints and traces, so they are redacted in a copy.
+
+    The tool's own object is unchanged.
+    """
     is_error = isinstance(artifact, Exception)
     before = repr(artifact)
 
@@ -196,7 +199,7 @@ async def test_an_artifact_is_searched_and_left_as_it_is(artifact: Any) -> None:
     ids=["text", "blocks", "mixed"],
 )
 async def test_content_is_searched_in_every_form(content: Any) -> None:
-    """Content blocks reach the model too."""
+    """The model reads content blocks, so they are redacted in every form."""
 
     @tool
     async def find(tool_call_id: str = "1") -> Any:
@@ -210,7 +213,7 @@ async def test_content_is_searched_in_every_form(content: Any) -> None:
 
 
 class Fresh:
-    """A field that is another list each time it is read, as properties over a database row are."""
+    """Object whose field returns a new list at each read, like a property over a database row."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = f"_{name}"
@@ -234,7 +237,7 @@ class Row:
 
 
 def test_values_that_live_for_a_moment_are_told_apart() -> None:
-    """The second list comes to stand where the first one was, and is not taken for it."""
+    """Python may reuse the address of a freed list, so a memo by `id()` could mistake the second list for the first."""
     redact = Walk(lambda text: text.replace("ada", "[name]"))
 
     rows = redact([Row(*([f"ada {n} {i}"] for i in range(5))) for n in range(50)])
@@ -244,7 +247,7 @@ def test_values_that_live_for_a_moment_are_told_apart() -> None:
 
 
 async def test_messages_and_values_in_commands_are_searched() -> None:
-    """In the update, in what is sent on, in lists of both."""
+    """Commands are redacted in `update` and in sent payloads, and in lists of both."""
 
     @tool
     async def hand_over() -> Any:
@@ -267,7 +270,7 @@ async def test_messages_and_values_in_commands_are_searched() -> None:
 
 @pytest.mark.real_clock
 async def test_a_deep_or_circular_artifact_is_no_way_out() -> None:
-    """And no way to fail a call."""
+    """Depth and cycles neither hide a secret nor make the call fail."""
     deep: Any = EMAIL
     for _ in range(5_000):
         deep = [deep]
@@ -290,7 +293,7 @@ async def test_a_deep_or_circular_artifact_is_no_way_out() -> None:
 
 @pytest.mark.parametrize("between", ["\u200b", "\x1b[31m", "\u2060\u00ad", "\x00"], ids=ascii)
 async def test_invisible_characters_do_not_hide_a_secret(between: str) -> None:
-    """What a reader sees is what counts."""
+    """Invisible characters inside a secret are ignored when it is matched."""
     hidden = between.join(EMAIL)
 
     (message,) = await run(node_of(echo), tool_call("echo", "1", value=f"\x1b[1mcall {hidden}"))
@@ -299,14 +302,14 @@ async def test_invisible_characters_do_not_hide_a_secret(between: str) -> None:
 
 
 async def test_a_secret_beside_something_invisible_is_the_secret_alone() -> None:
-    """A colour is no part of a value; and what sets a secret apart does not have to stay for it."""
+    """Escape sequences are not part of the value, but they still separate a secret from the text beside it."""
     (message,) = await run(node_of(echo), tool_call("echo", "1", value=f"\x1b[1m{EMAIL}\x1b[0m x\u200b{CARD}"))
 
     assert TOKEN.sub(r"\1", message.content) == "email xcard"
 
 
 async def test_escape_sequences_stay_where_they_hide_nothing() -> None:
-    """Redact changes secrets, not the looks of a text."""
+    """Escape sequences that hide no secret stay in the text."""
     text = f"\x1b[1mcall {EMAIL}\x1b[0m \u200bx"
 
     (message,) = await run(node_of(echo), tool_call("echo", "1", value=text))
@@ -321,7 +324,7 @@ LONG: list[Any] = ["lorem ipsum " * 20_000, {"rows": [["a", n] for n in range(2_
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_the_loop_runs_on_while_a_long_result_is_searched(long: Any) -> None:
-    """Promise 8."""
+    """Promise 8: a long result is searched in a thread."""
     turns = 0
 
     async def count() -> None:
@@ -348,11 +351,11 @@ async def test_the_loop_runs_on_while_a_long_result_is_searched(long: Any) -> No
     assert turns > 10
 
 
-# What goes in, and back again
+# Arguments
 
 
 async def test_a_tool_gets_tokens_in_the_place_of_secrets() -> None:
-    """A search engine need not know the card; nested values and keys count."""
+    """A search engine, for example, needs no card number. Nested values and keys are redacted, too."""
     seen: list[Any] = []
 
     @tool
@@ -379,7 +382,7 @@ def payment(seen: list[Any]) -> Any:
 
 
 async def test_a_tool_that_is_to_know_gets_the_exact_value_back() -> None:
-    """There and back: from a result to a token to an argument; the echo has the same token again."""
+    """A secret in a result becomes a token, is restored for a tool's argument, and is the same token in its echo."""
     seen: list[Any] = []
     node = node_of(tell, payment(seen), redact=Redact(reveal=["pay"]))
 
@@ -392,7 +395,7 @@ async def test_a_tool_that_is_to_know_gets_the_exact_value_back() -> None:
 
 
 async def test_a_value_that_only_its_token_betrays_is_hidden_in_the_echo() -> None:
-    """No detector knows a password by its looks."""
+    """No detector recognises a password by its form, but a value restored from a token is known."""
 
     @tool
     async def login(user: str, word: str) -> str:
@@ -410,7 +413,7 @@ async def test_a_value_that_only_its_token_betrays_is_hidden_in_the_echo() -> No
 
 
 async def test_a_value_that_the_model_wrote_itself_is_hidden_in_the_echo() -> None:
-    """It passes to a tool that may know it, and does not come back in the clear."""
+    """A secret that the model wrote itself reaches a tool that may know it, and is redacted in the result."""
     seen: list[Any] = []
 
     @tool
@@ -426,7 +429,7 @@ async def test_a_value_that_the_model_wrote_itself_is_hidden_in_the_echo() -> No
 
 
 async def test_values_are_revealed_to_the_named_argument_only() -> None:
-    """The one that needs them; a free text is a way out."""
+    """A token is restored only in the argument that needs it: a free text could be sent anywhere."""
     seen: list[Any] = []
     node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
 
@@ -440,7 +443,7 @@ async def test_values_are_revealed_to_the_named_argument_only() -> None:
 
 
 async def test_a_token_does_not_open_in_another_conversation() -> None:
-    """Nor has the same value the same token there."""
+    """Tokens are bound to a conversation, and the same value has other tokens elsewhere."""
     seen: list[Any] = []
     node = node_of(tell, payment(seen), redact=Redact(reveal=["pay"]))
 
@@ -455,7 +458,7 @@ async def test_a_token_does_not_open_in_another_conversation() -> None:
 
 
 async def test_the_same_value_has_the_same_token_in_a_conversation() -> None:
-    """So the model can tell that two are one."""
+    """Equal tokens tell the model that two values are equal."""
     node = node_of(echo, redact=Redact())
 
     results = [await run(node, tool_call("echo", str(n), value=f"{EMAIL} {n}"), thread_id="a") for n in range(3)]
@@ -474,7 +477,7 @@ async def test_the_same_value_has_the_same_token_in_a_conversation() -> None:
     ],
 )
 async def test_a_forged_token_stays_text(forged: str) -> None:
-    """Nobody guesses 48 bits, and what only looks like a token is none."""
+    """Tokens have 48 random bits. A text that only has the form of a token is not changed."""
     seen: list[Any] = []
 
     await run(node_of(payment(seen), redact=Redact(reveal=["pay"])), tool_call("pay", "1", card=forged))
@@ -483,7 +486,7 @@ async def test_a_forged_token_stays_text(forged: str) -> None:
 
 
 async def test_a_forged_token_does_not_shield_a_secret() -> None:
-    """Neither around one nor in the middle of one."""
+    """A secret beside or inside a forged token is still found."""
     pem = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA<email:000000000000>1c7z\n-----END PRIVATE KEY-----"
     redact = Redact(secrets=["canary"])
 
@@ -497,7 +500,7 @@ async def test_a_forged_token_does_not_shield_a_secret() -> None:
 
 
 async def test_what_a_user_wrote_can_be_hidden_before_the_model_reads_it() -> None:
-    """And opened for the user afterwards."""
+    """A user's message can be redacted before the model reads it, and restored for the user later."""
     seen: list[Any] = []
     redact = Redact(reveal=["pay"])
     with anyio.fail_after(WAIT):
@@ -514,7 +517,7 @@ async def test_what_a_user_wrote_can_be_hidden_before_the_model_reads_it() -> No
 
 
 async def test_ids_and_names_of_messages_are_never_touched() -> None:
-    """Even where they look like a secret: they say whose the message is."""
+    """Ids and names identify the message, even if they look like a secret."""
     redact = Redact([Detector("anything", ".+")])
 
     (message,) = await run(node_of(tell, redact=redact), tool_call("tell", "1"))
@@ -524,14 +527,14 @@ async def test_ids_and_names_of_messages_are_never_touched() -> None:
 
 
 def test_a_secret_that_stands_too_close_to_another_is_found_after_it() -> None:
-    """Only a token between them lets the second be seen."""
+    """The second secret matches only after the first one was replaced by a token."""
     text = Redact().redact(f"{CARD}+49 151 23456789")
 
     assert TOKEN.sub(r"\1 ", text) == "card phone "
 
 
 async def test_secrets_of_the_application_are_found_in_any_text() -> None:
-    """As they are and encoded."""
+    """Configured secrets are found in plain and encoded form."""
     redact = Redact([], secrets=[PASSWORD])
 
     (message,) = await run(node_of(tell, redact=redact), tool_call("tell", "1"))
@@ -545,7 +548,7 @@ async def test_secrets_of_the_application_are_found_in_any_text() -> None:
 
 
 class Odd(Exception):
-    """Its text comes from an attribute."""
+    """Error whose text is computed from an attribute."""
 
     def __init__(self, mail: str) -> None:
         self.mail = mail
@@ -563,7 +566,7 @@ class Slotted(Exception):
 
 
 class Stubborn(Exception):
-    """Nothing helps."""
+    """Error that cannot be changed or replaced by its own type."""
 
     def __str__(self) -> str:
         return SAID
@@ -575,7 +578,7 @@ class Unprintable(Exception):
 
 
 class Sealed(Exception):
-    """Nothing of it can be assigned to."""
+    """Error whose attributes cannot be assigned."""
 
     args = property(lambda _: (SAID,))  # type: ignore[assignment]
 
@@ -674,7 +677,7 @@ ERRORS: dict[str, tuple[Any, type[Exception]]] = {
 
 @pytest.mark.parametrize(("make", "kind"), ERRORS.values(), ids=ERRORS.keys())
 async def test_an_error_is_raised_without_its_secrets(make: Any, kind: type[Exception]) -> None:
-    """Not in its text, nor in its notes, causes, attributes; its type stays where that is possible."""
+    """The secret is removed from text, notes, causes and attributes. The error keeps its type where possible."""
 
     @tool
     async def fail() -> str:
@@ -692,7 +695,7 @@ async def test_an_error_is_raised_without_its_secrets(make: Any, kind: type[Exce
 
 @pytest.mark.parametrize(("make", "kind"), ERRORS.values(), ids=ERRORS.keys())
 async def test_an_error_message_for_the_model_has_tokens(make: Any, kind: type[Exception]) -> None:
-    """handle_tool_errors writes the error's repr into it."""
+    """`handle_tool_errors` writes the error's repr into the message."""
 
     @tool
     async def fail() -> str:
@@ -707,7 +710,7 @@ async def test_an_error_message_for_the_model_has_tokens(make: Any, kind: type[E
 
 
 async def test_an_error_that_can_be_cleared_stays_the_same_object() -> None:
-    """Middleware outside may compare it."""
+    """Outer middleware may compare errors by identity."""
     error = ValueError(SAID)
 
     @tool
@@ -723,7 +726,7 @@ async def test_an_error_that_can_be_cleared_stays_the_same_object() -> None:
 
 @pytest.mark.parametrize("explicit", [True, False])
 async def test_an_error_without_secrets_is_left_as_it_is(explicit: bool) -> None:
-    """Its cause or its context too."""
+    """An error without secrets keeps its cause and context."""
     error, other = ValueError("no"), KeyError("x")
     if explicit:
         error.__cause__ = other
@@ -745,7 +748,7 @@ async def test_an_error_without_secrets_is_left_as_it_is(explicit: bool) -> None
 
 
 async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
-    """What was not secret about it stays."""
+    """The replacement error keeps the name and the harmless notes of the original."""
     error = Stubborn()
     error.add_note(f"ask {EMAIL} again")
 
@@ -763,7 +766,7 @@ async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
 
 
 async def test_a_retry_outside_still_knows_the_error() -> None:
-    """Middleware outside decides by type."""
+    """Outer middleware, such as a retry, decides by the error's type."""
     attempts: list[int] = []
 
     @tool
@@ -784,7 +787,7 @@ async def test_a_retry_outside_still_knows_the_error() -> None:
 
 
 async def test_an_argument_that_was_revealed_does_not_come_back_in_an_error() -> None:
-    """Neither in the one the tool raised, nor in the one about its arguments."""
+    """A restored value is removed from the tool's own error and from the error about invalid arguments."""
 
     @tool
     async def login(word: str, number: int = 0) -> str:
@@ -811,7 +814,7 @@ async def test_an_argument_that_was_revealed_does_not_come_back_in_an_error() ->
 
 @pytest.mark.usefixtures("no_collector")
 async def test_no_secret_lives_on_in_the_frames_of_the_middleware() -> None:
-    """An error is released with the call."""
+    """Frames of a traceback would keep the secret alive after the call."""
 
     class Tracked(Exception):
         alive = 0
@@ -839,7 +842,7 @@ async def test_no_secret_lives_on_in_the_frames_of_the_middleware() -> None:
 
 
 async def test_a_question_of_the_tool_shows_tokens() -> None:
-    """It goes into a checkpoint and to a screen; its id stays, and the answer reaches the call."""
+    """The question is stored in a checkpoint and shown to a person. Its id is kept, so the answer reaches the call."""
 
     @tool
     async def ask(card: str) -> str:
@@ -859,7 +862,7 @@ async def test_a_question_of_the_tool_shows_tokens() -> None:
 
 
 async def test_a_middleware_outside_asks_about_tokens() -> None:
-    """A person approves what the model wrote; the value appears inside only."""
+    """A person approves what the model wrote. The value is restored only inside."""
     seen: list[Any] = []
     redact = Redact(reveal=["pay"])
     node = ToolNode([tell, payment(seen)], middleware=[RequireApproval(["pay"]), redact])
@@ -880,7 +883,10 @@ async def test_a_middleware_outside_asks_about_tokens() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
-    """Results, questions, answers, writes: all that LangGraph stores of a conversation with a payment in it."""
+    """Every result, question, answer and write that LangGraph stores of a conversation is checked.
+
+    The conversation contains a payment.
+    """
     seen: list[Any] = []
     redact = Redact(reveal=["pay"])
     tools = ToolNode([tell, payment(seen)], middleware=[RequireApproval(["pay"]), redact], handle_tool_errors=True)
@@ -904,7 +910,7 @@ async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
 
 
 async def test_a_command_for_the_parent_has_tokens() -> None:
-    """Raised, not returned, and cleared all the same."""
+    """`ParentCommand` is raised instead of returned, and its content is redacted, too."""
 
     @tool
     async def leave() -> str:
@@ -922,7 +928,7 @@ async def test_a_command_for_the_parent_has_tokens() -> None:
 
 
 async def test_observers_are_told_kinds_and_counts_only() -> None:
-    """What is noted leaves the process."""
+    """Notes leave the process, so they contain only kinds and counts."""
     seen: list[Any] = []
     events: list[CallEvent] = []
     node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
@@ -943,7 +949,7 @@ async def test_observers_are_told_kinds_and_counts_only() -> None:
 
 @pytest.mark.real_clock
 async def test_a_store_keeps_values_for_another_process() -> None:
-    """The same store, another middleware: tokens still open, and are the same with the same key."""
+    """With the same store and key, another process restores tokens and makes equal ones."""
     store, key, seen = InMemoryStore(), bytes(range(32)), []
     before = Redact(reveal=["pay"], vault=StoreVault(store), key=key, missing="ignore")
     after = Redact(reveal=["pay"], vault=StoreVault(store), key=key, missing="ignore")
@@ -960,7 +966,7 @@ async def test_a_store_keeps_values_for_another_process() -> None:
 
 
 async def test_a_vault_in_memory_forgets_what_was_not_used() -> None:
-    """Bounded in conversations, and in values of each."""
+    """The number of conversations and of values in each is bounded. The least recently used ones are dropped."""
     vault = MemoryVault(threads=2, values=2)
     await vault.put("a", {"1": "one", "2": "two"})
     await vault.get("a", ["1"])
@@ -975,13 +981,13 @@ async def test_a_vault_in_memory_forgets_what_was_not_used() -> None:
 
 @pytest.mark.parametrize("options", [{"threads": 0}, {"values": 0}], ids=repr)
 def test_a_vault_without_room_is_refused(options: dict[str, int]) -> None:
-    """At construction, naming the argument."""
+    """The error comes at construction and names the argument."""
     with pytest.raises(ValueError, match=rf"MemoryVault\({next(iter(options))}=...\)"):
         MemoryVault(**options)
 
 
 class BrokenVault:
-    """Cannot be reached."""
+    """Vault that cannot be reached."""
 
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
         raise ConnectionError(f"cannot keep {values}")
@@ -991,7 +997,7 @@ class BrokenVault:
 
 
 async def test_a_result_is_not_lost_with_the_vault(caplog: pytest.LogCaptureFixture) -> None:
-    """Its tokens cannot be opened; the log says so, without values."""
+    """The result gets tokens that cannot be restored, and the log says so without values."""
     (message,) = await run(node_of(tell, redact=Redact(vault=BrokenVault())), tool_call("tell", "1"))
 
     assert_silent(message, caplog.text)
@@ -999,7 +1005,7 @@ async def test_a_result_is_not_lost_with_the_vault(caplog: pytest.LogCaptureFixt
 
 
 async def test_a_tool_does_not_run_without_the_values_it_needs() -> None:
-    """A vault that cannot be read is an error before the tool has done anything."""
+    """An unreadable vault is an error before the tool runs."""
     seen: list[Any] = []
     node = node_of(payment(seen), redact=Redact(reveal=["pay"], vault=BrokenVault()))
 
@@ -1010,7 +1016,7 @@ async def test_a_tool_does_not_run_without_the_values_it_needs() -> None:
 
 
 async def test_a_detector_that_fails_lets_nothing_out() -> None:
-    """Not even what it was looking at."""
+    """The error of a detector does not contain the text that it was searching."""
 
     def broken(text: str) -> list[tuple[int, int]]:
         if "canary" in text:
@@ -1024,7 +1030,7 @@ async def test_a_detector_that_fails_lets_nothing_out() -> None:
 
 
 async def test_a_detector_of_ones_own_knows_texts_and_keys() -> None:
-    """By pattern in a text, by key in a mapping."""
+    """A detector can match a pattern in texts or a key in mappings."""
     employee = Detector("employee", r"\bE-\d{6}\b", keys="^staff$")
     redact = Redact([*DEFAULT_DETECTORS, employee])
 
@@ -1042,7 +1048,7 @@ async def tell_of_staff() -> Any:
 
 
 async def test_many_calls_at_once_do_not_mix_their_tokens() -> None:
-    """One middleware, many conversations."""
+    """One middleware serves many concurrent conversations without mixing their tokens."""
     seen: list[tuple[str, str]] = []
 
     @tool
@@ -1073,7 +1079,7 @@ async def test_many_calls_at_once_do_not_mix_their_tokens() -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_one_middleware_serves_several_loops() -> None:
-    """Each in a thread of its own, on either backend."""
+    """Event loops in several threads and of either backend share one middleware."""
     redact = Redact(reveal=["echo"], vault=MemoryVault(threads=4, values=16))
     node = node_of(echo, redact=redact)
     failures: list[BaseException] = []
@@ -1101,7 +1107,7 @@ async def test_one_middleware_serves_several_loops() -> None:
 
 
 async def test_a_cancelled_call_is_cancelled() -> None:
-    """Promise 4: the middleware holds nothing up."""
+    """Promise 4: a cancellation passes through without delay."""
 
     @tool
     async def hang() -> str:
@@ -1115,7 +1121,7 @@ async def test_a_cancelled_call_is_cancelled() -> None:
     assert scope.cancelled_caught
 
 
-# Whatever the text
+# Any text
 
 
 PIECES = st.sampled_from(
@@ -1137,7 +1143,7 @@ MIDDLEWARE = Redact(secrets=["canary-literal"])
 @given(text=TEXTS)
 @settings(max_examples=300, deadline=None)
 def test_a_redacted_text_has_nothing_left_to_redact(text: str) -> None:
-    """Doing it again changes nothing, so that middleware and logs may both do it."""
+    """Redaction is idempotent, so that middleware and logs may both apply it."""
     once = MIDDLEWARE.redact(text)
 
     assert MIDDLEWARE.redact(once) == once
@@ -1146,7 +1152,7 @@ def test_a_redacted_text_has_nothing_left_to_redact(text: str) -> None:
 @given(value=VALUES)
 @settings(max_examples=200, deadline=None)
 def test_any_value_can_be_redacted(value: Any) -> None:
-    """Nothing that a tool returns makes the middleware fail, or changes without a finding."""
+    """No return value of a tool makes the middleware fail, and values without findings are unchanged."""
     redacted = MIDDLEWARE.redact_value(value)
 
     assert repr(MIDDLEWARE.redact_value(redacted)) == repr(redacted)
@@ -1156,7 +1162,7 @@ def test_any_value_can_be_redacted(value: Any) -> None:
 @given(text=TEXTS)
 @settings(max_examples=100, deadline=None)
 async def test_what_was_hidden_comes_back_exactly(text: str) -> None:
-    """To the character, where nothing invisible stood in the way."""
+    """Restored text equals the original, unless invisible characters were removed from it."""
     visible = strip_invisible(text)
     with anyio.fail_after(WAIT):
         hidden = await MIDDLEWARE.hide([visible], thread_id="h")
@@ -1168,7 +1174,7 @@ async def test_what_was_hidden_comes_back_exactly(text: str) -> None:
 @given(value=st.text(min_size=1, max_size=40))
 @settings(max_examples=100, deadline=None)
 async def test_a_revealed_value_is_the_value_that_was_hidden(value: str) -> None:
-    """For every value that can stand under a key."""
+    """Every kind of value under a secret key is restored with its type."""
     redact = Redact([Detector("anything", "(?!)", keys="^it$")], reveal=["keep"])
     seen: list[str] = []
 

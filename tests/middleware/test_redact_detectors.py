@@ -1,4 +1,4 @@
-"""What the detectors find and what they leave: a table, hostile text, overlaps."""
+"""The detectors of `Redact`: a table of findings and non-findings, hostile text, and overlaps."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ def b64(value: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-# Written in parts, so that nobody who scans the repository for secrets finds these.
+# Written in parts, so that scanners of the repository do not report them as secrets.
 RANDOM = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0"
 OPENAI = "sk-" + "proj-" + RANDOM
 ANTHROPIC = "sk-" + "ant-api03-" + RANDOM
@@ -39,7 +39,7 @@ PEM = (
     "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIEowIBAAKCAQEA1c7+9z5Pad7OejecsQ0b\nu3aozN3tihPmUHlm\n"
     "-----END RSA PRIVATE KEY-----"
 )
-WIDE = "\uff14" + 15 * "\uff11"  # full width digits
+WIDE = "\uff14" + 15 * "\uff11"  # full-width digits
 BASIC = base64.b64encode(b"alice:hunter2").decode()
 
 FOUND = [
@@ -192,19 +192,19 @@ def found_by(name: str, text: str) -> list[str]:
 
 @pytest.mark.parametrize(("name", "text", "secret"), FOUND, ids=lambda value: str(value)[:30])
 def test_a_secret_is_found_exactly(name: str, text: str, secret: str) -> None:
-    """No more than the secret, so that a tool gets back what it needs."""
+    """The match has no extra characters, because the tool gets the restored value."""
     assert found_by(name, text) == [secret]
 
 
 @pytest.mark.parametrize(("name", "text"), LEFT, ids=lambda value: str(value)[:30])
 def test_what_is_no_secret_is_left(name: str, text: str) -> None:
-    """A form alone is not enough; the text stays useful."""
+    """Text that only resembles a secret is not redacted, so that results stay useful."""
     assert found_by(name, text) == []
 
 
 @pytest.mark.parametrize(("name", "text", "secret"), FOUND, ids=lambda value: str(value)[:30])
 def test_a_secret_is_found_in_the_middle_of_long_text(name: str, text: str, secret: str) -> None:
-    """Position and company do not matter."""
+    """A secret is found at any position, whatever stands beside it."""
     long = f"{'lorem ipsum. ' * 500}\n{text}\n{'dolor sit amet, ' * 500}"
 
     assert secret in found_by(name, long)
@@ -224,14 +224,14 @@ def test_a_secret_is_found_in_the_middle_of_long_text(name: str, text: str, secr
 )
 @pytest.mark.exhaustive
 def test_a_megabyte_of_hostile_text_is_searched_in_time(unit: str) -> None:
-    """No pattern takes more than linear time: the test would hang otherwise."""
+    """Every pattern needs linear time: a backtracking pattern would make this test hang."""
     text = unit * (1_000_000 // len(unit))
 
     findings(f"{text}@", detectors_of(ALL, ["needle"]))
 
 
 def test_spans_that_overlap_become_one_of_the_longest_kind() -> None:
-    """No part of a secret is left over, whoever found it."""
+    """No part of a secret is left over when several detectors match it."""
     one, two, three = Detector("one", "abcd"), Detector("two", "cdefgh"), Detector("three", "gh")
 
     assert findings("xabcdefghx", [one, two, three]) == [Finding(1, 9, "two", 6)]
@@ -239,14 +239,14 @@ def test_spans_that_overlap_become_one_of_the_longest_kind() -> None:
 
 @pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
 def test_of_two_equal_findings_the_earlier_detector_names_the_kind(order: tuple[str, str]) -> None:
-    """The same input gives the same output."""
+    """With equal matches the first detector wins, so that the output is deterministic."""
     (one,) = findings("abc", [Detector(name, "abc") for name in order])
 
     assert one.kind == order[0]
 
 
 def test_a_detector_may_be_a_function_with_bad_manners() -> None:
-    """Spans outside the text, or empty ones, are not believed."""
+    """Empty spans and spans outside the text are ignored."""
     careless = Detector("careless", lambda text: [(-5, 2), (3, 3), (5, 4), (4, len(text) + 9)])
 
     assert [(one.start, one.end) for one in findings("abcdef", [careless])] == [(0, 2), (4, 6)]
@@ -270,14 +270,14 @@ SPECIAL = 'p"w\\d\n& ü'
     ],
 )
 def test_a_literal_secret_is_found_in_its_encodings(form: str) -> None:
-    """What an application knows to be secret is often seen escaped."""
+    """A configured secret often appears escaped or encoded."""
     assert list(literals([SPECIAL])(f"<<{form}>>"))
 
 
 @given(secret=st.text(min_size=6, max_size=30), around=st.binary(max_size=7), after=st.binary(max_size=7))
 @example(secret="\ud800aaaaa", around=b"", after=b"")
 def test_a_literal_secret_is_found_inside_any_base64(secret: str, around: bytes, after: bytes) -> None:
-    """Whatever stands before and after it."""
+    """The secret is found inside a base64 text, whatever is encoded before and after it."""
     raw = around + secret.encode("utf-8", "surrogatepass") + after
 
     assert list(literals([secret])(base64.b64encode(raw).decode()))
@@ -304,7 +304,7 @@ def test_a_literal_secret_is_found_inside_any_base64(secret: str, around: bytes,
     ids=repr,
 )
 def test_a_middleware_that_makes_no_sense_is_refused(options: dict[str, Any], error: str) -> None:
-    """At construction, naming the argument, and never a secret."""
+    """The error comes at construction and names the argument, without the secret."""
     with pytest.raises((TypeError, ValueError), match=error) as caught:
         Redact(**options)
 
@@ -323,13 +323,13 @@ def test_a_middleware_that_makes_no_sense_is_refused(options: dict[str, Any], er
     ids=repr,
 )
 def test_a_detector_that_makes_no_sense_is_refused(options: dict[str, Any], error: type[Exception]) -> None:
-    """When it is made, not when the first secret passes."""
+    """The error comes at construction, not when the first secret passes."""
     with pytest.raises(error, match=r"Detector\("):
         Detector(**options)
 
 
 def test_a_compiled_expression_may_be_given() -> None:
-    """With flags of its own, and a group for the secret."""
+    """A compiled expression keeps its flags, and its group selects the secret."""
     detector = Detector("employee", re.compile(r"emp-(?P<secret>\d+)", re.IGNORECASE))
 
     assert findings("EMP-17", [detector]) == [Finding(4, 6, "employee", 2)]

@@ -1,4 +1,4 @@
-"""The reference of the middleware is true: names, arguments, defaults, methods, notes."""
+"""The reference page of the middleware matches the code: names, arguments, defaults, methods and notes."""
 
 import ast
 import inspect
@@ -37,7 +37,7 @@ def parameters(name: str) -> list[inspect.Parameter]:
 
 
 def written(name: str) -> ast.arguments:
-    """The signature on the page, read as Python reads it."""
+    """Return the signature on the page, parsed as Python."""
     match = _SIGNATURE.search(SECTIONS[name])
     assert match is not None
     (function,) = ast.parse(f"def {match['text'].strip()}: ...").body
@@ -47,7 +47,7 @@ def written(name: str) -> ast.arguments:
 
 
 def defaults(name: str) -> dict[str, str]:
-    """What stands behind each argument on the page; `...` for what is too long for it."""
+    """Return the default of each argument on the page, with `...` for defaults that are too long for it."""
     args = written(name)
     positional = [*args.posonlyargs, *args.args]
     behind = [*[None] * (len(positional) - len(args.defaults)), *args.defaults]
@@ -64,7 +64,7 @@ def in_words(default: object) -> str:
 
 
 def notes() -> Iterator[str]:
-    """Every word that a middleware tells observers."""
+    """Return every note name that a middleware sends to observers."""
     rooms = [ROOT / "src" / "callboard" / room for room in ("middleware", "guards")]
     for path in sorted(path for room in rooms for path in room.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -73,14 +73,14 @@ def notes() -> Iterator[str]:
 
 
 def test_every_public_name_has_a_section_and_no_other() -> None:
-    """Each once."""
+    """Each public name has exactly one section."""
     assert sorted(_SECTION.findall(PAGE)) == sorted(SECTIONS.items())
     assert sorted(SECTIONS) == NAMES
 
 
 @pytest.mark.parametrize("name", WITH_ARGUMENTS)
 def test_the_signature_is_the_codes(name: str) -> None:
-    """Names, order and kind of the arguments."""
+    """The page has the names, order and kinds of the arguments."""
     args = written(name)
     shown = [
         *((arg.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD) for arg in args.args),
@@ -94,7 +94,7 @@ def test_the_signature_is_the_codes(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_ARGUMENTS)
 def test_the_defaults_are_the_codes(name: str) -> None:
-    """Where they fit on the page."""
+    """The page has the real defaults, apart from those that are too long for it."""
     real = {one.name: one.default for one in parameters(name) if one.default is not inspect.Parameter.empty}
     shown = defaults(name)
 
@@ -106,7 +106,7 @@ def test_the_defaults_are_the_codes(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_ARGUMENTS)
 def test_every_argument_is_explained(name: str) -> None:
-    """In a row of its own, in order."""
+    """Each argument has its own row, in the order of the signature."""
     rows = re.findall(r"^\| (\w+) \| .+ \|$", SECTIONS[name], re.MULTILINE)
 
     assert [row for row in rows if row != "argument"] == [parameter.name for parameter in parameters(name)]
@@ -114,7 +114,7 @@ def test_every_argument_is_explained(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_public_method_is_named(name: str) -> None:
-    """But for those that a node calls."""
+    """Methods that only a node calls are left out."""
     hooks = {
         "awrap_tool_call",
         "wrap_tool_call",
@@ -133,7 +133,7 @@ def test_every_public_method_is_named(name: str) -> None:
 
 
 def test_every_note_is_on_the_page() -> None:
-    """Observers have nowhere else to look."""
+    """The page is the only place where observers can look up the notes."""
     words = set(notes())
 
     assert words
@@ -141,7 +141,7 @@ def test_every_note_is_on_the_page() -> None:
 
 
 def test_every_default_detector_is_on_the_page() -> None:
-    """By its name."""
+    """Each default detector is on the page by its name."""
     section = SECTIONS["DEFAULT_DETECTORS"].partition("Others")[0]
 
     assert re.findall(r"`(\w+)`", section) == list(callboard.guards.DEFAULT_DETECTORS)

@@ -1,4 +1,4 @@
-"""`RepairArguments`: what one repair can make valid, and nothing else."""
+"""`RepairArguments`: it repairs arguments if exactly one valid reading exists, and changes nothing else."""
 
 import json
 from collections import Counter
@@ -201,7 +201,7 @@ SCHEMAS: dict[str, Any] = {
 
 
 def tool_of(name: str, schema: Any = None, got: list[Any] | None = None, **options: Any) -> BaseTool:
-    """A tool that records what it gets."""
+    """Return a tool that records its arguments."""
 
     async def body(**kwargs: Any) -> str:
         (got if got is not None else []).append(kwargs)
@@ -220,7 +220,7 @@ for _tool in TOOLS.values():
 
 
 class Spy:
-    """The middleware after the one that is tested."""
+    """Inner middleware that records the requests it gets."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -236,7 +236,7 @@ def cases() -> list[Any]:
 
 
 def exact(value: object) -> str:
-    """In which True is not 1, nor 1 the same as 1.0."""
+    """Return a form of the value in which `True`, `1` and `1.0` differ."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -249,7 +249,7 @@ async def ran(tool: BaseTool, args: dict[str, Any], *middleware: object) -> Tool
 
 
 async def outcome(tool: BaseTool, args: dict[str, Any], *middleware: object) -> ToolMessage | str:
-    """What becomes of a call; errors of pydantic v1 are raised, as LangGraph does."""
+    """Return the outcome of a call. Errors of pydantic v1 are raised, as in LangGraph."""
     try:
         return await ran(tool, args, *middleware)
     except ValidationErrorV1 as error:
@@ -264,7 +264,7 @@ def repaired(message: ToolMessage) -> Any:
 
 
 def test_the_corpus_is_large_and_says_everything_once() -> None:
-    """An empty folder would pass the tests below."""
+    """The tests below would pass with an empty folder, and a duplicate case would add nothing."""
     found = Counter(case.id for case in cases())
 
     assert len(found) >= 80
@@ -273,7 +273,7 @@ def test_the_corpus_is_large_and_says_everything_once() -> None:
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" in case.values[0]])
 async def test_a_slip_is_repaired(case: dict[str, Any]) -> None:
-    """The tool gets what was meant, and the message says what was done; the model's call stays as it was."""
+    """The tool gets the repaired arguments, the message describes the repair, and the model's call is not changed."""
     got: list[Any] = []
     spy, written = Spy(), deepcopy(case["args"])
 
@@ -288,7 +288,7 @@ async def test_a_slip_is_repaired(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" not in case.values[0]])
 async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str, Any]) -> None:
-    """The tool gets, or the model reads, exactly what it would without the middleware."""
+    """For valid or ambiguous arguments the outcome is the same as without the middleware."""
     got, plain_got, spy, plain_spy = list[Any](), list[Any](), Spy(), Spy()
     args = case["args"]
 
@@ -302,7 +302,7 @@ async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" in case.values[0]])
 def test_repairing_twice_is_repairing_once(case: dict[str, Any]) -> None:
-    """What is valid is not touched."""
+    """Repaired arguments are valid, so a second repair changes nothing."""
     contract = CONTRACTS[case["tool"]]
     done = repair(contract, case["args"])
 
@@ -311,11 +311,11 @@ def test_repairing_twice_is_repairing_once(case: dict[str, Any]) -> None:
     assert contract.faults(done.args) == ()
 
 
-# --- what is passed on, and what is told -----------------------------------------------------------------------------
+# --- requests and messages ------------------------------------------------------------------------------------------
 
 
 async def test_a_valid_call_is_passed_on_as_the_very_same_object() -> None:
-    """Nothing is copied, let alone changed."""
+    """A valid request is not copied."""
     spy, seen = Spy(), []
 
     async def before(request: Any, call_next: Any) -> Any:
@@ -329,7 +329,7 @@ async def test_a_valid_call_is_passed_on_as_the_very_same_object() -> None:
 
 
 async def test_the_history_keeps_what_the_model_wrote() -> None:
-    """A repair is the tool's affair."""
+    """The repair changes the arguments of the tool, not the message of the model."""
     call = tool_call("search", "1", query=["tea"], filter='{"year": 2020}')
     said = AIMessage("", tool_calls=[call])
     before = said.model_copy(deep=True)
@@ -342,7 +342,7 @@ async def test_the_history_keeps_what_the_model_wrote() -> None:
 
 
 async def test_the_model_is_told() -> None:
-    """For it knows whether the guess was right."""
+    """Only the model knows whether the repair guessed right."""
     args = {"itemName": "tea", "why\n\x1b[31m" + "x" * 500: "so"}
 
     message = await ran(TOOLS["order"], args, RepairArguments())
@@ -354,9 +354,9 @@ async def test_the_model_is_told() -> None:
     assert len(text) < 300
 
 
-@pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.real_clock  # large arguments are checked in a thread
 async def test_the_model_is_told_a_little_of_a_lot() -> None:
-    """A hundred sentences would teach it no more than eight."""
+    """The message lists at most eight repairs."""
     schema = {"type": "object", "properties": {f"number_{n}": {"type": "integer"} for n in range(100)}}
 
     message = await ran(tool_of("many", schema), {f"number_{n}": "1" for n in range(100)}, RepairArguments())
@@ -366,7 +366,7 @@ async def test_the_model_is_told_a_little_of_a_lot() -> None:
 
 
 async def test_what_the_user_gets_at_once_stays_as_it_is() -> None:
-    """`return_direct`: the model does not read it."""
+    """With `return_direct` the result goes to the user, so no note for the model is added."""
     message = await ran(tool_of("search", return_direct=True), {"query": ["tea"]}, RepairArguments())
 
     assert message.content == "done"
@@ -396,7 +396,7 @@ def returning(output: Any) -> BaseTool:
     ],
 )
 async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, expected: Any) -> None:
-    """What it holds for others stays, its own record of us too."""
+    """The tool's message is copied, and keeps its other metadata."""
     given = ToolMessage(content, tool_call_id="1", additional_kwargs={"mine": 1, "callboard": {"ended": "timeout"}})
     before = given.model_copy(deep=True)
 
@@ -410,7 +410,7 @@ async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, exp
 
 
 async def test_a_record_that_is_none_of_ours_gives_way() -> None:
-    """Anybody may write under our name."""
+    """Metadata under our key with a wrong type is replaced."""
     given = ToolMessage("found", tool_call_id="1", additional_kwargs={"callboard": "mine"})
 
     message = await ran(returning(given), {"query": ["tea"]}, RepairArguments())
@@ -419,7 +419,7 @@ async def test_a_record_that_is_none_of_ours_gives_way() -> None:
 
 
 async def test_a_command_is_left_alone() -> None:
-    """It belongs to the graph."""
+    """The update of a command belongs to the graph."""
     command: Command[Any] = Command(update={"messages": [ToolMessage("found", tool_call_id="1")]})
 
     with anyio.fail_after(WAIT):
@@ -430,7 +430,7 @@ async def test_a_command_is_left_alone() -> None:
 
 
 async def test_of_several_results_only_the_calls_own_message_has_the_record() -> None:
-    """The others answer nobody."""
+    """The other messages of the result belong to no call of the model."""
     command: Command[Any] = Command(update={"note": "x"})
     given = [command, ToolMessage("found", tool_call_id="1"), ToolMessage("found", tool_call_id="2")]
 
@@ -444,7 +444,7 @@ async def test_of_several_results_only_the_calls_own_message_has_the_record() ->
 
 
 async def test_observers_hear_of_places_and_kinds_only() -> None:
-    """Promise 9: neither values nor names of the model's own leave the process."""
+    """Promise 9: neither values nor names that the model wrote leave the process."""
     events: list[CallEvent] = []
     args = {"stops": [{"Place": ["Cork"], "nights": 2, "password": "hunter2"}]}
 
@@ -458,7 +458,7 @@ async def test_observers_hear_of_places_and_kinds_only() -> None:
 
 
 async def test_nothing_is_noted_of_what_is_left_alone() -> None:
-    """Whether valid or not."""
+    """Calls that were not repaired, valid or not, produce no note."""
     events: list[CallEvent] = []
 
     with observe(events.append):
@@ -469,7 +469,7 @@ async def test_nothing_is_noted_of_what_is_left_alone() -> None:
 
 
 async def test_an_error_of_the_tool_goes_through() -> None:
-    """And the middleware after this one run the repaired call."""
+    """Inner middleware and the tool get the repaired call, and the tool's error is raised unchanged."""
     got: list[Any] = []
 
     async def fails(query: str) -> str:
@@ -488,7 +488,7 @@ async def test_an_error_of_the_tool_goes_through() -> None:
     assert got == ["tea"] * 3
 
 
-# --- what is none of its business ------------------------------------------------------------------------------------
+# --- outside its scope -----------------------------------------------------------------------------------------------
 
 
 async def secret(
@@ -514,7 +514,7 @@ async def ran_with_state(args: dict[str, Any], *middleware: object) -> tuple[Any
 
 
 async def test_injected_arguments_do_not_make_a_call_invalid() -> None:
-    """They come later."""
+    """Injected arguments are added after validation, so their absence is no error."""
     args, message = await ran_with_state({"query": "tea"}, RepairArguments())
 
     assert args == {"query": "tea"}
@@ -522,7 +522,7 @@ async def test_injected_arguments_do_not_make_a_call_invalid() -> None:
 
 
 async def test_a_call_with_injected_arguments_is_repaired() -> None:
-    """Beside them."""
+    """Model arguments are repaired beside injected arguments."""
     args, message = await ran_with_state({"Query": ["tea"]}, RepairArguments(tell_model=False))
 
     assert args == {"query": "tea"}
@@ -530,7 +530,7 @@ async def test_a_call_with_injected_arguments_is_repaired() -> None:
 
 
 async def test_forged_arguments_are_neither_repaired_nor_lost() -> None:
-    """Promise 9: they are stripped where all are, and nobody reads of them."""
+    """Promise 9: the node strips forged values of injected arguments. The repair does not mention them."""
     forged = {"user": ["bob"], "state": '{"user": "bob"}', "tool_call_id": ["7"], "runtime": "x"}
 
     args, message = await ran_with_state({**forged, "query": ["tea"]}, RepairArguments())
@@ -541,7 +541,7 @@ async def test_forged_arguments_are_neither_repaired_nor_lost() -> None:
 
 
 async def test_a_name_is_not_corrected_into_that_of_an_injected_argument() -> None:
-    """Promise 9: although it is required, and given to nobody."""
+    """Promise 9: a required but missing injected argument is no target for a misspelt name."""
     args, message = await ran_with_state({"Query": "tea", "Tool_Call_Id": "7"}, RepairArguments(tell_model=False))
 
     assert args == {"query": "tea", "Tool_Call_Id": "7"}
@@ -559,7 +559,7 @@ async def test_a_name_is_not_corrected_into_that_of_an_injected_argument() -> No
     ids=str,
 )
 async def test_nothing_is_repaired_onto_an_injected_argument(args: dict[str, Any]) -> None:
-    """Promise 9: a wrong name is not made the right one."""
+    """Promise 9: a misspelt name is not corrected to that of an injected argument."""
     passed_on, message = await ran_with_state(args, RepairArguments())
     _, plain = await ran_with_state(args)
 
@@ -569,7 +569,7 @@ async def test_nothing_is_repaired_onto_an_injected_argument(args: dict[str, Any
 
 
 async def test_an_unknown_tool_is_left_to_the_node() -> None:
-    """There is no schema."""
+    """An unknown tool has no schema to repair by."""
     with anyio.fail_after(WAIT):
         node = ToolNode([TOOLS["search"]], middleware=[RepairArguments()])
         result = await node.ainvoke([tool_call("serch", "1", query=["tea"])])
@@ -610,7 +610,7 @@ class Nothing(BaseModel):
     ids=["no schema", "own parser", "no fields"],
 )
 async def test_a_tool_that_nothing_validates_gets_what_the_model_wrote(tool: BaseTool, args: dict[str, Any]) -> None:
-    """Who knows what it wants."""
+    """A tool without validation gets exactly what the model wrote."""
     spy = Spy()
 
     await ran(tool, args, RepairArguments(), spy)
@@ -619,7 +619,7 @@ async def test_a_tool_that_nothing_validates_gets_what_the_model_wrote(tool: Bas
 
 
 async def test_a_tool_is_asked_for_its_schema_anew_when_it_has_another() -> None:
-    """Tools are mutable, and a middleware may bring another one of the same name."""
+    """Tools are mutable, and a middleware may bring another tool of the same name, so no schema is cached by name."""
     middleware = RepairArguments(tell_model=False)
     one, other = tool_of("search", Echo), tool_of("search", Order)
 
@@ -654,7 +654,7 @@ class Picky(BaseModel):
 
 
 async def test_a_validator_that_takes_things_out_takes_them_out_of_a_copy() -> None:
-    """The tool's own validation would miss them."""
+    """A validator that removes values works on a copy. Otherwise the tool's own validation would miss them."""
     got: list[Any] = []
 
     message = await ran(tool_of("picky", Picky, got), {"wrapped": {"query": "tea"}}, RepairArguments())
@@ -663,7 +663,7 @@ async def test_a_validator_that_takes_things_out_takes_them_out_of_a_copy() -> N
 
 
 async def test_a_validator_that_crashes_crashes_where_it_would_have() -> None:
-    """It is the tool's own error."""
+    """The validator's error is raised where the tool itself would raise it."""
     with pytest.raises(KeyError):
         await ran(tool_of("picky", Picky), {"query": 13}, RepairArguments())
 
@@ -682,7 +682,7 @@ ASKED: list[Any] = []
 
 
 async def test_a_question_of_a_validator_is_asked_at_once() -> None:
-    """Promise 4: it says nothing about the arguments."""
+    """Promise 4: an interrupt inside a validator is no statement about the arguments."""
     ASKED.clear()
 
     with pytest.raises(CallsInterrupted):
@@ -709,7 +709,7 @@ async def test_a_question_of_a_validator_is_asked_at_once() -> None:
 )
 @pytest.mark.parametrize("args", [{"a": ["1"]}, {"input": {"a": "1"}}, {}], ids=str)
 async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: dict[str, Any]) -> None:
-    """The tool gets the call, as without the middleware."""
+    """With an invalid schema the tool gets the call as it is."""
     got: list[Any] = []
 
     await ran(tool_of("odd", schema, got), args, RepairArguments())
@@ -717,7 +717,7 @@ async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: 
     assert got == [args] or got == [args.get("input")]
 
 
-@pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.real_clock  # large arguments are checked in a thread
 @pytest.mark.parametrize(
     "value",
     [
@@ -732,7 +732,7 @@ async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: 
     ids=["lists", "objects", "quotes", "single quotes", "numbers", "commas", "digits"],
 )
 async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
-    """A thread is busy while it is read."""
+    """The thread that reads a hostile text must not be busy for long."""
     spy = Spy()
 
     await ran(TOOLS["search"], {"query": "tea", "pages": value}, RepairArguments(), spy)
@@ -740,13 +740,13 @@ async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
     assert spy.requests[0].tool_call["args"]["pages"] is value
 
 
-@pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.real_clock  # large arguments are checked in a thread
 @pytest.mark.filterwarnings(
     "ignore::callboard.exceptions.LoopBlockedWarning"
-)  # to list 40,000 errors is not for middleware
+)  # a list of 40,000 errors takes too long for a middleware
 @pytest.mark.exhaustive
 async def test_hostile_depth_and_breadth_are_left_alone() -> None:
-    """Up to what any call may have at all."""
+    """Arguments within the general limits of a call may still be too deep or too broad to repair."""
     deep: Any = "x"
     for _ in range(90):
         deep = [deep]
@@ -760,10 +760,10 @@ async def test_hostile_depth_and_breadth_are_left_alone() -> None:
     assert not any(isinstance(one.tool_call["args"].get("sizes", [""])[0], int) for one in spy.requests)
 
 
-@pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.real_clock  # large arguments are checked in a thread
 @pytest.mark.parametrize(("levels", "kinds"), [(5, ["text"]), (20, None)])
 async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | None) -> None:
-    """Wherever the slip is."""
+    """Arguments deeper than the limit are not repaired, wherever the mistake is."""
     tree: dict[str, Any] = {"name": "leaf"}
     for _ in range(levels):
         tree = {"name": "branch", "children": [tree]}
@@ -779,24 +779,24 @@ async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | No
     ids=lambda v: str(v)[:9],
 )
 def test_long_text_is_not_read(value: Any) -> None:
-    """Nor is text that holds many values."""
+    """Neither a long text nor a text with many values is parsed."""
     text = json.dumps(value)
 
     assert (read(text) is UNREADABLE) == (len(text) > 65_536 or len(value) > 1_000)
 
 
-@pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.real_clock  # large arguments are checked in a thread
 async def test_many_slips_of_one_kind_are_one_repair() -> None:
-    """The effort grows with how deep they are nested."""
+    """Equal mistakes in many elements are repaired together: the effort grows with the depth, not the count."""
     message = await ran(TOOLS["remote"], {"path": "/", "sizes": [str(n) for n in range(500)]}, RepairArguments())
 
     assert repaired(message) == {"arguments": ["sizes.*"], "kinds": ["number"]}
 
 
-@pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.real_clock  # large arguments are checked in a thread
 @pytest.mark.exhaustive
 async def test_more_ways_than_can_be_tried_are_left_alone() -> None:
-    """What has not been looked at may be another way."""
+    """If not all readings can be tried, another valid reading may exist, so nothing is repaired."""
     spy = Spy()
     item = {"anyOf": [{"type": "integer"}, {"enum": ["one", "ones"]}, {"type": "array"}]}
     schema = {"type": "object", "properties": {"all": {"type": "array", "items": item}}}
@@ -808,7 +808,7 @@ async def test_more_ways_than_can_be_tried_are_left_alone() -> None:
 
 
 async def test_one_middleware_serves_a_batch_of_tools() -> None:
-    """Nothing is kept between calls but what validates them."""
+    """Between calls the middleware keeps only validators, so one object serves many tools."""
     calls = [tool_call(name, f"{name}{n}", query=["tea"]) for name in ("search", "legacy") for n in range(20)]
 
     with anyio.fail_after(WAIT):
@@ -842,7 +842,7 @@ ARGS = st.dictionaries(NAMES | st.text(max_size=4), VALUES | VALUES.map(json.dum
 @given(st.sampled_from(sorted(SCHEMAS)), ARGS)
 @settings(max_examples=400, deadline=None)
 def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) -> None:
-    """Or nothing comes out; and what goes in stays as it is."""
+    """The result is valid and stable, or there is none. The input is not changed."""
     contract, before = CONTRACTS[name], exact(args)
 
     done = repair(contract, args)
@@ -859,7 +859,7 @@ def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) 
 @settings(max_examples=30, deadline=None)
 @pytest.mark.exhaustive
 async def test_no_call_is_lost(args: dict[str, Any]) -> None:
-    """Promise 2: each ends with one message, as it would without the middleware."""
+    """Promise 2: each call ends with one message, as without the middleware."""
     with anyio.fail_after(WAIT):
         node = ToolNode([*TOOLS.values()], middleware=[RepairArguments()], handle_tool_errors=True)
         call = [{"name": name, "args": args, "id": name, "type": "tool_call"} for name in TOOLS]
@@ -889,7 +889,7 @@ SLIPS = {
 @given(ORDERS, st.lists(st.sampled_from(sorted(SLIPS)), min_size=1, max_size=1))
 @settings(max_examples=200, deadline=None)
 def test_a_slip_that_loses_nothing_is_undone(args: dict[str, Any], chosen: list[str]) -> None:
-    """What comes out is what went in before the slip."""
+    """The repair restores the original arguments after a lossless mistake."""
     done = repair(CONTRACTS["plan"], SLIPS[chosen[0]](args))
 
     assert done is not None
@@ -899,7 +899,7 @@ def test_a_slip_that_loses_nothing_is_undone(args: dict[str, Any], chosen: list[
 @given(VALUES)
 @settings(max_examples=300, deadline=None)
 def test_text_is_read_as_what_wrote_it_or_not_at_all(value: Any) -> None:
-    """JSON always; Python's own notation never as something else."""
+    """Text is parsed as JSON if possible. Python notation is read only with Python's meaning."""
     assert exact(read(json.dumps(value))) == exact(value)
     of_python = read(repr(value))
     assert of_python is UNREADABLE or exact(of_python) == exact(value)
@@ -908,7 +908,7 @@ def test_text_is_read_as_what_wrote_it_or_not_at_all(value: Any) -> None:
 @given(st.text(alphabet="[]{}'\",:\\ntrueTN01-.eE` \n", max_size=30))
 @settings(max_examples=500, deadline=None)
 def test_what_is_read_beyond_json_is_what_python_reads(text: str) -> None:
-    """But for what only Python has, which is not read."""
+    """Accepted Python notation gives Python's value, and notation without a JSON equivalent is refused."""
     import ast
     import warnings
 
@@ -935,7 +935,7 @@ JUNK = st.recursive(
 @given(st.dictionaries(st.sampled_from(["type", "properties", "required", "anyOf", "$ref", "items"]), JUNK), ARGS)
 @settings(max_examples=300, deadline=None)
 def test_no_schema_breaks_the_search(schema: dict[str, Any], args: dict[str, Any]) -> None:
-    """Nobody validates what a server sends as one."""
+    """Schemas from a server are not validated, so any value must be tolerated."""
     contract = contract_of(tool_of("junk", schema))
 
     assert contract is not None
@@ -967,20 +967,20 @@ def test_no_schema_breaks_the_search(schema: dict[str, Any], args: dict[str, Any
     ],
 )
 def test_a_word_stands_for_one_choice_or_for_none(word: str, choices: list[str], expected: str | None) -> None:
-    """One slip of the hand, and never the opposite."""
+    """A word with one typo stands for one choice, and never for the opposite."""
     assert the_one(word, choices) == expected
 
 
 @given(st.text(max_size=12), st.lists(st.text(max_size=12), max_size=5))
 def test_a_word_never_stands_for_what_is_no_choice(word: str, choices: list[str]) -> None:
-    """Nor for itself."""
+    """A word is not matched to a text that is no choice, nor to itself."""
     found = the_one(word, choices)
 
     assert found is None or (found in choices and found != word)
 
 
 def test_names_may_follow_a_pattern() -> None:
-    """What they are is then not known, and anything may be meant."""
+    """With `patternProperties` the valid names are unknown, so no name is corrected."""
     schema = {
         "type": "object",
         "properties": {"a": {"type": "integer"}},
@@ -1023,7 +1023,7 @@ BOUNDED = {
     ids=str,
 )
 def test_a_repair_is_valid_by_all_that_a_json_schema_says(args: dict[str, Any], expected: object) -> None:
-    """Ranges and lengths decide, too. No regular expression of a server's is run, and nothing is fetched for it."""
+    """Ranges and lengths are checked, too. A server's regular expressions and remote references are not used."""
     contract = contract_of(tool_of("bounded", BOUNDED))
 
     assert contract is not None
@@ -1032,7 +1032,7 @@ def test_a_repair_is_valid_by_all_that_a_json_schema_says(args: dict[str, Any], 
 
 
 def test_a_schema_accepts_what_it_says() -> None:
-    """Types, choices, names, references and combinations."""
+    """Types, enums, names, references and combinations of a JSON schema are supported."""
     shape = Shape(REMOTE)
 
     assert shape.faults({"path": "/", "owner": None, "pair": [1, "x", object], "match": {"regex": "x"}}) == []
@@ -1045,7 +1045,7 @@ def test_a_schema_accepts_what_it_says() -> None:
 
 
 def filters(*kinds: str) -> dict[str, Any]:
-    """A schema of conditions that contain conditions; with kinds, each says which it is."""
+    """Return a schema of nested conditions. With kinds, a discriminator tells the alternatives apart."""
     inner = {"left": {"$ref": "#/$defs/filter"}, "right": {"$ref": "#/$defs/filter"}}
     nodes = [
         {"type": "object", "properties": {"op": {"const": kind} if kind else {}, **inner}, "required": ["op", "left"]}
@@ -1060,7 +1060,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_alternatives_that_name_themselves_are_told_apart_at_once() -> None:
-    """Else the time doubles with each level: 12 levels took minutes, in the event loop."""
+    """Without discriminators the time doubles with each level: 12 levels blocked the event loop for minutes."""
     faults = Validator(filters("and", "or")).faults({"left": nested(40)})
 
     assert ("left",) * 41 + ("value",) in faults
@@ -1068,7 +1068,7 @@ def test_alternatives_that_name_themselves_are_told_apart_at_once() -> None:
 
 
 def test_too_many_alternatives_are_given_up() -> None:
-    """The call goes on as it is, and the tool says what is wrong."""
+    """With too many alternatives the call is passed on unchanged, and the tool reports what is wrong."""
     schema = filters("", "")
 
     with pytest.raises(TooManyChoicesError):

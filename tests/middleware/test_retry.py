@@ -21,7 +21,7 @@ AGAIN = CallPolicy(idempotent=True)
 
 
 class Full(random.Random):
-    """No jitter: always the longest pause."""
+    """Random source that always gives the longest pause."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
@@ -36,7 +36,7 @@ def contents(result: Any) -> list[Any]:
 
 
 async def test_pauses_double_up_to_the_longest() -> None:
-    """The times of the attempts, to the second."""
+    """Each attempt begins at the exact time, up to the maximum pause."""
     recorder = Recorder()
     retry = Retry(6, initial=1, maximum=5, rng=Full())
 
@@ -49,7 +49,7 @@ async def test_pauses_double_up_to_the_longest() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_the_jitter_is_full_and_comes_from_the_seed(seed: int) -> None:
-    """Any share of the pause, the same one for the same seed."""
+    """The pause is a random share of the full one, and reproducible with the same seed."""
     recorder, expected = Recorder(), random.Random(seed)
     retry = Retry(4, initial=10, rng=random.Random(seed))
 
@@ -63,7 +63,7 @@ async def test_the_jitter_is_full_and_comes_from_the_seed(seed: int) -> None:
 
 
 async def test_the_last_error_stands_when_attempts_run_out() -> None:
-    """Bare, as ever."""
+    """The last error is raised unwrapped."""
     recorder, error = Recorder(), ValueError("no")
 
     with anyio.fail_after(WAIT), pytest.raises(ValueError, match="no") as caught:
@@ -75,7 +75,7 @@ async def test_the_last_error_stands_when_attempts_run_out() -> None:
 
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_a_tool_that_is_not_idempotent_is_not_run_again() -> None:
-    """Unless one says so: who knows what the first attempt did."""
+    """The first attempt may have had its effect, so a repetition must be allowed explicitly."""
     recorder, anyway = Recorder(), Recorder()
 
     with anyio.fail_after(WAIT):
@@ -89,7 +89,7 @@ async def test_a_tool_that_is_not_idempotent_is_not_run_again() -> None:
 
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_a_rejected_call_is_tried_again_whatever_its_tool() -> None:
-    """Its body never ran."""
+    """The body of a rejected call never ran, so a retry is safe for any tool."""
     recorder = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
     node = node_of(recorder, Retry(5, initial=4, rng=Full()), policy, seconds=1)
@@ -102,7 +102,7 @@ async def test_a_rejected_call_is_tried_again_whatever_its_tool() -> None:
 
 
 async def test_no_attempt_is_made_that_the_budget_has_no_time_for() -> None:
-    """Promise 6: the error comes at once, not when the budget is spent."""
+    """Promise 6: if the pause exceeds the budget, the error comes at once instead of at the end of the budget."""
     recorder = Recorder()
     retry = Retry(9, initial=4, factor=1, rng=Full())
     policy = CallPolicy(idempotent=True, budget=10)
@@ -114,7 +114,7 @@ async def test_no_attempt_is_made_that_the_budget_has_no_time_for() -> None:
 
 
 async def test_the_budget_ends_an_attempt_in_the_middle() -> None:
-    """Attempts and pauses share it."""
+    """Attempts and pauses share the budget of the call."""
     recorder = Recorder()
     policy = CallPolicy(idempotent=True, budget=10, timeout=4)
     node = ToolNode(
@@ -134,7 +134,7 @@ async def test_the_budget_ends_an_attempt_in_the_middle() -> None:
 
 
 async def test_the_place_is_free_during_the_pause() -> None:
-    """Promise 7: a second call runs meanwhile."""
+    """Promise 7: a second call runs during the pause."""
     recorder = Recorder()
     policy = CallPolicy(idempotent=True, limit=Limit(concurrency=1))
     node = node_of(recorder, Retry(initial=10, rng=Full()), policy, seconds=1, raises=ValueError("no"), times=1)
@@ -154,7 +154,7 @@ def noted(events: list[CallEvent]) -> list[tuple[float, str, dict[str, object]]]
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_observers_are_told_of_every_pause(seed: int) -> None:
-    """When it begins, which attempt failed, why, and for how long: the attempts begin when the pauses end."""
+    """The note has the begin, the attempt, the reason and the length of the pause."""
     recorder, rng = Recorder(), random.Random(seed)
     pauses = [rng.uniform(0, longest) for longest in (4, 8)]
     events: list[CallEvent] = []
@@ -176,7 +176,7 @@ async def test_observers_are_told_of_every_pause(seed: int) -> None:
 
 
 async def test_observers_are_told_of_a_message_that_is_a_failure() -> None:
-    """Without its text, which is a result."""
+    """The note leaves out the message's text, which is a result."""
     recorder, events = Recorder(), list[CallEvent]()
     retry = Retry(2, initial=4, on_message=lambda message: message.content == "busy", rng=Full())
 
@@ -198,7 +198,7 @@ async def test_observers_are_told_of_a_message_that_is_a_failure() -> None:
 )
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.IdleMiddlewareWarning")
 async def test_nobody_is_told_of_a_pause_that_is_not_made(retry: Retry, policy: CallPolicy) -> None:
-    """A note stands for what happens, not for what was considered."""
+    """A pause that the budget does not allow is not reported."""
     recorder, events = Recorder(), list[CallEvent]()
 
     with anyio.fail_after(WAIT), observe(events.append), pytest.raises(ValueError, match="no"):
@@ -209,7 +209,7 @@ async def test_nobody_is_told_of_a_pause_that_is_not_made(retry: Retry, policy: 
 
 
 async def test_other_calls_take_turns_with_the_pauses_of_one() -> None:
-    """Promise 7, with all the jitter there is: one place, never idle while somebody could run."""
+    """Promise 7: with full jitter and one place, the place is never idle while a call could run."""
     recorder, rng = Recorder(), random.Random(7)
     policy = CallPolicy(idempotent=True, limit=Limit(concurrency=1))
     pauses = [rng.uniform(0, 16), rng.uniform(0, 16)]
@@ -225,7 +225,7 @@ async def test_other_calls_take_turns_with_the_pauses_of_one() -> None:
             group.start_soon(neighbour)
             await node.ainvoke([tool_call("work", "1", query="a")])
 
-    # The first call and the first of its neighbours fail; each pauses on its own.
+    # The first call and its first neighbour fail. Each pauses independently.
     assert recorder.times("started") == pytest.approx([0, 1, 2, 3, *sorted([1 + pauses[0], 2 + pauses[1]])])
     assert recorder.peak == 1
 
@@ -236,7 +236,7 @@ class ServerBusyError(Exception):
 
 
 async def test_a_server_that_says_when_is_obeyed() -> None:
-    """Retry-After is a lower bound of the pause."""
+    """`Retry-After` is a lower bound of the pause."""
     recorder = Recorder()
 
     with anyio.fail_after(WAIT):
@@ -257,7 +257,7 @@ async def test_a_server_that_says_when_is_obeyed() -> None:
     ],
 )
 def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, most: float) -> None:
-    """RFC 9110: seconds or a date; nonsense is no reason to fail."""
+    """RFC 9110 allows seconds or a date. An invalid header is ignored."""
     error = ValueError("503")
     error.response = SimpleNamespace(headers={"Retry-After": header} if header else {})  # type: ignore[attr-defined]
 
@@ -265,7 +265,7 @@ def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, m
 
 
 def test_a_date_in_the_header_is_so_many_seconds_away() -> None:
-    """As some servers write it."""
+    """Some servers send a date instead of seconds."""
     error = ValueError("503")
     date = email.utils.formatdate(time.time() + 3600, usegmt=True)
     error.response = SimpleNamespace(headers={"Retry-After": date})  # type: ignore[attr-defined]
@@ -278,7 +278,7 @@ def test_a_date_in_the_header_is_so_many_seconds_away() -> None:
     [(KeyError, 1), ((KeyError, ValueError), 2), (lambda error: "no" in str(error), 2), (lambda _: False, 1)],
 )
 async def test_only_chosen_errors_are_worth_another_attempt(on: Any, attempts: int) -> None:
-    """By type or by a function."""
+    """The option selects errors by type or by a function."""
     recorder = Recorder()
 
     with anyio.fail_after(WAIT), pytest.raises(ValueError, match="no"):
@@ -288,7 +288,7 @@ async def test_only_chosen_errors_are_worth_another_attempt(on: Any, attempts: i
 
 
 async def test_a_message_may_be_a_failure_too() -> None:
-    """Some tools report theirs in words; the last one stands."""
+    """Some tools report failures as messages. After the last attempt, the last message is the result."""
     recorder = Recorder()
 
     def busy(message: ToolMessage) -> bool:
@@ -303,7 +303,7 @@ async def test_a_message_may_be_a_failure_too() -> None:
 
 
 async def test_an_interrupt_is_not_tried_again() -> None:
-    """Promise 4."""
+    """Promise 4: an interrupt is no error."""
     asked: list[str] = []
 
     async def ask() -> str:
@@ -322,7 +322,7 @@ async def test_an_interrupt_is_not_tried_again() -> None:
     "options", [{"attempts": 0}, {"factor": 0.5}, {"initial": -1}, {"maximum": float("nan")}], ids=repr
 )
 def test_a_retry_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
-    """At construction, naming the argument."""
+    """The error comes at construction and names the argument."""
     with pytest.raises(ValueError, match=rf"Retry\({next(iter(options))}=...\)"):
         Retry(**options)
 
@@ -331,7 +331,7 @@ def test_a_retry_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None
     "on", ["ValueError", [ValueError], ValueError("x"), BaseException, (ValueError, int)], ids=repr
 )
 def test_a_retry_on_what_is_no_error_is_refused(on: Any) -> None:
-    """At construction, not at the first failure."""
+    """The error comes at construction, not at the first failure."""
     with pytest.raises(TypeError, match=r"Retry\(on=...\) takes an exception type"):
         Retry(on=on)
 
@@ -340,7 +340,7 @@ def test_a_retry_on_what_is_no_error_is_refused(on: Any) -> None:
     "date", ["Fri, 31 Dec 99999999999999999999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 +99999999999999"]
 )
 def test_a_date_with_too_many_digits_is_no_wait(date: str) -> None:
-    """The error of the call would be lost for one of the header."""
+    """An invalid date must not replace the error of the call by an error about the header."""
     error = OSError()
     error.response = SimpleNamespace(headers={"Retry-After": date})  # type: ignore[attr-defined]
 
@@ -348,12 +348,12 @@ def test_a_date_with_too_many_digits_is_no_wait(date: str) -> None:
 
 
 async def test_a_server_that_asks_for_thousands_of_years_is_not_waited_for() -> None:
-    """A call without a budget would wait for ever."""
+    """A call without a budget would wait almost forever."""
     recorder = Recorder()
     error = OSError("busy")
     error.response = SimpleNamespace(headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"})  # type: ignore[attr-defined]
     began = anyio.current_time()
-    with anyio.fail_after(1e12):  # longer than the wait, which would else be refused for it
+    with anyio.fail_after(1e12):  # longer than the requested wait, so that the budget does not refuse it
         node = node_of(recorder, Retry(3), raises=error)
         with pytest.raises(OSError, match="busy"):
             await node.ainvoke([tool_call("work", "1")])

@@ -1,8 +1,8 @@
-"""`Sanitize`: a corpus of hostile and of honest inputs (`corpus/*.jsonl`), and whatever hypothesis makes of it.
+"""`Sanitize`: a corpus of hostile and honest inputs (`corpus/*.jsonl`), and random inputs from hypothesis.
 
-A case of the corpus is an argument or a result, and what has to happen: the rule that refuses it, or what becomes
-of it. `{"$repeat": [x, n]}`, `{"$nest": [kind, n]}`, `{"$key": [key, value]}` and `{"$join": [...]}` stand for what
-is too large to be written down, `$ROOT` for the folder that paths are kept in.
+A case of the corpus is an argument or a result with its expected outcome: the rule that refuses it, or the cleaned
+value. `{"$repeat": [x, n]}`, `{"$nest": [kind, n]}`, `{"$key": [key, value]}` and `{"$join": [...]}` are placeholders
+for values that are too large to write down. `$ROOT` is the folder that paths must stay in.
 """
 
 import gc
@@ -49,7 +49,7 @@ FENCED = re.compile(
 
 @dataclass(frozen=True)
 class Case:
-    """A line of the corpus."""
+    """One line of the corpus."""
 
     file: str
     why: str
@@ -61,7 +61,7 @@ class Case:
 
 
 def expanded(value: Any) -> Any:
-    """A value of the corpus with what it stands for in place of the `$` words."""
+    """Return a corpus value with its `$` placeholders expanded."""
     if isinstance(value, list):
         return [expanded(item) for item in value]
     if not isinstance(value, dict):
@@ -82,7 +82,7 @@ def expanded(value: Any) -> Any:
 
 
 def corpus(file: str, tool: str = "") -> list[Any]:
-    """The cases of a file, each with its reason as the name of its test."""
+    """Return the cases of a file as parameters, with the reason as test id."""
     cases = []
     for line in (CORPUS / file).read_text().splitlines():
         row = json.loads(line)
@@ -108,7 +108,7 @@ PATHS, URLS, TEXTS, RESULTS = (
 
 
 def make_sandbox(base: Path) -> Path:
-    """A folder with links of all kinds, and secrets around it."""
+    """Create a folder with links of all kinds, surrounded by secrets."""
     root = base / "root"
     (root / "sub").mkdir(parents=True)
     (base / "rootx").mkdir()
@@ -132,12 +132,12 @@ def make_sandbox(base: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that paths are kept in; tests only read it."""
+    """Return the folder that paths must stay in. Tests only read it."""
     return make_sandbox(tmp_path_factory.mktemp("sandbox").resolve())
 
 
 class Bodies:
-    """Tools with one argument each, and what they were given."""
+    """Tools with one argument each, which record what they get."""
 
     ARGUMENTS = {"read": "path", "fetch": "url", "browse": "url", "say": "text", "store": "data"}
 
@@ -198,19 +198,19 @@ def in_place(value: Any, root: Path) -> Any:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("case", PATHS)
 async def test_a_path_is_refused_or_let_through_as_the_corpus_says(case: Case, root: Path) -> None:
-    """By its spelling, and by what is on the disk."""
+    """Paths are checked by their spelling and on the disk."""
     await assert_case(case, root)
 
 
-@pytest.mark.real_clock  # long texts are looked at in a thread
+@pytest.mark.real_clock  # long texts are checked in a thread
 @pytest.mark.parametrize("case", [*URLS, *TEXTS])
 async def test_an_argument_is_refused_cleaned_or_let_through_as_the_corpus_says(case: Case, root: Path) -> None:
-    """Promise 9."""
+    """Promise 9: hostile arguments are refused or cleaned, and honest ones are let through."""
     await assert_case(case, root)
 
 
 async def assert_case(case: Case, root: Path) -> None:
-    """A refused call never reaches its tool, and its message shows nothing hostile."""
+    """Check that a refused call never reaches its tool, and that its message shows nothing hostile."""
     message, bodies, notes = await call_for(case, root)
 
     assert isinstance(message, ToolMessage)
@@ -230,10 +230,10 @@ async def assert_case(case: Case, root: Path) -> None:
         assert [note.what for note in notes] == (["sanitized"] if changed else [])
 
 
-@pytest.mark.real_clock  # long texts are looked at in a thread
+@pytest.mark.real_clock  # long texts are checked in a thread
 @pytest.mark.parametrize("case", RESULTS)
 async def test_a_result_becomes_what_the_corpus_says(case: Case) -> None:
-    """Visible, no longer than allowed, and, where that was asked for, between markers."""
+    """The result is visible, within the size limit, and fenced by markers where requested."""
 
     async def show() -> ToolMessage:
         """Show."""
@@ -247,7 +247,7 @@ async def test_a_result_becomes_what_the_corpus_says(case: Case) -> None:
 
 
 def unfenced(content: Any, *, fenced: bool) -> Any:
-    """What is between the markers, which have to be whole and the only ones."""
+    """Return the text between the markers, which have to be complete and the only ones."""
     if not fenced or not content:
         return content
     if isinstance(content, list):
@@ -264,7 +264,7 @@ def unfenced(content: Any, *, fenced: bool) -> Any:
 
 
 def test_the_corpus_is_large_and_says_what_is_honest_too() -> None:
-    """Refusing everything is no protection."""
+    """The corpus also has honest inputs, because refusing everything is no protection."""
     cases = [param.values[0] for param in (*PATHS, *URLS, *TEXTS, *RESULTS)]
 
     assert len(cases) >= 120
@@ -277,7 +277,7 @@ def test_the_corpus_is_large_and_says_what_is_honest_too() -> None:
     assert {case.refused for case in cases} - {None} == known
 
 
-# --- whatever passes, passes by every reading
+# --- Whatever is let through is safe in every reading
 
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -288,7 +288,7 @@ def _values(params: list[Any]) -> list[str]:
 
 
 def _spelled_in(value: str, how: str) -> str:
-    """The same, written in another way."""
+    """Return the same path in another spelling."""
     match how:
         case "upper":
             return value.upper()
@@ -343,7 +343,7 @@ HOST_PIECES = st.sampled_from(
 
 
 def mutated(params: list[Any], pieces: Any) -> Any:
-    """Cases of the corpus written in other ways, and others made of the same stuff."""
+    """Draw variants of corpus cases, and new inputs made of the same parts."""
     of_corpus = st.builds(
         lambda before, value, how, after: before + _spelled_in(value, how) + after,
         AROUND,
@@ -355,7 +355,7 @@ def mutated(params: list[Any], pieces: Any) -> Any:
 
 
 def readings_of(path: str) -> set[str]:
-    """What careless libraries may take a path for."""
+    """Return the paths that careless libraries may read a text as."""
     readings = {path}
     for _ in range(4):
         readings |= {unquote(one) for one in readings}
@@ -368,7 +368,7 @@ def readings_of(path: str) -> set[str]:
 @FUZZ
 @given(written=mutated(PATHS, PIECES))
 async def test_a_path_that_passes_lies_below_the_root(root: Path, written: str) -> None:
-    """By name and on the disk, however it is spelled; and each call has one message."""
+    """The path is below the root by name and on the disk in every spelling, and each call has one message."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[sanitize_for(root)])
     (message,) = await finished(node, tool_call("read", "1", path=in_place(written, root)))
@@ -388,7 +388,7 @@ async def test_a_path_that_passes_lies_below_the_root(root: Path, written: str) 
 @FUZZ
 @given(written=mutated(URLS, HOST_PIECES))
 async def test_a_url_that_passes_has_an_allowed_host_by_every_reading(root: Path, written: str) -> None:
-    """By urllib's and by a strict one; and each call has one message."""
+    """urllib and a strict parser both see an allowed host, and each call has one message."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[sanitize_for(root)])
     messages = await finished(node, tool_call("fetch", "1", url=written), tool_call("browse", "2", url=written))
@@ -436,7 +436,7 @@ JSON = st.recursive(
 async def test_any_arguments_end_with_one_message_and_nothing_hidden_passes(
     data: Any, text: Any, depth: int, size: int
 ) -> None:
-    """Within the caps, or refused."""
+    """Arguments are within the size limits or refused, and invisible characters never pass."""
     bodies = Bodies()
     middleware = Sanitize({"text": Text(max_chars=10)}, max_depth=depth, max_size=size)
     messages = await finished(
@@ -462,7 +462,7 @@ def depth_of(value: Any) -> int:
 
 
 def leaves(value: Any) -> list[str]:
-    """All texts in a value, keys included."""
+    """Return all texts in a value, including keys."""
     if isinstance(value, dict):
         return [leaf for item in value.items() for part in item for leaf in leaves(part)]
     if isinstance(value, list):
@@ -482,7 +482,7 @@ BLOCKS = st.lists(st.text() | st.fixed_dictionaries({"type": st.just("text"), "t
 async def test_any_result_is_visible_short_and_inside_its_fence(
     content: Any, fenced: bool, max_chars: int | None
 ) -> None:
-    """Whatever it imitates."""
+    """A result cannot break its fence by imitating the markers."""
 
     async def show() -> ToolMessage:
         """Show."""
@@ -495,7 +495,7 @@ async def test_any_result_is_visible_short_and_inside_its_fence(
     texts = [inner] if isinstance(inner, str) else [b if isinstance(b, str) else b["text"] for b in inner]
     assert not any(HIDDEN.search(text) for text in texts)
     if max_chars is not None:
-        # Each block may need a word about what is missing.
+        # Each block may need a note about its missing part.
         assert sum(map(len, texts)) <= max_chars + 60 * (len(texts) - 1)
 
 
@@ -508,7 +508,7 @@ HOSTILE_CHARS = (
 @settings(max_examples=500, deadline=None)
 @given(text=st.text(alphabet=HOSTILE_CHARS, max_size=20) | st.text())
 def test_stripping_leaves_nothing_hidden_and_nothing_to_do(text: str) -> None:
-    """Twice is as good as once, and normalising afterwards brings nothing back."""
+    """Stripping is idempotent, and Unicode normalisation afterwards brings nothing hidden back."""
     clean = strip_invisible(text)
 
     assert not HIDDEN.search(clean)
@@ -518,14 +518,14 @@ def test_stripping_leaves_nothing_hidden_and_nothing_to_do(text: str) -> None:
 
 
 def test_a_joiner_that_normalising_leaves_alone_goes_too() -> None:
-    """The marks before it are put in another order, and the last one is none that joins."""
+    """Normalisation reorders the marks before the joiner, and the last mark then no longer allows a joiner."""
     assert Text().check("\u094d\u0344\u200c0") == Text().check("\u094d\u0344" + "0")
     assert "\u200c" not in Text().check("\u0344\u094d\u200c0")
 
 
 @given(text=st.text(max_size=300), most=st.integers(0, 300), more=st.integers(0, 10**6))
 def test_a_shortened_text_says_how_much_is_missing(text: str, most: int, more: int) -> None:
-    """And is never longer than it may be."""
+    """The shortened text with its note is within the limit."""
     short = shortened(text, most, more)
 
     assert len(short) <= max(most, 0)
@@ -545,7 +545,7 @@ def test_a_shortened_text_says_how_much_is_missing(text: str, most: int, more: i
     ids=ascii,
 )
 def test_stripping_takes_time_in_proportion(unit: str) -> None:
-    """A regular expression that goes back and forth would take minutes."""
+    """A regular expression with backtracking would take minutes."""
     done = threading.Event()
     thread = threading.Thread(target=lambda: (strip_invisible(unit * 200_000), done.set()), daemon=True)
     thread.start()
@@ -553,12 +553,12 @@ def test_stripping_takes_time_in_proportion(unit: str) -> None:
     assert done.wait(20)
 
 
-# --- arguments
+# --- Arguments
 
 
 @pytest.mark.real_clock
 async def test_every_refused_argument_is_named_with_its_place_and_its_reason(root: Path) -> None:
-    """The model can put all of them right at once."""
+    """The error lists all refused arguments, so that the model can correct them at once."""
 
     class File(BaseModel):
         path: str
@@ -585,9 +585,9 @@ async def test_every_refused_argument_is_named_with_its_place_and_its_reason(roo
     ]
 
 
-@pytest.mark.real_clock  # large arguments are looked at in a thread
+@pytest.mark.real_clock  # large arguments are checked in a thread
 async def test_a_message_about_many_refusals_stays_short() -> None:
-    """Ten are enough to learn from."""
+    """Ten refusals in the message are enough for the model."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"data[]": Url()})])
     (message,) = await finished(node, tool_call("store", "1", data=["x"] * 5000))
@@ -597,7 +597,7 @@ async def test_a_message_about_many_refusals_stays_short() -> None:
 
 
 async def test_the_rules_of_a_tool_go_before_those_for_all() -> None:
-    """By argument: the others still hold."""
+    """Rules of a tool replace the general rules argument by argument."""
     bodies = Bodies()
     middleware = Sanitize({"url": Url(hosts={"example.com"})}, tools={"browse": {"url": Url()}})
     messages = await finished(
@@ -644,7 +644,7 @@ def even(value: Any) -> Any:
     ],
 )  # fmt: skip
 async def test_a_rule_refuses_replaces_or_lets_through(rule: Any, value: Any, given: list[Any], reason: Any) -> None:
-    """A function may return another value; one that stumbles has let nothing through."""
+    """A rule function may return a new value. If it raises, the value is refused."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"data": rule})])
     (message,) = await finished(node, tool_call("store", "1", data=value))
@@ -656,7 +656,7 @@ async def test_a_rule_refuses_replaces_or_lets_through(rule: Any, value: Any, gi
 
 
 async def test_a_function_sees_what_is_in_its_value_after_it_was_cleaned() -> None:
-    """Innermost first: its own parts have passed their rules."""
+    """Nested values are cleaned from the inside, so the function sees parts that have passed their rules."""
     seen: list[Any] = []
 
     def look(value: Any) -> Any:
@@ -673,7 +673,7 @@ async def test_a_function_sees_what_is_in_its_value_after_it_was_cleaned() -> No
 
 
 async def test_a_function_never_sees_a_value_with_something_refused_in_it() -> None:
-    """One reason is enough."""
+    """One refused part is enough to refuse the whole value, so the function is not called."""
     seen: list[Any] = []
     bodies = Bodies()
     middleware = Sanitize({"data": seen.append, "data.url": Url(), "data.other": seen.append})
@@ -685,7 +685,7 @@ async def test_a_function_never_sees_a_value_with_something_refused_in_it() -> N
 
 
 async def test_a_rule_may_ask_a_person() -> None:
-    """Promise 4: its interrupt is no error."""
+    """Promise 4: an interrupt in a rule is no error."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"text": lambda value: interrupt("sure?")})])
 
@@ -694,7 +694,7 @@ async def test_a_rule_may_ask_a_person() -> None:
 
 
 async def test_injected_arguments_are_not_the_models() -> None:
-    """They are neither cleaned nor measured, and what the model writes in their place is lost as ever."""
+    """Injected arguments are not cleaned or measured. Values that the model writes for them are dropped as usual."""
     given: list[Any] = []
 
     async def work(text: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
@@ -715,7 +715,7 @@ async def test_injected_arguments_are_not_the_models() -> None:
 
 @pytest.mark.parametrize("name", ["url", "link", "address"])
 async def test_a_rule_holds_under_every_name_that_the_schema_reads(name: str) -> None:
-    """An alias is no way around."""
+    """A value under its alias is checked by the same rule."""
     given: list[Any] = []
 
     class Arguments(BaseModel):
@@ -736,7 +736,7 @@ async def test_a_rule_holds_under_every_name_that_the_schema_reads(name: str) ->
 
 
 def test_a_rule_for_an_argument_that_the_tool_does_not_take_is_an_error() -> None:
-    """A slip of the pen must not leave an argument open."""
+    """With a typo in the rule, an argument would be unchecked."""
     expected = r"tools=\{'fetch': ...\}\): there is no argument 'ulr', only \['url'\]; did you mean 'url'\?"
 
     with pytest.raises(ValueError, match=expected):
@@ -744,7 +744,7 @@ def test_a_rule_for_an_argument_that_the_tool_does_not_take_is_an_error() -> Non
 
 
 async def test_a_tool_that_takes_any_argument_may_have_a_rule_for_any() -> None:
-    """Its schema cannot tell a slip from an argument."""
+    """The schema allows any argument, so an unknown name may be correct."""
 
     class Anything(BaseModel):
         model_config = ConfigDict(extra="allow")
@@ -761,7 +761,7 @@ async def test_a_tool_that_takes_any_argument_may_have_a_rule_for_any() -> None:
 
 
 async def test_a_call_of_no_tool_gets_its_message() -> None:
-    """With a name in it that can be printed."""
+    """The message shows the unknown tool's name with its hostile characters removed."""
     node = ToolNode(Bodies().tools(), middleware=[Sanitize(max_size=10)])
     small, large = await finished(
         node, tool_call("ev\x1b[31mil\u202e", "1"), tool_call("ev\x1b[31mil\u202e", "2", a="x" * 100)
@@ -773,7 +773,7 @@ async def test_a_call_of_no_tool_gets_its_message() -> None:
 
 
 async def test_observers_are_told_names_and_never_values() -> None:
-    """What is noted leaves the process."""
+    """Notes leave the process, so they contain names but no values."""
     events: list[CallEvent] = []
     node = ToolNode(Bodies().tools(), middleware=[Sanitize({"url": Url(), "data.*": Url()})])
     with observe(events.append):
@@ -792,7 +792,7 @@ async def test_observers_are_told_names_and_never_values() -> None:
     }
 
 
-# --- names that lead somewhere else, and disks
+# --- Host names and disks
 
 
 async def resolver(host: str, port: int) -> list[str]:
@@ -821,7 +821,7 @@ async def resolver(host: str, port: int) -> list[str]:
     ],
 )
 async def test_a_name_is_refused_if_any_of_its_addresses_is_not_public(host: str, reason: str | None) -> None:
-    """Looked up on either event loop."""
+    """Addresses are looked up on either event loop."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"url": Url(resolve=resolver)})])
     (message,) = await finished(node, tool_call("fetch", "1", url=f"https://{host}/"))
@@ -832,7 +832,7 @@ async def test_a_name_is_refused_if_any_of_its_addresses_is_not_public(host: str
 
 @pytest.mark.real_clock
 async def test_the_systems_resolver_is_asked_by_default() -> None:
-    """It knows at least this machine."""
+    """The default resolver finds at least this machine."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"url": Url(hosts={"localhost"}, resolve=True)})])
     (message,) = await finished(node, tool_call("fetch", "1", url="http://localhost/"))
@@ -842,7 +842,7 @@ async def test_the_systems_resolver_is_asked_by_default() -> None:
 
 
 def test_a_tool_that_follows_redirects_can_ask_the_rule_about_each() -> None:
-    """By a plain function, which raises a ValueError."""
+    """A tool that follows redirects can check each one with a plain function, which raises `ValueError`."""
     rule = Url()
 
     assert rule.check("https://EXAMPLE.com/next") == "https://example.com/next"
@@ -852,7 +852,7 @@ def test_a_tool_that_follows_redirects_can_ask_the_rule_about_each() -> None:
 
 
 async def test_private_hosts_are_not_looked_up_where_they_are_allowed() -> None:
-    """There is nothing to refuse."""
+    """If private hosts are allowed, the lookup could refuse nothing."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"url": Url(resolve=resolver, private=True)})])
     await finished(node, tool_call("fetch", "1", url="https://bad.example.com/"))
@@ -862,7 +862,7 @@ async def test_private_hosts_are_not_looked_up_where_they_are_allowed() -> None:
 
 @pytest.mark.real_clock
 async def test_the_disk_is_asked_in_a_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise 8."""
+    """Promise 8: disk access runs in a thread."""
     threads: set[int] = set()
     real = os.path.realpath
 
@@ -879,7 +879,7 @@ async def test_the_disk_is_asked_in_a_thread(root: Path, monkeypatch: pytest.Mon
 
 
 def test_a_root_may_be_a_link_and_there_may_be_several(tmp_path: Path) -> None:
-    """A path is absolute below any, or relative to the first."""
+    """An absolute path may be below any root. A relative path is resolved against the first root."""
     root = make_sandbox(tmp_path.resolve())
     (tmp_path / "alias").symlink_to("root")
     rule = PathIn(tmp_path / "alias", tmp_path / "rootx")
@@ -893,18 +893,18 @@ def test_a_root_may_be_a_link_and_there_may_be_several(tmp_path: Path) -> None:
 
 
 def test_the_root_of_the_disk_may_be_a_root() -> None:
-    """For spelling alone."""
+    """With `/` as root, only the spelling is checked."""
     assert repr(PathIn("/", "/tmp")) == "PathIn('/', '/tmp')"
     assert PathIn("/").check("/etc/../etc") == os.path.realpath("/etc")
     assert is_below("/a", "/")
     assert not is_below("/ab", "/a")
 
 
-# --- results
+# --- Results
 
 
 async def test_messages_in_commands_are_cleaned_and_the_rest_of_a_command_is_not() -> None:
-    """Copies: what the tool holds on to stays as it was."""
+    """Messages are cleaned in copies, so the tool's own objects are not changed."""
     kept = ToolMessage("a\u200bb", tool_call_id="1", artifact={"raw": "\x1b[1m"})
 
     async def hand_over() -> Command[Any]:
@@ -928,7 +928,7 @@ async def finished_state(node: ToolNode, call: Any) -> list[Any]:
 
 
 async def test_a_history_in_a_command_stays_as_it_is() -> None:
-    """Only what is new is cleaned and fenced: this call's message, and others that have no id yet."""
+    """Only new messages are cleaned and fenced: this call's message, and messages without an id."""
     history = [
         HumanMessage("a\u200bb", id="h"),
         ToolMessage("a\u200bb", tool_call_id="0", id="t"),
@@ -956,7 +956,7 @@ async def test_a_history_in_a_command_stays_as_it_is() -> None:
 
 
 async def test_commands_whose_update_is_a_list_are_cleaned_too() -> None:
-    """Of messages, or of keys and values; and so are lists of outputs."""
+    """The list may have messages, or key and value pairs. Lists of outputs are cleaned, too."""
 
     async def hand_over() -> list[Any]:
         """Hand over."""
@@ -976,7 +976,7 @@ async def test_commands_whose_update_is_a_list_are_cleaned_too() -> None:
 
 @pytest.mark.parametrize("fenced", [True, False])
 async def test_the_error_message_of_a_tool_is_a_result_like_any_other(fenced: bool) -> None:
-    """Whoever wrote the page may have written the error."""
+    """The author of a hostile page may also control the error text."""
 
     async def fail() -> str:
         """Fail."""
@@ -991,7 +991,7 @@ async def test_the_error_message_of_a_tool_is_a_result_like_any_other(fenced: bo
 
 
 async def test_an_error_becomes_a_message_where_that_was_asked_for() -> None:
-    """Cleaned, and told to observers as the error that it was."""
+    """The message is cleaned, and observers get the original error."""
     events: list[CallEvent] = []
 
     async def fail() -> str:
@@ -1010,7 +1010,7 @@ async def test_an_error_becomes_a_message_where_that_was_asked_for() -> None:
 
 
 async def test_an_error_that_nobody_handles_goes_on_bare() -> None:
-    """Promise 3."""
+    """Promise 3: an unhandled error is raised unwrapped."""
     error = ConnectionError("no")
 
     async def fail() -> str:
@@ -1025,7 +1025,7 @@ async def test_an_error_that_nobody_handles_goes_on_bare() -> None:
 
 
 async def test_a_timeout_is_told_by_the_node() -> None:
-    """In its own words, which nobody else wrote."""
+    """The text of a timeout comes from the node, so it is not fenced."""
     recorder = Recorder()
     node = ToolNode(
         [recorder.tool("slow", hang=True)],
@@ -1039,7 +1039,7 @@ async def test_a_timeout_is_told_by_the_node() -> None:
 
 
 async def test_only_the_tools_that_were_named_are_fenced_each_time_with_another_number() -> None:
-    """And never a result that goes to a person."""
+    """The marker has a new random number for each result. A result that goes to a person is not fenced."""
 
     def named(name: str, **options: Any) -> StructuredTool:
         return StructuredTool.from_function(coroutine=show, name=name, description="S.", **options)
@@ -1056,9 +1056,9 @@ async def test_only_the_tools_that_were_named_are_fenced_each_time_with_another_
     assert FENCED.fullmatch(first)[1] != FENCED.fullmatch(second)[1]
 
 
-@pytest.mark.real_clock  # long texts are looked at in a thread
+@pytest.mark.real_clock  # long texts are checked in a thread
 async def test_results_may_be_left_as_they_are() -> None:
-    """In whole or in part."""
+    """Cleaning and shortening can be turned off separately or together."""
 
     async def show() -> str:
         """Show."""
@@ -1074,9 +1074,9 @@ async def test_results_may_be_left_as_they_are() -> None:
     assert len(part) == 100
 
 
-@pytest.mark.real_clock  # long texts are looked at in a thread
+@pytest.mark.real_clock  # large results are checked in a thread
 async def test_a_block_that_is_nested_without_end_is_cut() -> None:
-    """Nobody reads it, and it must not end the run."""
+    """No reader needs such depth, and it must not end the run with an error."""
     block: Any = {"type": "text", "text": "core\u200b"}
     for _ in range(3000):
         block = {"type": "odd", "content": [block]}
@@ -1092,13 +1092,13 @@ async def test_a_block_that_is_nested_without_end_is_cut() -> None:
 
 
 class Page:
-    """A state of somebody's own."""
+    """User-defined state schema."""
 
     text = "a\u200bb"
 
 
 async def test_what_inner_middleware_returns_is_cleaned_in_every_form() -> None:
-    """Updates as pairs, a single message for a list of them, blocks that are plain texts, and no content at all."""
+    """Results may be pairs of updates, a single message instead of a list, plain text blocks, or empty content."""
     page = Page()
     outputs = {
         "1": Command(
@@ -1131,7 +1131,7 @@ async def test_what_inner_middleware_returns_is_cleaned_in_every_form() -> None:
 
 
 async def test_arguments_that_are_no_object_are_refused() -> None:
-    """And keys that are no texts are left to the tool's schema."""
+    """Arguments must be an object. Keys that are no strings are left to the tool's schema."""
     bodies = Bodies()
     seen: list[ToolMessage] = []
 
@@ -1147,11 +1147,11 @@ async def test_arguments_that_are_no_object_are_refused() -> None:
     assert bodies.given == [{1: "ab", "a": 2}]
 
 
-# --- together with others
+# --- Together with other middleware
 
 
 async def test_one_middleware_serves_many_calls_at_once_and_inner_middleware_sees_clean_arguments() -> None:
-    """Each call has its own walk."""
+    """Concurrent calls share one middleware without sharing state."""
     recorder = Recorder()
     seen: list[str] = []
 
@@ -1175,7 +1175,7 @@ async def test_one_middleware_serves_many_calls_at_once_and_inner_middleware_see
 
 
 def test_one_middleware_serves_several_event_loops() -> None:
-    """From threads, at the same time."""
+    """Event loops in several threads use one middleware at the same time."""
     bodies = Bodies()
     tools = bodies.tools()
     node = ToolNode(tools, middleware=[Sanitize({"text": str.upper})])
@@ -1194,7 +1194,7 @@ def test_one_middleware_serves_several_event_loops() -> None:
 
 
 def test_a_tool_that_is_gone_is_forgotten() -> None:
-    """A middleware may live longer than tools that other middleware bring along."""
+    """A middleware may outlive the tools that other middleware bring along, so its cache must release them."""
     middleware = Sanitize()
     for _ in range(3):
         ToolNode(Bodies().tools(), middleware=[middleware]).invoke([tool_call("say", "1", text="x")])
@@ -1231,6 +1231,6 @@ def test_a_tool_that_is_gone_is_forgotten() -> None:
     ],
 )  # fmt: skip
 def test_a_rule_that_makes_no_sense_is_refused(make: Any, says: str) -> None:
-    """At construction, with the remedy."""
+    """The error comes at construction and says what to write."""
     with pytest.raises((ValueError, TypeError), match=says):
         make()

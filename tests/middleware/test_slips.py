@@ -1,4 +1,7 @@
-"""Slips that would otherwise be silent: a hook whose name has a typo, a wrapper that returns nothing, no `super()`."""
+"""Mistakes that would otherwise be silent.
+
+A misspelt hook, a wrapper that returns nothing, a missing `super()` call.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,28 +28,28 @@ BUILDS: dict[str, Callable[[Any], object]] = {
 
 
 class Guard:
-    """Would forbid a call."""
+    """Middleware with a misspelt hook: it would block calls."""
 
     def warp_tool_call(self, request: Any, handler: Any) -> Any:
         raise PermissionError
 
 
 class AgentGuard(AgentMiddleware):
-    """The same, of LangChain's kind."""
+    """LangChain middleware with a misspelt hook."""
 
     async def awrap_toolcall(self, request: Any, handler: Any) -> Any:
         raise PermissionError
 
 
 class Watcher(AgentMiddleware):
-    """Would look at the model."""
+    """LangChain middleware with a misspelt hook of the model."""
 
     def befor_model(self, state: Any, runtime: Any) -> None:
         raise PermissionError
 
 
 class HalfGuard(AgentMiddleware):
-    """Guards one half, and would guard the other."""
+    """Middleware with one correct and one misspelt hook."""
 
     def wrap_tool_call(self, request: Any, handler: Any) -> Any:
         return handler(request)
@@ -56,7 +59,7 @@ class HalfGuard(AgentMiddleware):
 
 
 class Tidy(AgentMiddleware):
-    """Has methods of its own, of which none is like a hook."""
+    """Middleware with methods whose names resemble no hook."""
 
     def wrap_tool_call(self, request: Any, handler: Any) -> Any:
         return self.wrap_result(self._wrap_tool_call(handler(request)))
@@ -78,21 +81,21 @@ class Tidy(AgentMiddleware):
     ],
 )
 def test_a_middleware_whose_only_hook_is_misspelt_is_refused(build: Any, one: Any, written: str, meant: str) -> None:
-    """The error says which letter it is, not only that there is nothing."""
+    """The error shows the misspelt letter instead of only saying that there is no hook."""
     with pytest.raises(TypeError, match=f"it has '{written}', did you mean '{meant}'"):
         build(one)
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 def test_a_misspelt_hook_beside_another_is_warned_of(build: Any) -> None:
-    """By one door it would guard, by the other not; it may be a method of somebody's own, so it is no error."""
+    """The middleware would work for sync or async calls only. The name may be intended, so this is a warning."""
     with pytest.warns(IgnoredHooksWarning, match="HalfGuard .* it has 'awarp_tool_call', did you mean 'awrap_tool_"):
         build(HalfGuard())
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 def test_methods_of_its_own_are_not_taken_for_hooks(build: Any) -> None:
-    """A warning here would be an error in the tests of whoever has such a class."""
+    """A false warning would fail the tests of users who treat warnings as errors."""
     build(Tidy())
 
 
@@ -100,18 +103,18 @@ STATE = {"messages": [calls(tool_call("work", "c1", item="x"))]}
 
 
 def forgetful(request: Any, execute: Any) -> Any:
-    """Forgets its `return`."""
+    """Wrapper without a `return`."""
     execute(request)
 
 
 async def aforgetful(request: Any, execute: Any) -> Any:
-    """Forgets its `return`."""
+    """Async wrapper without a `return`."""
     await execute(request)
 
 
 @pytest.mark.parametrize("wrapper", [{"wrap_tool_call": forgetful}, {"awrap_tool_call": aforgetful}])
 async def test_a_wrapper_that_returns_nothing_is_told(wrapper: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """LangGraph passes it on, and has tests of that; the next node fails, and an agent's model knows no result."""
+    """LangGraph passes `None` on and tests for it. Then the next node fails, and the model gets no result."""
     node = ToolNode([Recorder().tool("work")], **wrapper)
     agent = create_react_agent(ScriptedModel([calls(("work", {"item": "x"})), "done"]), node)
     said = "wrap_tool_call returned None for call 'c1'; it has to return a ToolMess"
@@ -124,7 +127,7 @@ async def test_a_wrapper_that_returns_nothing_is_told(wrapper: Any, caplog: pyte
 
 
 async def test_what_a_wrapper_returns_else_goes_on_as_in_langgraph() -> None:
-    """It is lenient there, and people return messages for other calls."""
+    """LangGraph accepts other values here, and users return messages for other calls."""
     other = ToolMessage("other", tool_call_id="another")
     with anyio.fail_after(20):
         result = await ToolNode([Recorder().tool("work")], wrap_tool_call=lambda *_: other).ainvoke(STATE)
@@ -132,13 +135,13 @@ async def test_what_a_wrapper_returns_else_goes_on_as_in_langgraph() -> None:
 
 
 def test_an_async_function_as_the_sync_wrapper_is_refused() -> None:
-    """It would return a coroutine that nobody awaits, in the place of a message."""
+    """The wrapper would return a coroutine instead of a message, and nothing would await the coroutine."""
     with pytest.raises(TypeError, match=r"give <function aforgetful .* as awrap_tool_call="):
         ToolNode([Recorder().tool("work")], wrap_tool_call=aforgetful)
 
 
 class Hasty(ToolNode):
-    """Forgets to call the constructor of its base."""
+    """Node subclass that does not call its base constructor."""
 
     def __init__(self, tools: Any) -> None:
         self.tools = tools
@@ -157,6 +160,6 @@ USES: dict[str, Callable[[ToolNode], object]] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_subclass_that_does_not_call_its_base_is_told(use: Any) -> None:
-    """An attribute that is missing says nothing to who has not written it."""
+    """An error about a missing attribute would tell the author nothing, so the error names the `super()` call."""
     with pytest.raises(AttributeError, match=r"Hasty is not ready: its __init__ has to call super\(\).__init__\(tools"):
         use(Hasty([]))

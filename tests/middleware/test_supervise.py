@@ -1,4 +1,4 @@
-"""`Supervise`: LangChain's own agent, with our supervision around each tool call.
+"""`Supervise`: LangChain's own agent with callboard's supervision around each tool call.
 
 `create_agent` runs on asyncio only, and LangChain starts threads around every middleware, so the clock is real.
 """
@@ -57,7 +57,7 @@ both_doors = pytest.mark.parametrize("door", ["ainvoke", "invoke"])
 
 
 def agent_of(tools: list[Any], *middleware: AgentMiddleware, asks: Any, **options: Any) -> Any:
-    """An agent whose model asks once, then is done."""
+    """Return an agent whose model calls tools once and then ends."""
     return create_agent(ScriptedModel([calls(*asks), "done"]), tools, middleware=middleware, **options)
 
 
@@ -89,7 +89,7 @@ def ended(state: Any) -> list[str | None]:
 
 @both_doors
 async def test_a_slow_call_times_out_and_its_neighbours_finish(door: str) -> None:
-    """Promise 2, in somebody else's agent: a message for each call, and the model goes on."""
+    """Promise 2 in LangChain's agent: each call has a message, and the model continues."""
     recorder = Recorder()
     tools = [tool_of(door, recorder, "fast"), tool_of(door, recorder, "slow", seconds=0.45)]
     supervise = Supervise(timeout=30.0, policies={"slow": CallPolicy(timeout=0.4)})
@@ -104,14 +104,14 @@ async def test_a_slow_call_times_out_and_its_neighbours_finish(door: str) -> Non
 
 @both_doors
 async def test_a_budget_holds_for_the_wait_in_the_queue_too(door: str) -> None:
-    """Promise 6."""
+    """Promise 6: time in the queue counts toward the budget."""
     recorder = Recorder()
     policy = CallPolicy(budget=0.6, limit=Limit(concurrency=1))
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.5)], Supervise(policies={"work": policy}), asks=["work", "work"]
     )
 
-    if door == "invoke":  # the second thread is left behind
+    if door == "invoke":  # the second thread is abandoned
         with pytest.warns(AbandonedThreadWarning):
             state = await run(door, agent)
     else:
@@ -122,7 +122,7 @@ async def test_a_budget_holds_for_the_wait_in_the_queue_too(door: str) -> None:
 
 @both_doors
 async def test_a_tool_can_ask_what_is_left(door: str) -> None:
-    """`remaining()` works in the tool, whichever way LangChain runs it."""
+    """`remaining()` works in the tool for each way in which LangChain runs it."""
 
     @tool
     def ask() -> str:
@@ -142,7 +142,7 @@ async def test_a_tool_can_ask_what_is_left(door: str) -> None:
 
 @pytest.mark.parametrize("handling", [True, "try later", (ValueError,)], ids=repr)
 async def test_a_timeout_is_a_message_whatever_errors_are(handling: Any) -> None:
-    """The words of `handle_tool_errors` mean what they mean for a ToolNode."""
+    """`handle_tool_errors` means the same as for a `ToolNode`."""
     agent = agent_of(
         [Recorder().tool("slow", hang=True)],
         Supervise(timeout=0.05, handle_tool_errors=handling),
@@ -153,7 +153,7 @@ async def test_a_timeout_is_a_message_whatever_errors_are(handling: Any) -> None
 
 
 async def test_a_timeout_is_raised_where_no_error_is_handled() -> None:
-    """`handle_tool_errors=False` means none."""
+    """With `handle_tool_errors=False` the timeout is raised, too."""
     agent = agent_of(
         [Recorder().tool("slow", hang=True)], Supervise(timeout=0.05, handle_tool_errors=False), asks=["slow"]
     )
@@ -167,7 +167,7 @@ async def test_a_timeout_is_raised_where_no_error_is_handled() -> None:
 
 @both_doors
 async def test_a_limit_holds_for_the_parallel_calls_of_an_agent(door: str) -> None:
-    """LangGraph runs each call in a task of its own; they share the limit all the same."""
+    """LangGraph runs each call in its own task, and these tasks share the limit."""
     recorder = Recorder()
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.1)], Supervise(limit=Limit(concurrency=2)), asks=["work"] * 5
@@ -181,7 +181,7 @@ async def test_a_limit_holds_for_the_parallel_calls_of_an_agent(door: str) -> No
 
 @both_doors
 async def test_a_full_queue_rejects_in_words(door: str) -> None:
-    """Back-pressure that the model can read."""
+    """The model can read the rejection as a message."""
     recorder = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=1, queue=1))
     agent = agent_of(
@@ -196,7 +196,7 @@ async def test_a_full_queue_rejects_in_words(door: str) -> None:
 
 
 async def test_a_limit_holds_across_runs_threads_and_loops() -> None:
-    """Promise 7: one object, one limit; one agent runs async here, the other sync in a thread."""
+    """Promise 7: one object is one limit, although one agent runs async here and the other sync in a thread."""
     recorder = Recorder()
     supervise = Supervise(limit=Limit(concurrency=1))
     here = agent_of([recorder.tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
@@ -212,7 +212,7 @@ async def test_a_limit_holds_across_runs_threads_and_loops() -> None:
 
 
 async def test_statistics_tell_what_runs_and_waits() -> None:
-    """As `ToolNode.statistics` does."""
+    """`Supervise` has the same `statistics` as `ToolNode`."""
     recorder = Recorder()
     supervise = Supervise(limit=Limit(concurrency=2))
     agent = agent_of([recorder.tool("work", hang=True)], supervise, asks=["work"] * 3)
@@ -231,7 +231,7 @@ async def test_statistics_tell_what_runs_and_waits() -> None:
 
 
 async def test_a_key_that_cannot_be_made_of_wrong_arguments_is_the_models_affair() -> None:
-    """The key function sees what the model wrote; that this is wrong, the model has to read."""
+    """The key function gets what the model wrote, so its error about wrong arguments becomes a message."""
 
     @tool
     async def fetch(host: str, state: Annotated[dict[str, Any], InjectedState]) -> str:
@@ -250,7 +250,7 @@ async def test_a_key_that_cannot_be_made_of_wrong_arguments_is_the_models_affair
 
 @pytest.mark.parametrize("name", ["fetch", "made_up"])
 async def test_a_key_function_that_fails_on_its_own_account_is_raised(name: str) -> None:
-    """A bug of the program is no message for the model."""
+    """A bug in the key function is no message for the model."""
 
     def key(call: Any) -> str:
         raise LookupError("no key")
@@ -264,7 +264,7 @@ async def test_a_key_function_that_fails_on_its_own_account_is_raised(name: str)
 @both_doors
 @pytest.mark.parametrize("source", ["config", "state", "context"])
 async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: str) -> None:
-    """One agent serves many: who the user is stands in config, state or context, and in no argument."""
+    """The user is known from the config, the state or the context, not from an argument."""
     inside, met = threading.Barrier(2), []
 
     def by_user(call: Any, context: CallContext) -> Any:
@@ -310,7 +310,7 @@ async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: 
 
 @both_doors
 async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(door: str) -> None:
-    """Promise 1, also for a sync tool of an async agent, which LangChain runs in a thread that nobody counts."""
+    """Promise 1: LangChain runs sync tools of async agents in uncounted threads. `Supervise` counts and names them."""
     release = threading.Event()
     recorder = Recorder()
     supervise = Supervise(timeout=0.4, limit=Limit(concurrency=1))
@@ -320,7 +320,7 @@ async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(door: str
             state = await run(door, agent)
         assert ended(state) == ["timeout"]
         assert supervise.statistics().abandoned_threads == 1
-        # Its place is held for as long as the thread lives.
+        # The thread's place is held as long as the thread lives.
         waiting = asyncio.create_task(run("ainvoke", agent_of([recorder.tool("next")], supervise, asks=["next"])))
         while supervise.statistics().waiting == 0:
             await anyio.sleep(0.01)
@@ -334,7 +334,7 @@ async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(door: str
 
 
 class Counting(BaseTool):
-    """A tool with a state, and with nothing but `_run`."""
+    """Stateful tool that has only `_run`."""
 
     name: str = "counting"
     description: str = "Count."
@@ -346,7 +346,7 @@ class Counting(BaseTool):
 
 
 async def test_a_sync_tool_keeps_its_state() -> None:
-    """What runs in the thread is the tool itself."""
+    """The thread runs the tool object itself, not a copy."""
     counting = Counting()
 
     state = await run("ainvoke", agent_of([counting], Supervise(limit=Limit(concurrency=1)), asks=["counting"] * 2))
@@ -356,7 +356,7 @@ async def test_a_sync_tool_keeps_its_state() -> None:
 
 
 async def test_a_sync_tool_of_an_async_agent_gets_what_it_asks_for() -> None:
-    """Injection, config and call id are LangGraph's doing, and go on working."""
+    """LangGraph's injection, config and call id still work."""
 
     @tool
     def curious(
@@ -377,7 +377,7 @@ async def test_a_sync_tool_of_an_async_agent_gets_what_it_asks_for() -> None:
 
 
 async def test_sync_tools_run_at_once() -> None:
-    """As many threads as a ToolNode has, whatever the event loop's own executor would give."""
+    """There are as many threads as in a `ToolNode`, independent of the event loop's executor."""
     all_forty = threading.Barrier(40)
 
     @tool
@@ -396,7 +396,7 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 @both_doors
 async def test_context_variables_reach_the_tool(door: str) -> None:
-    """Through LangGraph's threads and ours."""
+    """Context variables pass through LangGraph's threads and callboard's."""
 
     @tool
     def look() -> str:
@@ -413,7 +413,7 @@ async def test_context_variables_reach_the_tool(door: str) -> None:
 
 
 async def test_a_sync_tool_can_write_to_the_stream() -> None:
-    """The sync door crosses threads; LangGraph's writer has to come along."""
+    """The sync path crosses threads, and LangGraph's stream writer must be available there."""
 
     @tool
     def work() -> str:
@@ -431,7 +431,7 @@ async def test_a_sync_tool_can_write_to_the_stream() -> None:
 
 
 async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
-    """Also from a thread of LangChain's agent, and then in the event loop of the call."""
+    """Progress from a thread of LangChain's agent is reported in the event loop of the call."""
 
     @tool
     def work() -> str:
@@ -468,7 +468,7 @@ def asking(log: list[str]) -> BaseTool:
 
 @both_doors
 async def test_interrupts_surface_together_and_finished_calls_stay_finished(door: str) -> None:
-    """Promise 4 and 5; what runs again on resume is what LangGraph runs again."""
+    """Promises 4 and 5: on resume, LangGraph runs the batch again, and finished calls do not repeat."""
     log: list[str] = []
     recorder = Recorder()
     agent = agent_of(
@@ -492,7 +492,7 @@ async def test_interrupts_surface_together_and_finished_calls_stay_finished(door
 
 @both_doors
 async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
-    """Promise 4, where a middleware catches everything."""
+    """Promise 4: an interrupt passes through middleware that catches everything."""
 
     async def swallow(request: Any, call_next: Any) -> Any:
         for _ in range(2):
@@ -521,7 +521,7 @@ async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
 
 @both_doors
 async def test_a_middleware_may_ask_a_person_itself(door: str) -> None:
-    """`interrupt` belongs to the call in a middleware as well."""
+    """An interrupt raised by a middleware belongs to its call."""
 
     async def approve(request: Any, call_next: Any) -> Any:
         if interrupt("approve?") == "yes":
@@ -546,7 +546,7 @@ async def test_a_middleware_may_ask_a_person_itself(door: str) -> None:
 @both_doors
 @pytest.mark.parametrize("place", ["inside", "outside"])
 async def test_langchains_human_in_the_loop_works_on_either_side(door: str, place: str) -> None:
-    """Approval of single calls, as `Supervise` stands before or after it."""
+    """LangChain's approval of single calls works before and after `Supervise` in the list."""
     recorder = Recorder()
     human = HumanInTheLoopMiddleware({"work": True}, interrupt_mode="per_call")
     supervise = Supervise(timeout=30.0)
@@ -567,7 +567,7 @@ async def test_langchains_human_in_the_loop_works_on_either_side(door: str, plac
 
 @both_doors
 async def test_langchains_human_in_the_loop_works_for_a_whole_turn(door: str) -> None:
-    """The batched mode acts before the tools; what was rejected does not reach us."""
+    """LangChain's approval of whole turns acts before the tools, so rejected calls never reach `Supervise`."""
     recorder = Recorder()
     agent = agent_of(
         [tool_of(door, recorder, "work")],
@@ -586,7 +586,7 @@ async def test_langchains_human_in_the_loop_works_for_a_whole_turn(door: str) ->
 
 
 async def test_a_command_of_a_tool_reaches_the_graph() -> None:
-    """Results pass as they are."""
+    """The command is passed on unchanged."""
 
     @tool
     async def rename(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
@@ -600,7 +600,7 @@ async def test_a_command_of_a_tool_reaches_the_graph() -> None:
 
 
 async def test_a_cancelled_agent_leaves_nothing_behind() -> None:
-    """Promise 1: LangGraph cancels its tasks; each waits for the clean-up of its call."""
+    """Promise 1: LangGraph cancels its tasks, and each task waits for the clean-up of its call."""
     recorder = Recorder()
     supervise = Supervise(timeout=30.0)
     agent = agent_of([recorder.tool("work", hang=True, cleanup=0.05)], supervise, asks=["work"] * 3)
@@ -615,7 +615,7 @@ async def test_a_cancelled_agent_leaves_nothing_behind() -> None:
 
 
 async def test_a_call_that_ignores_cancellation_is_ended_when_its_grace_is_over() -> None:
-    """LangGraph alone would wait for it without an end."""
+    """LangGraph alone would wait forever for a call that ignores its cancellation."""
     recorder = Recorder()
     supervise = Supervise(grace=0.4)
     agent = agent_of([recorder.tool("stubborn", hang=True, ignores_cancel=1)], supervise, asks=["stubborn"])
@@ -633,7 +633,7 @@ async def test_a_call_that_ignores_cancellation_is_ended_when_its_grace_is_over(
 
 
 async def test_a_middleware_cannot_swallow_the_cancellation_of_the_agent() -> None:
-    """Nothing starts once LangGraph has cancelled the task, whatever a middleware catches."""
+    """No tool starts after LangGraph cancelled the task, even if a middleware catches the cancellation."""
     recorder = Recorder()
 
     async def stubborn(request: Any, call_next: Any) -> Any:
@@ -658,7 +658,7 @@ async def test_a_middleware_cannot_swallow_the_cancellation_of_the_agent() -> No
 
 @both_doors
 async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(door: str) -> None:
-    """Promise 3; that an error ends the run is the agent's own rule."""
+    """Promise 3: the error is raised unwrapped. It ends the run by the agent's own rule."""
     recorder = Recorder()
     error = ValueError("no")
     tools: list[Any] = [tool_of(door, recorder, "boom", raises=error, seconds=0.1)]
@@ -676,7 +676,7 @@ async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(door: str) 
 
 @both_doors
 async def test_errors_become_messages_where_asked_for(door: str) -> None:
-    """`handle_tool_errors`, in the words of ToolNode."""
+    """`handle_tool_errors` gives the same messages as in a `ToolNode`."""
     tool = tool_of(door, Recorder(), "boom", raises=ValueError("no"))
     agent = agent_of([tool], Supervise(handle_tool_errors="it did not work"), asks=["boom"])
 
@@ -684,7 +684,7 @@ async def test_errors_become_messages_where_asked_for(door: str) -> None:
 
 
 async def test_a_body_that_cancels_itself_is_an_error_of_its_own() -> None:
-    """Nobody had asked for it, so nobody else should end."""
+    """The tool raised the cancellation itself, so no other call may be cancelled by it."""
 
     @tool
     async def confused() -> str:
@@ -697,7 +697,7 @@ async def test_a_body_that_cancels_itself_is_an_error_of_its_own() -> None:
 
 
 async def test_clean_up_after_a_timeout_is_completed() -> None:
-    """`cleanup()` finds the call, although LangChain runs the body in a task of its own."""
+    """`cleanup()` finds its call, although LangChain runs the body in another task."""
     done: list[str] = []
 
     @tool
@@ -718,7 +718,7 @@ async def test_clean_up_after_a_timeout_is_completed() -> None:
 
 
 async def test_cleanup_holds_a_timeout_back() -> None:
-    """What a tool does in `cleanup()` is completed, also if the timeout comes in the middle of it."""
+    """Code in `cleanup()` is completed even if the timeout comes while it runs."""
     done: list[str] = []
 
     @tool
@@ -736,12 +736,12 @@ async def test_cleanup_holds_a_timeout_back() -> None:
     assert done == ["committed"]
 
 
-# Middleware, and LangChain's middleware beside us
+# Our middleware together with LangChain's
 
 
 @both_doors
 async def test_a_middleware_of_ours_works_beside_langchains_middleware(door: str) -> None:
-    """Our Retry inside of Supervise, LangChain's error handler around it, LangChain's retry in an attempt."""
+    """`Retry` is inside `Supervise`, LangChain's error handler around it, and LangChain's retry inside an attempt."""
     recorder = Recorder()
     tools = [
         tool_of(door, recorder, "flaky", raises=ConnectionError("lost"), times=3),
@@ -768,7 +768,7 @@ async def test_a_middleware_of_ours_works_beside_langchains_middleware(door: str
 
 
 async def test_langchains_retry_shares_the_timeout_of_the_attempt_that_it_is_in() -> None:
-    """What stands after Supervise in the agent's list is part of an attempt."""
+    """Middleware after `Supervise` in the agent's list is part of one attempt."""
     recorder = Recorder()
     agent = agent_of(
         [recorder.tool("broken", raises=ValueError("no"))],
@@ -782,7 +782,7 @@ async def test_langchains_retry_shares_the_timeout_of_the_attempt_that_it_is_in(
 
 
 class Brings(AgentMiddleware):
-    """Runs a tool that the agent does not know."""
+    """Middleware that runs a tool unknown to the agent."""
 
     def __init__(self, brought: BaseTool) -> None:
         super().__init__()
@@ -798,7 +798,7 @@ class Brings(AgentMiddleware):
 @both_doors
 @pytest.mark.parametrize("place", ["inside", "outside"])
 async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, place: str) -> None:
-    """The model asks for it by name, the agent has none of that name, and the policy holds."""
+    """The model calls a tool that only a middleware has, and the policy for its name applies."""
     brings = Brings(tool_of(door, Recorder(), "brought", seconds=0.45))
     supervise = Supervise(policies={"brought": CallPolicy(timeout=0.4)}, missing="ignore")
     both = [brings, supervise] if place == "outside" else [supervise, brings]
@@ -810,14 +810,14 @@ async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, plac
 
 @both_doors
 async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> None:
-    """Whether there is such a tool, LangGraph says, at the very end."""
+    """LangGraph itself answers a call of an unknown tool, after all middleware."""
     state = await run(door, agent_of([Recorder().tool("known")], Supervise(timeout=30.0), asks=["unkown"]))
 
     assert contents(state) == ["Error: unkown is not a valid tool, try one of [known]."]
 
 
 async def test_a_middleware_may_run_another_tool_under_that_tools_policy() -> None:
-    """An attempt is held to what it runs."""
+    """An attempt follows the policy of the tool that it runs."""
     recorder = Recorder()
     slow, quick = recorder.tool("slow", seconds=0.3), recorder.tool("quick", seconds=WAIT)
 
@@ -831,7 +831,7 @@ async def test_a_middleware_may_run_another_tool_under_that_tools_policy() -> No
 
 
 async def test_the_tools_of_middleware_are_tools_of_the_agent() -> None:
-    """As they are of a ToolNode."""
+    """Tools of the middleware inside `Supervise` are added to the agent, as in a `ToolNode`."""
 
     class Offers:
         tools = (Recorder().tool("extra"),)
@@ -848,7 +848,7 @@ async def test_the_tools_of_middleware_are_tools_of_the_agent() -> None:
 
 @both_doors
 async def test_observers_see_calls_and_what_is_noted_in_them(door: str) -> None:
-    """Spans hang on these events; `note` works in a tool as well."""
+    """Spans depend on these events. `note` works in tools, too."""
 
     @tool
     def work() -> str:
@@ -865,11 +865,11 @@ async def test_observers_see_calls_and_what_is_noted_in_them(door: str) -> None:
     assert events[3].facts == {"share": 0.5}
 
 
-# Calls that are answered already
+# Calls that already have an answer
 
 
 class Rejects(AgentMiddleware):
-    """Answers the first call of a turn in its tool's place."""
+    """Middleware that answers the first call of a turn instead of its tool."""
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         asked = state["messages"][-1]
@@ -879,7 +879,7 @@ class Rejects(AgentMiddleware):
 
 
 class JumpsToTools(AgentMiddleware):
-    """Sends the whole turn to the tools, answered calls included; once."""
+    """Middleware that jumps to the tools once, with a turn that includes answered calls."""
 
     jumped = False
 
@@ -894,7 +894,7 @@ class JumpsToTools(AgentMiddleware):
 @both_doors
 @pytest.mark.parametrize("with_us", [False, True], ids=["LangChain alone", "Supervise"])
 async def test_a_rejected_call_cannot_be_run_by_a_jump(door: str, with_us: bool) -> None:
-    """Promise 9: a call that is answered never runs. Without us it does, and has two messages."""
+    """Promise 9: an answered call never runs again. Without `Supervise` it runs and gets two messages."""
     recorder = Recorder()
     events: list[CallEvent] = []
     agent = agent_of(
@@ -921,7 +921,7 @@ async def test_a_rejected_call_cannot_be_run_by_a_jump(door: str, with_us: bool)
 
 @both_doors
 async def test_an_answer_of_an_earlier_turn_is_no_answer(door: str) -> None:
-    """Some models number their calls anew in every turn."""
+    """Some models reuse call ids in every turn, so answers of earlier turns do not count."""
     recorder = Recorder()
     model = ScriptedModel(
         [calls(tool_call("work", "same", query="1")), calls(tool_call("work", "same", query="2")), "."]
@@ -934,7 +934,7 @@ async def test_an_answer_of_an_earlier_turn_is_no_answer(door: str) -> None:
 
 
 async def test_calls_that_share_an_id_all_run() -> None:
-    """None of them has a message when they start."""
+    """No call of that id has a message when the calls start."""
     recorder = Recorder()
     agent = agent_of(
         [recorder.tool("work")],
@@ -947,12 +947,12 @@ async def test_calls_that_share_an_id_all_run() -> None:
     assert sorted(contents(state)) == ["1", "2"]
 
 
-# How it is built
+# Construction
 
 
 @both_doors
 async def test_a_policy_for_no_tool_ends_the_first_run_before_anything_runs(door: str) -> None:
-    """Only a run knows the tools; a slip must not cost a timeout in silence, for none of the calls of a turn."""
+    """The tools are known only in a run. A typo in a policy must not silently remove a timeout, so no call runs."""
     supervise = Supervise(policies={"serach": CallPolicy()})
     expected = r"policies=...\): there is no tool 'serach', only \['other', 'search'\]; did you mean 'search'\?"
     recorder = Recorder()
@@ -965,7 +965,7 @@ async def test_a_policy_for_no_tool_ends_the_first_run_before_anything_runs(door
 
 
 async def test_a_shared_supervise_is_checked_for_each_agent() -> None:
-    """The second agent may lack what the first one has."""
+    """The second agent may lack a tool that the first one has."""
     supervise = Supervise(policies={"search": CallPolicy()})
 
     await run("ainvoke", agent_of([Recorder().tool("search")], supervise, asks=["search"]))
@@ -974,7 +974,7 @@ async def test_a_shared_supervise_is_checked_for_each_agent() -> None:
 
 
 async def test_a_middleware_that_misses_a_tool_ends_the_first_run() -> None:
-    """What a ToolNode raises when it is built."""
+    """The same error is raised by a `ToolNode` when it is built."""
 
     class Needs:
         def check_tools(self, names: Any) -> None:
@@ -1003,13 +1003,13 @@ async def test_a_middleware_that_misses_a_tool_ends_the_first_run() -> None:
     ids=str,
 )
 def test_a_wrong_option_is_refused_by_name(options: Any, error: type[Exception], message: str) -> None:
-    """The same checks as ToolNode's."""
+    """The options are checked as in `ToolNode`, and the error names the wrong one."""
     with pytest.raises(error, match=message):
         Supervise(**options)
 
 
 def test_it_is_a_middleware_of_langchains() -> None:
-    """A real subclass, so `create_agent` and type checkers take it."""
+    """A real subclass is accepted by `create_agent` and by type checkers."""
     assert isinstance(Supervise(), AgentMiddleware)
     assert Supervise().name == "Supervise"
 
@@ -1019,7 +1019,7 @@ def in_a_fresh_process(code: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_importing_the_middleware_does_not_import_langchain() -> None:
-    """It is an extra, and slow to import."""
+    """LangChain is an optional dependency and slow to import."""
     done = in_a_fresh_process("import sys, callboard.middleware; sys.exit('langchain' in sys.modules)")
 
     assert done.returncode == 0, done.stderr
@@ -1027,7 +1027,7 @@ def test_importing_the_middleware_does_not_import_langchain() -> None:
 
 @pytest.mark.exhaustive
 def test_without_langchain_the_error_names_the_extra() -> None:
-    """A reader should not have to find out what to install."""
+    """The error says which extra to install."""
     done = in_a_fresh_process("import sys; sys.modules['langchain'] = None\nfrom callboard.middleware import Supervise")
 
     assert "ImportError: Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'" in done.stderr
@@ -1035,6 +1035,6 @@ def test_without_langchain_the_error_names_the_extra() -> None:
 
 
 def test_a_policy_that_would_have_a_body_run_elsewhere_is_refused() -> None:
-    """LangChain's agent runs the bodies of its tools itself, and would not know of it."""
+    """LangChain's agent runs tool bodies itself, so a policy with an engine would have no effect."""
     with pytest.raises(ValueError, match=r"'slow' has runs_in, and LangChain's agent runs the bodies"):
         Supervise(policies={"slow": CallPolicy(runs_in=FakeEngine())})

@@ -1,4 +1,4 @@
-"""A name is public if it ends in a top-level domain of the Internet, however that is spelt."""
+"""Public host names end in a top-level domain of the Internet, in Unicode or ASCII spelling."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from callboard.guards import Url
 
 # The last labels of the ICANN part of the Public Suffix List (publicsuffix.org, MPL 2.0), version 2026-10-22, as they
-# stand there; without `arpa` and `onion`, under which there are no web sites of the Internet.
+# appear there, without `arpa` and `onion`, which have no public web sites.
 LABELS = Path(__file__).with_name("public_suffixes.txt").read_text(encoding="utf-8").split()
 
 
@@ -18,7 +18,7 @@ def spellings() -> list[str]:
 
 
 def test_every_top_level_domain_of_the_public_suffix_list_is_public_in_both_spellings() -> None:
-    """Those with hyphens in their ASCII form, too, which are the ones of other scripts."""
+    """Names in other scripts have an ASCII form with hyphens, which must be accepted, too."""
     found = spellings()
     assert len(LABELS) == 1446
     assert sum(name.startswith("xn--") for name in found) == sum(not name.isascii() for name in found) > 140
@@ -32,13 +32,13 @@ def test_every_top_level_domain_of_the_public_suffix_list_is_public_in_both_spel
     "host", ["db.xn", "db.example.xn", "kubernetes.default.svc", "printer.local", "db.internal", "a.onion", "1.arpa"]
 )
 def test_a_name_under_no_top_level_domain_is_refused(host: str) -> None:
-    """A part of another domain's name is none, either."""
+    """A part of another top-level domain does not count as one."""
     with pytest.raises(ValueError, match="not a public one"):
         Url().check(f"https://{host}/")
 
 
 def test_every_label_that_begins_no_top_level_domain_is_refused() -> None:
-    """A domain that was broken at a hyphen would leave its pieces behind."""
+    """Names with hyphens must be kept whole: their pieces are no top-level domains."""
     whole = set(spellings())
     pieces = {piece for name in whole if name.isascii() for piece in (name.split("-")[0], name.rpartition("-")[2])}
     for piece in sorted(pieces - whole - {""}):
