@@ -1,4 +1,4 @@
-"""Scenarios with actors, for the names of spans."""
+"""Scenarios with actors that produce spans."""
 
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +11,7 @@ from ._traces import WAIT, Traces, traced
 
 
 class Desk(Actor):
-    """Somebody who breaks, or never starts."""
+    """Actor that breaks or never starts."""
 
     fatal = (ZeroDivisionError,)
 
@@ -49,7 +49,7 @@ async def actors_that_want_room() -> Traces:
             async with anyio.create_task_group() as group:
                 group.start_soon(desks["b"].work, 0.1)
                 await anyio.sleep(0.02)
-                group.start_soon(desks["a"].work, 0.1)  # which is about to stop
+                group.start_soon(desks["a"].work, 0.1)  # the actor is about to stop
     return traces
 
 

@@ -1,4 +1,4 @@
-"""Events of calls, as they come: each call is begun and ended, its attempts in any order in between."""
+"""Random sequences of call events: each call begins and ends, with its attempts in any order in between."""
 
 from asyncio import CancelledError
 from collections.abc import Iterator
@@ -39,27 +39,27 @@ def counts_of(*events: CallEvent, tools: tuple[str, ...] = ("fetch",)) -> CallCo
 
 @dataclass
 class Script:
-    """What is going to become of a call."""
+    """Planned events of one call."""
 
     number: int
     tool: str
     end: str
     lanes: list[list[str]]
-    """The phases of each attempt; a middleware may have several at once."""
+    """Phases of each attempt. A middleware may run several attempts at once."""
     leaves: bool
-    """Whether it ends before its attempts do."""
+    """Whether the call ends before its attempts do."""
     begun: bool = False
     ended: bool = False
     attempts: int = 0
     running: dict[int, int] = field(default_factory=dict)
-    """Which attempt each lane is in."""
+    """Current attempt of each lane."""
 
     @property
     def over(self) -> bool:
         return self.ended and not any(self.lanes)
 
     def step(self, random: Random) -> dict[str, Any]:
-        """The next thing that happens to it."""
+        """Return the next event of the call."""
         if not self.begun:
             self.begun = True
             return {"phase": "begun"}
@@ -67,7 +67,7 @@ class Script:
         may_end = not self.ended and (not open_lanes or self.leaves)
         if may_end and (not open_lanes or random.random() < 0.3):
             self.ended = True
-            # What waits or is still to come goes with the call; only a body may outlive it.
+            # Waiting and planned attempts end with the call. Only a running body may outlive it.
             self.lanes = [["attempt_ended"] if index in self.running else [] for index in range(len(self.lanes))]
             return {"phase": "ended", **ENDS[self.end]}
         index = random.choice(open_lanes)
@@ -87,7 +87,7 @@ _LANES = st.sampled_from(
         ["noted", "queued", "started", "noted", "attempt_ended", "noted", "queued", "started", "attempt_ended"],
     ]
 )
-# A call of a tool has a queue for every attempt or for none.
+# All attempts of a tool queue, or none.
 _QUEUED = _LANES.filter(lambda lane: "queued" in lane)
 _UNQUEUED = _LANES.filter(lambda lane: "queued" not in lane)
 
@@ -108,7 +108,7 @@ def scripts(draw: st.DrawFn) -> list[Script]:
 
 
 def played(calls: list[Script], random: Random) -> Iterator[CallEvent]:
-    """All that happens, in any order that can be."""
+    """Draw all events of the calls in a possible order."""
     time = 0.0
     while left := [call for call in calls if not call.over]:
         call = random.choice(left)

@@ -1,4 +1,4 @@
-"""An agent whose process ends inside of a tool; in its directory stand the ids of the spans that it has begun.
+"""An agent whose process ends inside a tool. The ids of the spans that it began are in its directory.
 
 python -m tests.telemetry._killed DIRECTORY
 """
@@ -25,7 +25,7 @@ THREAD: Any = {"configurable": {"thread_id": "t"}}
 
 
 class Diary(SpanProcessor):
-    """Writes down what begins, for whoever does not live to see it end."""
+    """Span processor that writes the ids of spans to a file when they begin."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class Diary(SpanProcessor):
 
 @contextmanager
 def agent_in(directory: Path, pay: Any, *script: Reply) -> Iterator[Any]:
-    """An agent on the database of that directory, whose claims a person is asked about."""
+    """Return an agent on the database of that directory. Lost calls are put to a person."""
     node = ToolNode([make(pay)], policies={"pay": CallPolicy(on_unknown="ask")})
     with closing(sqlite3.connect(directory / "db", check_same_thread=False)) as connection:
         yield create_react_agent(PaidModel(script), node, name="clerk", checkpointer=SqliteSaver(connection))

@@ -1,4 +1,4 @@
-"""An MCP server over stdio, whose tool tells which trace it is part of.
+"""An MCP server over stdio whose tool returns the trace context that it received.
 
 python -m tests.telemetry._mcp_server
 """

@@ -1,4 +1,4 @@
-"""Metrics in memory, and what tests ask of them."""
+"""In-memory metrics, with helpers for tests."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from callboard.telemetry import Metrics
 
 
 class Seen:
-    """Metrics and what was measured."""
+    """Metrics and their measured values."""
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()

@@ -1,4 +1,4 @@
-"""A process with an SDK of its own, which callboard finds by itself; prints the names of the spans.
+"""A process with its own SDK, which callboard finds by itself. It prints the names of the spans.
 
 python -m tests.telemetry._own_sdk CASE
 """
@@ -29,7 +29,7 @@ def kept() -> tuple[TracerProvider, InMemorySpanExporter]:
 
 
 def early() -> None:
-    """A tracing that is made before there is a provider, and a model that traces itself."""
+    """Create a tracing before a provider exists, and a model that traces itself."""
     tracing = Tracing()
     provider, exporter = kept()
     trace.set_tracer_provider(provider)

@@ -1,4 +1,4 @@
-"""A Phoenix server of the tests' own, on loopback, from the package `arize-phoenix`."""
+"""A local Phoenix server for the tests, from the package `arize-phoenix`."""
 
 import ctypes
 import os
@@ -17,14 +17,14 @@ import httpx
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trace_to_phoenix.py"
 
 READY = 90
-"""Seconds for the server to come up; it needs about 20 of a processor, most of them for its imports."""
+"""Seconds for the start of the server, which takes about 20 seconds of processor time, mostly for imports."""
 
 ARRIVAL = 10
-"""Seconds for spans to be in the database."""
+"""Seconds until spans are in the database."""
 
 
 def program() -> str | None:
-    """Where the server's program is: CALLBOARD_PHOENIX, on the path, or among the tools of uv."""
+    """Return the server's program: from CALLBOARD_PHOENIX, the path, or the tools of uv."""
     return (
         os.environ.get("CALLBOARD_PHOENIX") or shutil.which("phoenix") or shutil.which("phoenix", path=_tools_of_uv())
     )
@@ -38,7 +38,7 @@ def _tools_of_uv() -> str:
 
 
 class Phoenix:
-    """A server with its database in a temporary directory; it ends when the tests do, however they end."""
+    """Server with its database in a temporary directory. It ends with the tests, even if they are killed."""
 
     def __init__(self, program: str) -> None:
         self._program = program
@@ -48,7 +48,7 @@ class Phoenix:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server and wait until it answers."""
         options = {
             "PHOENIX_HOST": "127.0.0.1",
             "PHOENIX_PORT": str(self._port),
@@ -81,7 +81,7 @@ class Phoenix:
             return False
 
     def run_example(self, project: str, *arguments: str) -> str:
-        """Run the example as its users do; its spans go into a project of that name."""
+        """Run the example as users do. Its spans go into a project of that name."""
         done = subprocess.run(
             [sys.executable, "-W", "error", str(EXAMPLE), "--endpoint", self.url, *arguments],
             env=_environment() | {"OTEL_RESOURCE_ATTRIBUTES": f"openinference.project.name={project}"},
@@ -94,7 +94,7 @@ class Phoenix:
         return done.stdout
 
     def spans(self, project: str, many: int) -> list[dict[str, Any]]:
-        """The spans of a project, in the order of their beginnings, as soon as there are that many."""
+        """Wait until the project has this many spans, and return them in the order of their beginnings."""
         until = time.monotonic() + ARRIVAL
         while len(found := self._ask_for_spans(project)) < many:
             assert time.monotonic() < until, f"only {len(found)} of {many} spans came: {found}"
@@ -104,7 +104,7 @@ class Phoenix:
     def _ask_for_spans(self, project: str) -> list[dict[str, Any]]:
         query = {"limit": 1000, "sort": "start_time", "order": "asc"}
         reply = httpx.get(f"{self.url}/v1/projects/{project}/spans", params=query, trust_env=False)
-        return reply.json()["data"] if reply.is_success else []  # the first span makes the project
+        return reply.json()["data"] if reply.is_success else []  # the first span creates the project
 
     def remove(self) -> None:
         if self._process is not None:
@@ -118,12 +118,12 @@ class Phoenix:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would send spans elsewhere."""
+    """Return this process's environment without variables that would send spans elsewhere."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PHOENIX_"))}
 
 
 def _end_with_parent() -> None:
-    """Let the server stop when the tests are gone, killed ones too."""
+    """Let the server stop when the test process is gone, even if it was killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""Writes recordings as `docs/reference/recording.md` says, of calls that never were."""
+"""Writer of synthetic recordings in the format of `docs/reference/recording.md`."""
 
 import heapq
 import json
@@ -32,7 +32,7 @@ def write(path: Path, events: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def call(number: int, start: float, *, wait: float = 0.0, took: float = 1.0, **fields: Any) -> list[Event]:
-    """The events of one call with one attempt."""
+    """Return the events of one call with one attempt."""
     began, ended = start + wait, start + wait + took
     outcome = fields.get("outcome", "ok")
     error = {"error": fields["error"]} if "error" in fields else {}
@@ -51,7 +51,7 @@ def call(number: int, start: float, *, wait: float = 0.0, took: float = 1.0, **f
 
 
 def run(number: int = 1, start: float = 0.0, end: float | None = None, **fields: Any) -> list[Event]:
-    """The events of a run that asked its model once."""
+    """Return the events of a run with one model request."""
     begun = {"run": number, "agent": "trip", "thread": "oslo", "run_id": f"r{number}", **fields}
     asked = {"event": "model_asked", "t": start, "run": number, "model": "gpt"}
     answered = {"event": "model_answered", "t": start + 0.5, "run": number, "calls": 2}
@@ -74,7 +74,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 
 
 def busy(count: int, *, seed: int = 0, places: int = 8, batch: int = 50, **header: Any) -> list[Event]:
-    """A recording of an agent whose calls come in batches and queue for places, retry and fail."""
+    """Return a recording of an agent whose calls come in batches, queue, retry and fail."""
     rng = random.Random(seed)
     events, now, number = list[Event](), 0.0, 0
     for turn, first in enumerate(range(0, count, batch), 1):

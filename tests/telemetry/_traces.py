@@ -1,4 +1,4 @@
-"""Spans in memory, and what tests ask of them."""
+"""In-memory spans, with helpers for tests."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +18,7 @@ WAIT = 20
 
 
 class Traces:
-    """A tracer provider that keeps its spans, and a `Tracing` for it; the options are the latter's."""
+    """Tracer provider that keeps its spans, with a `Tracing` that gets the given options."""
 
     def __init__(self, **options: Any) -> None:
         self.provider = TracerProvider(shutdown_on_exit=False)
@@ -32,7 +32,7 @@ class Traces:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """Those that have ended, in the order of their ends."""
+        """Return the ended spans in the order of their ends."""
         return list(self._exporter.get_finished_spans())
 
     @property
@@ -40,7 +40,7 @@ class Traces:
         return [span.name for span in self.spans]
 
     def all(self, name: str) -> list[ReadableSpan]:
-        """Those whose names begin like this, by the time they started."""
+        """Return the spans whose names have this prefix, in the order of their starts."""
         return sorted((span for span in self.spans if span.name.startswith(name)), key=lambda span: span.start_time)
 
     def one(self, name: str) -> ReadableSpan:
@@ -48,20 +48,20 @@ class Traces:
         return span
 
     def tool(self) -> ReadableSpan:
-        """The only call's."""
+        """Return the span of the only call."""
         return self.one("execute_tool")
 
 
 @contextmanager
 def traced(**options: Any) -> Iterator[Traces]:
-    """What is started inside is traced."""
+    """Trace the block."""
     traces = Traces(**options)
     with traces.on():
         yield traces
 
 
 class PaidModel(ScriptedModel):
-    """A scripted model that says of itself what a provider's says."""
+    """Scripted model with the metadata of a provider's model."""
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         return LangSmithParams(
@@ -70,7 +70,7 @@ class PaidModel(ScriptedModel):
 
 
 class Instrumented(PaidModel):
-    """A model that traces itself, as instrumentations do."""
+    """Model that traces itself, as instrumentation libraries do."""
 
     tracer: Any = None
     at_start: dict[str, str] = {}
@@ -84,7 +84,7 @@ class Instrumented(PaidModel):
 
 
 def said(text: str) -> AIMessage:
-    """A reply with all that a provider tells of it."""
+    """Return a reply with all metadata of a provider."""
     return AIMessage(
         text,
         usage_metadata={
@@ -106,7 +106,7 @@ def events(span: ReadableSpan) -> list[str]:
 
 
 def facts(span: ReadableSpan, event: str) -> dict[str, Any]:
-    """What the only event of that name says."""
+    """Return the attributes of the only event of that name."""
     [found] = [one for one in span.events if one.name == event]
     return dict(found.attributes or {})
 
@@ -121,7 +121,7 @@ def span_id(span: ReadableSpan) -> int:
 
 
 def ids(span: ReadableSpan) -> tuple[str, str]:
-    """Of its trace and of itself, as text."""
+    """Return the trace id and span id as text."""
     assert span.context is not None
     return format_trace_id(span.context.trace_id), format_span_id(span.context.span_id)
 
@@ -131,7 +131,7 @@ def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
 
 
 def texts_in(spans: Iterable[ReadableSpan]) -> str:
-    """All that leaves the process with spans."""
+    """Return all text of spans that leaves the process."""
     return "\n".join(
         repr((span.name, attributes(span), span.status.description, span.links, span.resource.attributes))
         + repr([(event.name, dict(event.attributes or {})) for event in span.events])

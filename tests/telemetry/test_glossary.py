@@ -1,4 +1,4 @@
-"""The reference has every public name, and its glossary every name that leaves the process."""
+"""The reference has every public name, and its glossary has every name that leaves the process."""
 
 import ast
 import re
@@ -16,13 +16,13 @@ REFERENCE, _, GLOSSARY = (ROOT / "docs" / "reference" / "telemetry.md").read_tex
 LISTED = set(re.findall(r"`([^`]+)`", GLOSSARY))
 
 DECISIONS = {"approved", "edited", "answered", "declined"}
-"""What `RequireApproval` notes: the person's decision, which is no literal there."""
+"""Notes of `RequireApproval` that are no literals in its source: the decisions of the person."""
 
 WITHOUT_A_LITERAL = {"middleware/_approval/_approval.py"}
 
 
 def notes() -> Iterator[tuple[str, ast.Call]]:
-    """Where middleware and the supervision note something."""
+    """Return the calls in the source with which middleware and supervision record a note."""
     for path in sorted(SOURCE.rglob("*.py")):
         module = path.relative_to(SOURCE).as_posix()
         if module.startswith("_cli/"):
@@ -35,7 +35,7 @@ def notes() -> Iterator[tuple[str, ast.Call]]:
 
 
 def words() -> dict[str, set[str]]:
-    """What is noted, in one word, and the names of its facts."""
+    """Return the word of a note and the names of its facts."""
     found: dict[str, set[str]] = {word: set() for word in DECISIONS}
     for _, call in notes():
         if isinstance(call.args[0], ast.Constant):
@@ -50,12 +50,12 @@ def row_of(event: str) -> str:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """As `docs/reference/api.md` has those of `callboard`."""
+    """The reference page of telemetry must be as complete as `docs/reference/api.md` is for `callboard`."""
     assert {name for name in callboard.telemetry.__all__ if f"`{name}`" not in REFERENCE} == set()
 
 
 def test_every_name_of_ours_is_in_the_glossary() -> None:
-    """Attributes, span events and metrics; also those of the conventions, which readers look for first."""
+    """The glossary has attributes, span events and metrics, including those of OpenTelemetry's conventions."""
     constants = {value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)}
     sent = {name for name in constants if name.startswith(("callboard.", "gen_ai."))}
 
@@ -63,7 +63,7 @@ def test_every_name_of_ours_is_in_the_glossary() -> None:
 
 
 def test_every_word_that_is_noted_is_in_the_glossary_with_its_facts() -> None:
-    """A new middleware that notes something has to say here what."""
+    """The author of a new note has to document its word and facts."""
     missing = {
         f"{word}: {fact}"
         for word, facts in words().items()
@@ -76,18 +76,18 @@ def test_every_word_that_is_noted_is_in_the_glossary_with_its_facts() -> None:
 
 
 def test_words_that_are_no_literals_are_known() -> None:
-    """The test above cannot see them."""
+    """The test above reads only literal words, so other places must be listed by hand."""
     computed = {
         module
         for module, call in notes()
-        if not isinstance(call.args[0], ast.Constant) and module != "_calls/_call.py"  # where `note` is made
+        if not isinstance(call.args[0], ast.Constant) and module != "_calls/_call.py"  # where `note` is defined
     }
 
     assert computed == WITHOUT_A_LITERAL
 
 
 def test_the_glossary_has_no_span_event_that_nobody_makes() -> None:
-    """What is gone from the source goes from the page."""
+    """Events that were removed from the source must be removed from the page."""
     table = GLOSSARY.partition("### Span events")[2].partition("###")[0]
     first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     events = {name for cell in first_cells for name in re.findall(r"`callboard\.(\w+)`", cell)}
@@ -97,7 +97,7 @@ def test_the_glossary_has_no_span_event_that_nobody_makes() -> None:
 
 
 def test_every_log_line_is_in_the_glossary_with_its_level() -> None:
-    """Those that are chosen by outcome or by what was noted."""
+    """The list includes lines whose level depends on the outcome or on the note."""
     levels = {10: "debug", 20: "info", 30: "warning", 40: "error"}
     lines = {text: levels[level] for table in (_ENDS, _RUN_ENDS, _NOTES) for level, text in table.values()}
 

@@ -1,4 +1,4 @@
-"""What a run is asked is on its span in whatever form the caller wrote it."""
+"""The input of a run is captured on its span in each form that callers may use."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ ASKED = [{"role": "user", "parts": [{"type": "text", "content": "What is tea?"}]
     ids=repr,
 )
 def test_a_message_is_read_in_every_form_that_an_agent_takes(messages: Any) -> None:
-    """LangGraph's reducer reads all of these."""
+    """LangGraph's reducer accepts all of these forms."""
     assert conversation({"messages": messages}) == ASKED
 
 
@@ -33,5 +33,5 @@ def test_a_message_is_read_in_every_form_that_an_agent_takes(messages: Any) -> N
     "value", [None, {}, {"messages": None}, {"messages": [object(), 3]}, {"messages": object()}, 3]
 )
 def test_what_is_no_message_is_left_out(value: Any) -> None:
-    """A state may have anything there."""
+    """A state may contain anything under `messages`, and a span must not fail for it."""
     assert conversation(value) == []

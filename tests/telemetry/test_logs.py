@@ -1,4 +1,4 @@
-"""`Logs`: one line for each decision worth knowing, where the application wants them, and quiet otherwise."""
+"""`Logs`: one line for each important decision, on the application's loggers, and silent by default."""
 
 import io
 import json
@@ -23,7 +23,7 @@ WAIT = 1000
 
 
 class Lines(logging.Handler):
-    """Keeps records."""
+    """Log handler that keeps records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ async def asked(node: ToolNode, *requested: Any, **more: Any) -> Any:
 
 
 async def test_a_level_turns_them_on(lines: Lines) -> None:
-    """`logging.getLogger("callboard").setLevel(...)` is all that a user of the standard library does."""
+    """`logging.getLogger("callboard").setLevel(...)` is enough for users of the standard library."""
     await asked(ToolNode([Recorder().tool("work", seconds=2)]), tool_call("work", "call_1"))
 
     assert lines.said == [
@@ -71,7 +71,7 @@ async def test_a_level_turns_them_on(lines: Lines) -> None:
 
 
 async def test_timeouts_rejections_failures_and_retries_have_lines_of_their_own(lines: Lines) -> None:
-    """What somebody has to look at is a warning."""
+    """Problems that need attention are logged as warnings."""
     recorder = Recorder()
     node = ToolNode(
         [
@@ -92,7 +92,7 @@ async def test_timeouts_rejections_failures_and_retries_have_lines_of_their_own(
 
 
 async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(lines: Lines) -> None:
-    """Who resumes says so, if there was a span to go on with."""
+    """The line of the resumed call says so, if there was a span to continue."""
 
     async def ask() -> str:
         """Ask."""
@@ -115,7 +115,7 @@ async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(l
 
 @pytest.mark.real_clock
 async def test_a_run_is_bound_to_its_thread_and_every_call_to_its_run(lines: Lines) -> None:
-    """Thread, run, call, tool, trace and span: whatever somebody might search for."""
+    """Lines can be searched by thread, run, call, tool, trace and span."""
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], name="bot")
 
     with Tracing(TracerProvider()).on(), anyio.fail_after(WAIT):
@@ -131,7 +131,7 @@ async def test_a_run_is_bound_to_its_thread_and_every_call_to_its_run(lines: Lin
 
 @pytest.mark.real_clock
 async def test_a_lost_thread_is_a_warning(lines: Lines) -> None:
-    """It is the one thing that nobody else will notice."""
+    """A warning is the only sign of an abandoned thread."""
     import threading
 
     release = threading.Event()
@@ -146,7 +146,7 @@ async def test_a_lost_thread_is_a_warning(lines: Lines) -> None:
 
 
 async def test_logs_are_off_by_default(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    """A library is quiet."""
+    """A library must not log unless the application asks for it."""
     await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
 
     assert caplog.records == []
@@ -154,7 +154,7 @@ async def test_logs_are_off_by_default(caplog: pytest.LogCaptureFixture, capfd: 
 
 
 async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own() -> None:
-    """Without any level set on ours."""
+    """The block's own logger works without any level on the logger `callboard`."""
     handler, logger = Lines(), logging.getLogger("mine")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -167,7 +167,7 @@ async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own() -> None:
 
 @pytest.mark.parametrize("kind", ["json", "console"])
 async def test_lines_are_for_machines_or_for_people(kind: str) -> None:
-    """JSON in production, columns in development."""
+    """Production uses JSON lines, and development uses columns."""
     stream, logger = io.StringIO(), logging.getLogger(f"mine.{kind}")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter(kind))
@@ -203,7 +203,7 @@ anyio.run(ToolNode([work]).ainvoke, [{"name": "work", "args": {}, "id": "1", "ty
 
 @pytest.mark.exhaustive
 def test_the_standard_librarys_users_take_them_over() -> None:
-    """`basicConfig`, a format with our fields, and a level."""
+    """`basicConfig` with callboard's fields and a level is enough."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stderr.splitlines() == ["callboard.calls INFO call finished work"]

@@ -1,4 +1,4 @@
-"""A trace goes on in an MCP server: `carrier()` in the `_meta` of a request, `continued()` at the other end."""
+"""Trace propagation to an MCP server: `carrier()` in the `_meta` of a request, and `continued()` in the server."""
 
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ Context = ServerRequestContext[Any, Any]
 
 
 def warehouse(provider: TracerProvider) -> Server[Any]:
-    """A server that traces its tool, and continues what the request is part of."""
+    """Return a server that traces its tool and continues the trace of the request."""
 
     async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[Tool(name="stock", input_schema={"type": "object"})])
@@ -37,7 +37,7 @@ def warehouse(provider: TracerProvider) -> Server[Any]:
             return CallToolResult(content=[TextContent(text="12")])
 
     server: Server[Any] = Server("warehouse", on_list_tools=list_tools, on_call_tool=call_tool)
-    # Else the SDK's own middleware would continue the trace, whatever the handler does.
+    # Without this, the SDK's own middleware would continue the trace for any handler.
     server.middleware.clear()
     return server
 
@@ -45,7 +45,7 @@ def warehouse(provider: TracerProvider) -> Server[Any]:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 async def test_a_server_goes_on_with_the_trace_of_the_call(era: str) -> None:
-    """Its span is below the attempt that asked, though it runs in a task of its own; in both eras of MCP."""
+    """The server's span is below the attempt that called it, for both generations of the MCP SDK."""
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 

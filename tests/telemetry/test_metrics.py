@@ -1,4 +1,4 @@
-"""`Metrics`: every metric, its unit, its attributes and its buckets."""
+"""`Metrics`: each metric with its unit, attributes and buckets."""
 
 import threading
 from collections import Counter
@@ -56,7 +56,7 @@ async def asked(node: ToolNode, *requested: Any) -> None:
 
 
 async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets(seen: Seen) -> None:
-    """Seconds, from the call's beginning to its end."""
+    """The duration is in seconds, from the beginning to the end of the call."""
     node = ToolNode([Recorder().tool("work", seconds=3)])
 
     with seen.metrics.on():
@@ -70,7 +70,7 @@ async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets
 
 
 async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
-    """The failed ones by `error.type`, as on their spans."""
+    """Failures are counted by `error.type`, as on spans."""
     node = ToolNode(
         [Recorder().tool("slow", seconds=5)],
         policies={"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))},
@@ -88,7 +88,7 @@ async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
 
 
 async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(seen: Seen) -> None:
-    """Two numbers that go up and down."""
+    """The numbers of running and waiting calls go up and down again."""
     node = ToolNode([Recorder().tool("work", seconds=4)], limit=Limit(concurrency=2))
     work = {names.TOOL_NAME: "work"}
 
@@ -104,7 +104,7 @@ async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(see
 
 
 async def test_a_cancelled_wait_leaves_no_count_behind(seen: Seen) -> None:
-    """Numbers that only grow are worse than none."""
+    """A gauge that only grows would be worse than none."""
     node = ToolNode([Recorder().tool("work", seconds=40)], limit=Limit(concurrency=1))
 
     with seen.metrics.on(), anyio.move_on_after(1):
@@ -117,7 +117,7 @@ async def test_a_cancelled_wait_leaves_no_count_behind(seen: Seen) -> None:
 
 
 async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
-    """By what is noted about a call."""
+    """The counts come from the notes of calls."""
     recorder = Recorder()
 
     async def stuck() -> str:
@@ -140,7 +140,7 @@ async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
 
 
 class Counting(ScriptedModel):
-    """A model that a provider might have."""
+    """Model with the metadata of a provider's model."""
 
     def _get_ls_params(self, stop: Any = None, **kwargs: Any) -> Any:
         return {"ls_provider": "openai", "ls_model_name": "gpt-x"}
@@ -148,7 +148,7 @@ class Counting(ScriptedModel):
 
 @pytest.mark.real_clock
 async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> None:
-    """And each request its duration and tokens."""
+    """Each model request has its duration and its tokens."""
     usage: Any = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
     reply = AIMessage("", tool_calls=calls("work", "work").tool_calls, usage_metadata=usage)
     agent = create_react_agent(Counting([reply, "done"]), [Recorder().tool("work", seconds=0.01)], name="bot")
@@ -169,11 +169,11 @@ async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> 
 
 
 async def test_there_is_no_metric_without_a_test(seen: Seen) -> None:
-    """Every instrument that is made is named in this module's list, with a unit and a text."""
+    """Each instrument is in the list of this module, with a unit and a description."""
     made: list[tuple[str, str, str]] = []
 
     class Spy:
-        """A meter that writes down what is asked of it."""
+        """Meter that records which instruments are created."""
 
         def __getattr__(self, name: str) -> Any:
             def create(*args: Any, **_: Any) -> None:
@@ -193,7 +193,7 @@ async def test_there_is_no_metric_without_a_test(seen: Seen) -> None:
 
 
 async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> None:
-    """There is no end to what a model can make up."""
+    """A model can invent any number of tool names, so they share one time series."""
     node = ToolNode([Recorder().tool("work")])
 
     with seen.metrics.on():
@@ -204,7 +204,7 @@ async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> Non
 
 
 def test_attempts_of_several_threads_are_all_counted() -> None:
-    """Without a lock, a thread that is interrupted between reading and writing a count undoes the other's count."""
+    """Without a lock, an interrupted read-modify-write in one thread would lose another thread's count."""
     observer = _Calls(MeterProvider().get_meter("test"))
     observer(event("begun", 1))
     observer(event("begun", 2))

@@ -1,4 +1,4 @@
-"""Observers that fail, block or run away: a call is the same whoever watches it."""
+"""Observers that fail or block: the calls behave the same."""
 
 import asyncio
 import logging
@@ -23,18 +23,18 @@ from ._traces import WAIT, PaidModel, Traces, said
 GO: Any = {"messages": [("user", "go")]}
 PHASES = ["begun", "queued", "gave_up", "started", "attempt_ended", "noted", "ended"]
 TOO_LONG = 0.6
-"""Seconds, on the machine's clock, as no event loop should be held up."""
+"""Seconds of real time for which an observer blocks the loop: longer than allowed."""
 
 
 class Quitting(BaseException):
-    """Not an Exception."""
+    """Error that is no `Exception`."""
 
 
 ERRORS = [ValueError, Quitting, SystemExit, GeneratorExit, asyncio.CancelledError, StopIteration]
 
 
 def failing(phase: str, error: type[BaseException]) -> Callable[[Any], None]:
-    """An observer that fails in one phase."""
+    """Return an observer that fails in one phase."""
 
     def fail(event: CallEvent | RunEvent) -> None:
         if event.phase == phase:
@@ -44,7 +44,7 @@ def failing(phase: str, error: type[BaseException]) -> Callable[[Any], None]:
 
 
 def node() -> ToolNode:
-    """One of each: a call that ends well, one that fails, one out of time, and some that wait."""
+    """Return a node and a batch: one call succeeds, one fails, one times out, and some wait."""
     recorder = Recorder()
     tools = [
         recorder.tool("well", seconds=1),
@@ -69,7 +69,7 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_an_observer_that_raises_anything_changes_nothing(
     error: type[BaseException], phase: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In whichever phase; those after it are told all the same, and it is reported once."""
+    """An observer may fail in any phase. Later observers are still called, and the failure is reported once."""
     caplog.clear()
     alone: list[str] = []
     beside: list[str] = []
@@ -88,7 +88,7 @@ async def test_an_observer_that_raises_anything_changes_nothing(
 async def test_a_run_is_the_same_with_an_observer_that_raises(
     error: type[BaseException], phase: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of calls and runs is reported once for each."""
+    """An observer of calls and runs is reported once for each kind."""
     agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
     fail = failing(phase, error)
     with observe(fail, runs=fail), anyio.fail_after(WAIT):
@@ -98,15 +98,15 @@ async def test_a_run_is_the_same_with_an_observer_that_raises(
 
 
 def test_ctrl_c_in_an_observer_is_somebodys() -> None:
-    """It comes from outside, wherever it strikes, and must not be lost."""
+    """Ctrl-C may arrive while an observer runs. It must be raised, not swallowed as a failure of the observer."""
     [careful] = careful_observers(failing("begun", KeyboardInterrupt)).calls
     with pytest.raises(KeyboardInterrupt):
         careful(CallEvent(phase="begun", tool="search", call_id=None, time=0.0))
 
 
-@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer does
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer raises it
 async def test_one_that_holds_the_loop_up_hears_only_ends_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    """The calls are the same, and in the pause it hears only the ends of those that it knows."""
+    """After blocking the loop, an observer is paused: it gets only the ends of calls whose beginnings it saw."""
     told: list[tuple[str, str]] = []
 
     def slow(event: CallEvent) -> None:
@@ -129,7 +129,7 @@ async def test_one_that_holds_the_loop_up_hears_only_ends_for_a_while(caplog: py
 
 
 class Clock:
-    """Seconds that pass when a test says so, and a watchdog that looks 20 times in each of them."""
+    """Manual clock with a watchdog that checks 20 times per second."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -139,13 +139,13 @@ class Clock:
         return self.now
 
     def pass_by(self, seconds: float, *, alone: bool = False) -> None:
-        """Let time pass; `alone` if the process stands still, watchdog and all."""
+        """Let time pass. With `alone`, the watchdog does not run, as if the process were stopped."""
         self.now += seconds
         self.looks += 1 if alone else int(seconds * 20)
 
 
 class Stalling:
-    """An observer that notes what it is told, and stalls for so long at each call of a tool "slow"."""
+    """Observer that records events, and blocks for this long at each call of a tool "slow"."""
 
     def __init__(self, clock: Clock, seconds: float = TOO_LONG, *, alone: bool = False) -> None:
         self.told: list[tuple[str, int]] = []
@@ -168,7 +168,7 @@ def tell(observer: CarefulObserver[CallEvent], number: int, *phases: CallPhase, 
 def test_an_observer_that_stalled_once_is_told_everything_again_after_a_pause(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One bad moment of a disk is no reason to be blind for the life of the process."""
+    """One slow disk access must not silence an observer for the life of the process."""
     clock = Clock()
     stalling = Stalling(clock)
     observer = stalling.careful()
@@ -183,7 +183,10 @@ def test_an_observer_that_stalled_once_is_told_everything_again_after_a_pause(
 
 
 def test_an_observer_that_stalls_again_and_again_has_longer_pauses(caplog: pytest.LogCaptureFixture) -> None:
-    """So that it holds the loop for less and less of the time; after a good while, the first one is short again."""
+    """Repeated stalls get longer pauses, so that the loop is blocked less.
+
+    After a long good time they start short again.
+    """
     clock = Clock()
     observer = Stalling(clock).careful()
     for number in range(12):
@@ -196,7 +199,7 @@ def test_an_observer_that_stalls_again_and_again_has_longer_pauses(caplog: pytes
 
 
 def test_an_observer_is_not_blamed_for_a_process_that_stood_still(caplog: pytest.LogCaptureFixture) -> None:
-    """A stopped process, or a busy machine, keeps the watchdog from looking, too."""
+    """A stopped process or a busy machine delays the watchdog as well, so such delays are not counted."""
     stalling = Stalling(Clock(), alone=True)
     observer = stalling.careful()
     tell(observer, 1, "begun", "started", "ended", tool="slow")
@@ -206,7 +209,7 @@ def test_an_observer_is_not_blamed_for_a_process_that_stood_still(caplog: pytest
 
 
 def test_what_began_in_a_pause_is_not_kept_after_its_end() -> None:
-    """Any number of calls may begin while an observer is not told."""
+    """Any number of calls may begin during a pause, so their ids must not be kept."""
     observer = Stalling(Clock()).careful()
     tell(observer, 1, "begun", "started", "ended", tool="slow")
     for number in range(2, 50):
@@ -215,10 +218,10 @@ def test_what_began_in_a_pause_is_not_kept_after_its_end() -> None:
     assert observer._known == set()
 
 
-@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer does
+@pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer raises it
 @pytest.mark.exhaustive
 async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.LogCaptureFixture) -> None:
-    """And never again, as long as its pause lasts."""
+    """Blocking and raising are reported separately, each once during the pause."""
 
     def slow(event: CallEvent) -> None:
         time.sleep(TOO_LONG)
@@ -231,7 +234,7 @@ async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.Lo
 
 
 class SlowOnce:
-    """A span processor that blocks at the first end, as an exporter does that sends at once."""
+    """Span processor that blocks at the first end, like an exporter that sends synchronously."""
 
     def __init__(self) -> None:
         self.patience = TOO_LONG
@@ -254,7 +257,7 @@ class SlowOnce:
 async def test_a_tracing_that_has_a_pause_leaves_no_span_open_and_none_current(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The run's span ends, and who called the agent is where it was."""
+    """The run's span ends, and the context of the agent's caller is restored."""
     traces = Traces()
     traces.provider.add_span_processor(SlowOnce())  # type: ignore[arg-type]
     agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
@@ -267,7 +270,7 @@ async def test_a_tracing_that_has_a_pause_leaves_no_span_open_and_none_current(
 
 
 class Broken:
-    """A tracer provider that fails when it is needed."""
+    """Tracer provider that fails when it is used."""
 
     def __init__(self, fails: str) -> None:
         self._fails = fails
@@ -282,7 +285,7 @@ class Broken:
 
 
 class BrokenSpan(trace.NonRecordingSpan):
-    """A span that cannot end."""
+    """Span that fails to end."""
 
     def __init__(self) -> None:
         super().__init__(trace.INVALID_SPAN_CONTEXT)
@@ -296,7 +299,7 @@ class BrokenSpan(trace.NonRecordingSpan):
 async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither in the result nor in the context."""
+    """A failing provider affects neither the result nor the current context."""
     provider: Any = Broken(fails)
     agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
     before = trace.get_current_span()
@@ -310,7 +313,7 @@ async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
 
 @pytest.mark.parametrize("given", [{"observer": 3}, {"observer": print, "runs": "x"}, {"observer": print, "actors": 0}])
 def test_an_observer_that_cannot_be_called_is_refused_at_once(given: dict[str, Any]) -> None:
-    """Else it would fail at the first event, in a line of a log."""
+    """Without the check, the object would fail at the first event, visible only in a log line."""
     wrong = list(given)[-1]
     with pytest.raises(TypeError, match=rf"observe\({wrong}=\.\.\.\) is called with each event"), observe(**given):
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Which span is below which: in tasks, threads, agents within agents, other processes, whatever runs at once."""
+"""Parents of spans: in tasks, threads, nested agents, other processes, and concurrent runs."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ GO: Any = {"messages": [("user", "go")]}
 
 
 class Workshop:
-    """Tools that open a span of their own within each call, named after the call."""
+    """Tools that open their own span inside each call, named after the call."""
 
     def __init__(self, traces: Traces) -> None:
         self._tracer = traces.tracer
@@ -101,7 +101,7 @@ class Workshop:
 
 
 async def twice(request: Any, call_next: Any) -> Any:
-    """A link that starts two attempts at once for the calls that are named so."""
+    """Middleware that starts two attempts at once for calls with such names."""
     if "twice" not in request.tool_call["args"]["name"]:
         return await call_next(request)
     found: list[Any] = []
@@ -116,7 +116,7 @@ async def twice(request: Any, call_next: Any) -> Any:
 
 
 def check(traces: Traces, root: ReadableSpan, names: list[str]) -> None:
-    """No span is below another one than that of its own attempt, call, run or batch."""
+    """Check that each span is below its own attempt, call, run or batch."""
     spans = {span_id(span): span for span in traces.spans}
     called = {attributes(span)["gen_ai.tool.call.id"]: span for span in traces.all("execute_tool")}
     assert {f"own {name}" for name in names} <= set(traces.names)
@@ -139,7 +139,7 @@ def check(traces: Traces, root: ReadableSpan, names: list[str]) -> None:
         elif kind == "own" and name in called:
             assert parent.name.startswith("attempt")
             assert is_child(parent, called[name])
-        elif kind == "own":  # a task within a call
+        elif kind == "own":  # a task inside a call
             assert (parent.name, place in "ab") == (f"own {outer}", True)
         else:
             outer = attributes(span)["gen_ai.tool.call.id"].rpartition("-")[0]
@@ -148,7 +148,7 @@ def check(traces: Traces, root: ReadableSpan, names: list[str]) -> None:
 
 
 async def run_all(requests: list[tuple[str, str]], **options: Any) -> tuple[Traces, ReadableSpan]:
-    """Run calls of tools under names that are theirs alone, below one span."""
+    """Run tool calls with unique names below one span."""
     traces = Traces()
     node = Workshop(traces).node(**options)
     asked: list[ToolCall] = [tool_call(tool, name, name=name) for tool, name in requests]
@@ -162,7 +162,7 @@ async def run_all(requests: list[tuple[str, str]], **options: Any) -> tuple[Trac
 
 
 def label(tool: str, number: int, *, twice: bool) -> str:
-    """A name for a call; calls within it have names of their own only if they are made once."""
+    """Return a unique name for a call. Nested calls get unique names only if they are made once."""
     return f"{tool}{number}{'twice' if twice and tool not in ('nested', 'delegated') else ''}"
 
 
@@ -172,7 +172,7 @@ PLAIN = ("quick", "slow", "shaky", "stuck", "nested", "spread")
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject) -> None:
-    """Whatever runs at once, in whichever order, with attempts one after the other and at once."""
+    """The parents are right for any mixture of concurrent calls, with sequential and concurrent attempts."""
     kinds = data.draw(st.lists(st.tuples(st.sampled_from(PLAIN), st.booleans()), max_size=12))
     named = [(tool, label(tool, n, twice=both)) for n, (tool, both) in enumerate(kinds)]
     traces, root = await run_all(named)
@@ -182,7 +182,7 @@ async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_two_hundred_calls_at_once_have_their_own_parents(caplog: pytest.LogCaptureFixture) -> None:
-    """Of all kinds: in tasks, in threads, with nodes and agents below, with models behind the bridge."""
+    """The mixture has tasks, threads, nested nodes and agents, and models behind the bridge."""
     kinds = [*PLAIN, "threaded", "threaded", "delegated", "quick"] * 20
     named = [(tool, label(tool, place, twice=place % 3 == 0)) for place, tool in enumerate(kinds)]
     assert len(named) == 200
@@ -192,7 +192,7 @@ async def test_two_hundred_calls_at_once_have_their_own_parents(caplog: pytest.L
 
 
 async def test_batches_side_by_side_do_not_meet() -> None:
-    """Each is below the span of the task that it was started in."""
+    """Each batch is below the span of the task that started it."""
     traces = Traces()
     node = Workshop(traces).node()
 
@@ -213,7 +213,7 @@ async def test_batches_side_by_side_do_not_meet() -> None:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("how", ["well", "error", "model error", "question", "cancelled"])
 async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Run in the caller's own task, however it ends."""
+    """A run in the caller's own task restores the caller's context, whatever the outcome."""
     traces = Traces()
 
     async def work() -> str:
@@ -241,7 +241,7 @@ async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.Log
 
 @pytest.mark.real_clock
 async def test_a_stream_that_is_abandoned_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
-    """The reader is where it was, before, meanwhile and after; every span has ended."""
+    """The reader's context is the same before, during and after the stream, and every span has ended."""
     traces = Traces()
     shop = Workshop(traces)
     for leaves_after in (0, 1, 2, 99):
@@ -263,7 +263,7 @@ async def test_a_stream_that_is_abandoned_leaves_nothing_behind(caplog: pytest.L
 
 @pytest.mark.real_clock
 async def test_spans_of_a_sync_link_and_of_what_it_starts_are_below_the_call() -> None:
-    """It runs in a thread, and comes back to the loop for the tool."""
+    """A sync middleware runs in a thread and returns to the loop for the tool, and the parent must not get lost."""
     traces = Traces()
 
     def link(request: Any, call_next: Any) -> Any:
@@ -283,7 +283,7 @@ async def test_spans_of_a_sync_link_and_of_what_it_starts_are_below_the_call() -
 
 @pytest.mark.real_clock
 async def test_an_agent_in_sync_code_is_below_its_caller() -> None:
-    """It runs in another thread's loop, and the context goes along."""
+    """The agent runs in the loop of another thread, and the context is passed along."""
     traces = Traces()
     agent = create_react_agent(PaidModel([said("done")]), [], name="clerk")
     with traces.on(), traces.tracer.start_as_current_span("caller") as caller:
@@ -302,7 +302,7 @@ WHEREABOUTS = StdioServerParameters(command=sys.executable, args=["-m", "tests.t
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio", "trio")
 async def test_an_mcp_server_goes_on_with_the_trace_of_the_call() -> None:
-    """It reports the `traceparent` that it saw: that of the attempt which asked it. The SDK's client carries it."""
+    """The server returns the `traceparent` that the SDK's client sent, which is that of the calling attempt."""
     traces = Traces()
     with anyio.fail_after(WAIT * 2):
         async with Client(WHEREABOUTS) as client:
@@ -329,7 +329,7 @@ with continued(json.load(sys.stdin)):
 
 @pytest.mark.real_clock
 async def test_a_worker_process_goes_on_with_the_trace_of_the_call() -> None:
-    """The carrier goes in with the work."""
+    """The trace context is sent with the work."""
     traces = Traces()
 
     async def crunch() -> str:
@@ -342,14 +342,14 @@ async def test_a_worker_process_goes_on_with_the_trace_of_the_call() -> None:
 
 
 def test_what_is_carried_may_be_anything() -> None:
-    """Of what cannot be read there is no trace."""
+    """A carrier that cannot be parsed gives no trace and no error."""
     for carried in (None, {}, {"traceparent": "nonsense"}, {"traceparent": 7, "progressToken": 1}, {"x": object()}):
         with continued(carried):  # type: ignore[arg-type]
             assert carrier() == {}
 
 
 def test_what_is_continued_ends_with_its_block() -> None:
-    """Also where the block raises."""
+    """The continued span is detached at the end of the block, also after an error."""
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     with pytest.raises(ValueError, match="out"), continued({"traceparent": parent}):
         assert carrier()["traceparent"] == parent

@@ -1,4 +1,4 @@
-"""Arize Phoenix, as it is released, shows what callboard sends: kinds, tools, sessions, the tree, failures."""
+"""A released version of Arize Phoenix shows callboard's spans: kinds, tools, sessions, the tree and failures."""
 
 import json
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ pytestmark = pytest.mark.exhaustive
 
 THREAD = "tea on {}"
 SPANS = ("AGENT", "LLM", "LLM", "TOOL", "TOOL", "TOOL", "UNKNOWN", "UNKNOWN", "UNKNOWN", "UNKNOWN")
-"""Kinds in Phoenix's words; it has none for attempts."""
+"""Span kinds in Phoenix's terms, which have none for attempts."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What Phoenix has of one run of the example."""
+    """Data that Phoenix has of one run of the example."""
 
     thread: str
     spans: list[dict[str, Any]]
@@ -36,7 +36,7 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def phoenix() -> Iterator[Phoenix]:
-    """A server for all tests; each run has a project of its own."""
+    """Yield a server for all tests. Each run has its own project."""
     if (found := program()) is None:
         pytest.skip("Phoenix is not installed: uv tool install arize-phoenix, or set CALLBOARD_PHOENIX")
     server = Phoenix(found)
@@ -49,7 +49,7 @@ def phoenix() -> Iterator[Phoenix]:
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def shown(phoenix: Phoenix, request: pytest.FixtureRequest) -> Shown:
-    """The example, on one of the backends."""
+    """Run the example on one of the backends."""
     thread = THREAD.format(request.param)
     assert "Tea is a drink." in phoenix.run_example(request.param, "--backend", request.param, "--thread", thread)
     return Shown(thread, phoenix.spans(request.param, len(SPANS)))
@@ -73,7 +73,7 @@ def test_runs_are_agents_requests_are_models_and_calls_are_tools(shown: Shown) -
 def test_a_tool_has_its_name_its_parameters_and_its_output(
     shown: Shown, name: str, parameters: dict[str, str], output: str | None
 ) -> None:
-    """Where Phoenix looks for them; a call that timed out has no output."""
+    """The values are in the attributes that Phoenix reads. A call that timed out has no output."""
     attributes = shown.tool(name)["attributes"]
 
     assert {key: attributes[f"tool.parameters.{key}"] for key in parameters} == parameters
@@ -83,7 +83,7 @@ def test_a_tool_has_its_name_its_parameters_and_its_output(
 
 
 def test_a_request_has_its_messages(shown: Shown) -> None:
-    """The model's request for calls, in the order in which it made them."""
+    """The calls in the model's message are in the order in which the model made them."""
     asked, answered = (span["attributes"] for span in shown.of_kind("LLM"))
     called = "llm.output_messages.0.message.tool_calls.{}.tool_call.function.name"
 
@@ -93,7 +93,7 @@ def test_a_request_has_its_messages(shown: Shown) -> None:
 
 
 def test_an_agent_has_what_it_was_asked_and_what_it_said(shown: Shown) -> None:
-    """Its input was a pair of a role and a text, and is shown as a message."""
+    """The input was a pair of a role and a text, and is shown as a message."""
     [agent] = shown.of_kind("AGENT")
     asked = json.loads(agent["attributes"]["gen_ai.input.messages"])
 
@@ -103,14 +103,14 @@ def test_an_agent_has_what_it_was_asked_and_what_it_said(shown: Shown) -> None:
 
 
 def test_a_thread_is_a_session(shown: Shown) -> None:
-    """Runs, requests and calls are found by the thread they belong to."""
+    """Runs, requests and calls can be found by their thread."""
     of_kinds = [span for span in shown.spans if span["span_kind"] != "UNKNOWN"]
 
     assert {span["attributes"]["session.id"] for span in of_kinds} == {shown.thread}
 
 
 def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(shown: Shown) -> None:
-    """Though calls run at the same time, and one of them in a worker thread."""
+    """The tree is right for concurrent calls, one of which runs in a worker thread."""
     [agent] = shown.of_kind("AGENT")
     below = [span["span_kind"] for span in shown.below(agent)]
     attempts = {name: len(shown.below(shown.tool(name))) for name in ("search", "read_page", "count_words")}
@@ -122,7 +122,7 @@ def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(sho
 
 
 def test_only_what_failed_is_an_error(shown: Shown) -> None:
-    """A retried call has not failed; its first attempt has."""
+    """A retried call has not failed, but its first attempt has."""
     failed = [span["name"] for span in shown.spans if span["status_code"] == "ERROR"]
     first, second = shown.below(shown.tool("search"))
 
@@ -132,7 +132,7 @@ def test_only_what_failed_is_an_error(shown: Shown) -> None:
 
 
 def test_decisions_of_links_are_events(shown: Shown) -> None:
-    """With their facts."""
+    """Events of middleware are shown with their facts."""
     [event] = shown.tool("search")["events"]
 
     assert event["name"] == "callboard.retry"

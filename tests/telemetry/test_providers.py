@@ -1,4 +1,4 @@
-"""Providers that are not plain ones of the SDK."""
+"""Tracer providers other than the SDK's."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from callboard.testing import ScriptedModel, calls, tool_call
 
 @dataclass
 class TracersOfLogfire(TracerProvider):
-    """A dataclass compares by value, so it has no hash."""
+    """Dataclass, like Logfire's provider: it compares by value and has no hash."""
 
     provider: SdkTracerProvider = field(default_factory=lambda: SdkTracerProvider(shutdown_on_exit=False))
 
@@ -39,7 +39,7 @@ class MetersOfLogfire(MeterProvider):
 
 
 async def test_providers_without_a_hash_are_watched_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logfire's are; a call would have failed at the first look for the process's provider."""
+    """Logfire's providers have no hash, so a lookup by hash would make each call fail."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracers, meters = TracersOfLogfire(), MetersOfLogfire(SdkMeterProvider([reader], shutdown_on_exit=False))
     tracers.add_span_processor(SimpleSpanProcessor(exporter))

@@ -1,4 +1,4 @@
-"""`Recorder`: everything that happened is in the file, within a bound, and nothing that it does reaches a call."""
+"""`Recorder`: all events are in the file within a size limit, and its failures do not reach a call."""
 
 import gc
 import inspect
@@ -38,7 +38,7 @@ async def asked(node: ToolNode, *requested: Any) -> Any:
 
 @pytest.mark.real_clock
 async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -> None:
-    """Run, model requests, calls and attempts, in their order, with the numbers that tie them together."""
+    """The events of run, model requests, calls and attempts are in order, with the numbers that connect them."""
     path = tmp_path / "deep" / "run.jsonl"
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Tools().tool("work")], name="bot")
 
@@ -69,7 +69,7 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -
 
 
 async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
-    """The virtual clock is the recorder's, so every time is exact."""
+    """The recorder uses the virtual clock, so each time is exact."""
     path = tmp_path / "run.jsonl"
     policies = {"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))}
     node = ToolNode([Tools().tool("slow", seconds=5)], policies=policies)
@@ -88,7 +88,7 @@ async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
 
 
 async def test_arguments_and_results_are_recorded_only_when_asked_for(tmp_path: Path) -> None:
-    """And then without secrets."""
+    """Captured values are redacted."""
     node = ToolNode([Tools().tool("work")])
     call = tool_call("work", "call_1", query="key sk-ant-api03-" + "a" * 93 + "AA")
 
@@ -104,7 +104,7 @@ async def test_arguments_and_results_are_recorded_only_when_asked_for(tmp_path: 
 
 
 async def test_a_second_part_is_added_to_the_file(tmp_path: Path) -> None:
-    """A thread's runs stand one after the other."""
+    """The runs of a thread follow each other in one file."""
     path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
 
     for _ in range(2):
@@ -115,7 +115,7 @@ async def test_a_second_part_is_added_to_the_file(tmp_path: Path) -> None:
 
 
 async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) -> None:
-    """A killed process leaves half a line, which must not swallow the next header."""
+    """A killed process may leave half a line, which must not merge with the next header."""
     path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
     path.write_text('{"t":1,"eve')
 
@@ -128,7 +128,7 @@ async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) ->
 
 
 async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
-    """Models write half of a surrogate pair, and tools return anything."""
+    """Models write lone surrogates, and tools return any object."""
     path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work", returns="fine")])
 
     with Recorder(path, capture=True, redact=False):
@@ -141,7 +141,10 @@ async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes on this system")
 @pytest.mark.exhaustive
 async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Path) -> None:
-    """Memory has a bound, the calls go on, and the loss stands in the file. A pipe that nobody reads is such a disk."""
+    """Memory is bounded and calls continue.
+
+    The file has the number of lost events. A pipe without a reader blocks like this.
+    """
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -166,7 +169,10 @@ async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Pat
 
 
 def test_the_disk_is_waited_for_no_longer_than_the_loop_may_stand_still() -> None:
-    """In all, unless somebody wants it otherwise: events that would have to wait longer are dropped and counted."""
+    """The total wait is limited, by default to the maximum pause of the loop.
+
+    Further events are dropped and counted.
+    """
     assert inspect.signature(Recorder).parameters["patience"].default < 0.005
 
 
@@ -180,7 +186,7 @@ def _drain(reader: int, read: bytearray) -> None:
 @pytest.mark.real_clock
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full on this system")  # noqa: PTH110
 async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.LogCaptureFixture) -> None:
-    """/dev/full has no room, ever."""
+    """/dev/full fails each write, which must be reported once."""
     node = ToolNode([Tools().tool("work")])
 
     with Recorder("/dev/full") as recorder:
@@ -194,14 +200,14 @@ async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.L
 
 
 def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
-    """Nobody wants to learn it after the run."""
+    """The error comes when the recording starts, not after the run."""
     with pytest.raises(IsADirectoryError), Recorder(tmp_path):
         pass
 
 
 @pytest.mark.parametrize("bound", [0, 1023])
 def test_a_bound_of_next_to_nothing_is_refused(bound: int) -> None:
-    """With the number that there was."""
+    """The error has the given number."""
     with pytest.raises(ValueError, match=f"1024 bytes or more, got {bound}"):
         Recorder("x", bound=bound)
 
@@ -209,7 +215,7 @@ def test_a_bound_of_next_to_nothing_is_refused(bound: int) -> None:
 @pytest.mark.parametrize("name", backend_names(real_clock=True))
 @pytest.mark.exhaustive
 def test_a_hundred_thousand_calls_are_recorded_in_bounded_memory(name: str, tmp_path: Path) -> None:
-    """Of what was recorded nothing stays, and nothing is lost; a tenth as many on loops other than asyncio's."""
+    """Recorded events do not stay in memory, and none is lost. Loops other than asyncio's record a tenth as many."""
     path = tmp_path / "run.jsonl"
     node = ToolNode([_quick])
     batches = 100 if name == "asyncio" else 10
@@ -247,7 +253,7 @@ def _options(name: str) -> Any:
 
 
 def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
-    """Not every model counts."""
+    """Not every model reports its usage."""
     from callboard._records._events import RunEvent, RunInfo
     from callboard.telemetry._capture import Capture
     from callboard.telemetry._recording._recorder import Records
@@ -262,7 +268,7 @@ def test_the_message_of_a_reply_with_no_usage_is_no_obstacle() -> None:
 
 @pytest.mark.real_clock
 async def test_events_after_the_end_of_a_recording_are_lost_and_not_kept(tmp_path: Path) -> None:
-    """A call may outlive the block. Its events would stay in memory, and no counter would say that they are missing."""
+    """A call may outlive the block. Its late events must neither stay in memory nor count as recorded."""
     path = tmp_path / "run.jsonl"
     started, may_end = anyio.Event(), anyio.Event()
 

@@ -1,4 +1,4 @@
-"""Nothing of arguments, results and errors leaves the process unless it is asked for, and then without secrets."""
+"""Arguments, results and error texts leave the process only if requested, and then redacted."""
 
 import io
 import json
@@ -31,11 +31,11 @@ from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, said, t
 
 CANARY = "canary-4711"
 KEY = "sk-proj-" + "a1B2c3D4" * 6
-"""In the shape of a provider's key."""
+"""Secret in the form of a provider's key."""
 
 
 class Everything:
-    """All ways out of the process, open."""
+    """All outputs of the process, enabled together."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.traces = Traces(**options)
@@ -63,7 +63,7 @@ class Everything:
 
     @property
     def said(self) -> dict[str, str]:
-        """What came out, by the way that it came."""
+        """Return everything that came out, by output."""
         measured = self._reader.get_metrics_data()
         return {
             "spans": texts_in(self.traces.spans),
@@ -73,7 +73,7 @@ class Everything:
         }
 
     def leaks(self, secret: str = CANARY) -> list[str]:
-        """The ways by which it came out."""
+        """Return the outputs that contain the secret."""
         return [way for way, text in self.said.items() if secret in text]
 
 
@@ -84,7 +84,7 @@ def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Everything:
 
 
 class Unspeakable(Exception):
-    """An error that cannot say what it is."""
+    """Error whose `str` and `repr` fail."""
 
     def __str__(self) -> str:
         raise RuntimeError(CANARY)
@@ -118,12 +118,12 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 async def test_no_text_of_an_error_leaves(
     everything: Everything, error: Callable[[], Exception], handled: bool
 ) -> None:
-    """Neither its own nor that of its notes, causes and parts, whoever handles it."""
+    """The text of an error, its notes, causes and grouped errors may contain secrets, whichever code handles it."""
 
     async def search(query: str) -> str:
         raise error()
 
-    # A handler that says nothing itself: some of these errors cannot be shown to a model.
+    # The handler does not format the error: some of these errors cannot be shown to a model.
     node = ToolNode([make(search)], handle_tool_errors="failed" if handled else False)
     with everything.on(), anyio.fail_after(WAIT), suppress(Exception):
         await node.ainvoke([calls(("search", {"query": CANARY}))])
@@ -132,7 +132,7 @@ async def test_no_text_of_an_error_leaves(
 
 
 async def test_no_argument_result_or_state_leaves(everything: Everything) -> None:
-    """A call that ends well has nothing to tell of them either."""
+    """A successful call exports no argument, result or state."""
 
     async def search(query: str, deep: dict[str, Any]) -> str:
         return f"{query} found"
@@ -144,7 +144,7 @@ async def test_no_argument_result_or_state_leaves(everything: Everything) -> Non
 
 
 async def test_no_invalid_argument_leaves(everything: Everything) -> None:
-    """Pydantic's errors quote what they refuse."""
+    """Pydantic's errors quote the values that they refuse."""
 
     async def add(number: int) -> int:
         return number
@@ -168,7 +168,7 @@ def links() -> list[Any]:
 
 
 async def test_no_note_of_a_link_has_an_argument_in_it(everything: Everything) -> None:
-    """With every link, keys made of arguments, errors, repairs and long results."""
+    """All middleware are used, with keys made of arguments, errors, repairs and long results."""
 
     async def search(query: str, number: int = 0) -> str:
         if number:
@@ -199,7 +199,7 @@ async def test_no_note_of_a_link_has_an_argument_in_it(everything: Everything) -
 
 @pytest.mark.parametrize("place", ["queue", "rate"])
 async def test_no_key_of_a_limit_leaves(everything: Everything, place: str) -> None:
-    """A rejection tells the model which place was taken; the key in that is an argument."""
+    """A rejection message names the limit, whose key may be an argument."""
     by_query: Any = lambda call: call["args"]["query"]
     limit = Limit(concurrency=1, queue=0, key=by_query)
     if place == "rate":
@@ -219,7 +219,7 @@ async def test_no_key_of_a_limit_leaves(everything: Everything, place: str) -> N
 
 @pytest.mark.real_clock
 async def test_no_question_or_answer_leaves(everything: Everything) -> None:
-    """The ids of questions do, which are digests."""
+    """Only the ids of questions leave the process, and these are digests."""
 
     async def ask(query: str) -> str:
         return str(interrupt(query))
@@ -236,7 +236,7 @@ async def test_no_question_or_answer_leaves(everything: Everything) -> None:
 
 @pytest.mark.real_clock
 async def test_no_word_of_an_abandoned_thread_leaves(everything: Everything) -> None:
-    """Neither of its arguments nor of the error that it ends with."""
+    """Neither the arguments of an abandoned thread nor its final error are logged."""
     release = threading.Event()
 
     def deaf(query: str) -> str:
@@ -255,7 +255,7 @@ async def test_no_word_of_an_abandoned_thread_leaves(everything: Everything) -> 
 
 @pytest.mark.real_clock
 async def test_no_error_of_a_model_leaves(everything: Everything) -> None:
-    """Providers quote the request that they refuse."""
+    """Providers quote the refused request in their errors."""
     agent = create_react_agent(PaidModel([ValueError(CANARY)]), [])
     with everything.on(), anyio.fail_after(WAIT), pytest.raises(ValueError, match=CANARY):
         await agent.ainvoke({"messages": [("user", CANARY)]})
@@ -263,7 +263,7 @@ async def test_no_error_of_a_model_leaves(everything: Everything) -> None:
 
 
 class Collector:
-    """An observer that shows what it was told, as data classes do."""
+    """Observer whose repr shows the events it got, like a dataclass."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -279,7 +279,7 @@ class Collector:
 async def test_an_observer_that_fails_is_reported_without_what_it_was_told(
     everything: Everything, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its error's text, and its own, may have arguments in them; where it failed stands in the report."""
+    """The error's text and the observer's repr may contain arguments. The report has the location of the failure."""
 
     async def search(query: str) -> str:
         return query
@@ -309,7 +309,7 @@ async def one_call(query: Any, fn: Any = search, **options: Any) -> Traces:
 
 
 async def test_captured_values_are_where_they_are_documented_and_nowhere_else(tmp_path: Path) -> None:
-    """On two attributes of the call's span and in two fields of the recording; metrics and lines have none."""
+    """Captured values are on two attributes of the call's span and in two fields of the recording, and nowhere else."""
     everything = Everything(tmp_path / "recording.jsonl", capture=True)
     with everything.on(), anyio.fail_after(WAIT):
         await ToolNode([make(search)]).ainvoke([calls(("search", {"query": CANARY}))])
@@ -323,7 +323,7 @@ async def test_captured_values_are_where_they_are_documented_and_nowhere_else(tm
 
 
 async def test_captured_values_are_redacted(tmp_path: Path) -> None:
-    """What `Redact` knows as a secret is none of the captured ones."""
+    """The captured values contain no secret that `Redact` recognises."""
     everything = Everything(tmp_path / "recording.jsonl", capture=True)
 
     async def broken(query: str) -> str:
@@ -341,7 +341,7 @@ async def test_captured_values_are_redacted(tmp_path: Path) -> None:
 
 @pytest.mark.real_clock
 async def test_captured_messages_are_redacted(tmp_path: Path) -> None:
-    """In the input of the run, in requests and in replies."""
+    """Messages are redacted in the input of the run, in requests and in replies."""
     everything = Everything(tmp_path / "recording.jsonl", capture=True)
     agent = create_react_agent(PaidModel([calls(("search", {"query": KEY})), said(KEY)]), [make(search)])
     with everything.on(), anyio.fail_after(WAIT):
@@ -351,13 +351,13 @@ async def test_captured_messages_are_redacted(tmp_path: Path) -> None:
 
 
 async def test_without_redaction_captured_values_are_what_they_were() -> None:
-    """For those who have their own, further down."""
+    """Users may have their own redaction in the exporter."""
     traces = await one_call(KEY, capture=True, redact=False)
     assert attributes(traces.tool())[names.TOOL_RESULT] == f"found {KEY}"
 
 
 async def test_a_redactor_of_ones_own_takes_the_place_of_ours() -> None:
-    """It gets values of plain JSON types, and what it returns is what leaves."""
+    """The redactor gets plain JSON types, and its return value is exported."""
     seen: list[Any] = []
 
     def redact(value: Any) -> Any:
@@ -371,7 +371,7 @@ async def test_a_redactor_of_ones_own_takes_the_place_of_ours() -> None:
 
 
 class Bad:
-    """What a redactor has no business to return."""
+    """Object that a redactor should not return."""
 
 
 def raises(value: Any) -> Any:
@@ -386,7 +386,7 @@ def cyclic(value: Any) -> Any:
 
 @pytest.mark.parametrize("redact", [raises, cyclic], ids=lambda fn: fn.__name__)
 async def test_a_redactor_that_fails_lets_nothing_out(redact: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The attribute says why it is empty; the span is there all the same."""
+    """The attribute says why it is empty, and the span is exported."""
     traces = await one_call(CANARY, capture=True, redact=redact)
     found = attributes(traces.tool())
     assert found[names.TOOL_ARGUMENTS] == found[names.TOOL_RESULT] == "<not captured: ValueError>"
@@ -394,13 +394,13 @@ async def test_a_redactor_that_fails_lets_nothing_out(redact: Any, caplog: pytes
 
 
 async def test_a_redactor_may_return_what_is_no_json() -> None:
-    """It is named by its kind, and the call has its span."""
+    """The value is replaced by the name of its type, and the span is exported."""
     traces = await one_call(CANARY, capture=True, redact=lambda _: {"kept": Bad(), 1: {2}})
     assert attributes(traces.tool())[names.TOOL_ARGUMENTS] == '{"kept": "<Bad>", "1": [2]}'
 
 
 async def test_what_is_too_long_is_cut_after_it_is_redacted() -> None:
-    """So that no cut leaves half of a secret, which nobody would recognise."""
+    """Cutting first could leave half of a secret, which no detector would recognise."""
     text = "x" * 90 + f" {KEY}"
     traces = await one_call(text, capture=True, max_length=100)
     found = attributes(traces.tool())[names.TOOL_RESULT]
@@ -410,7 +410,7 @@ async def test_what_is_too_long_is_cut_after_it_is_redacted() -> None:
 
 
 async def test_an_error_that_cannot_say_anything_does_not_cost_the_span() -> None:
-    """Its kind is known, and that it has no text."""
+    """The span has the error's type, and a note that there is no text."""
 
     async def broken(query: str) -> str:
         raise Unspeakable
@@ -423,7 +423,7 @@ async def test_an_error_that_cannot_say_anything_does_not_cost_the_span() -> Non
 
 
 async def test_objects_that_are_no_json_are_captured_by_their_kind() -> None:
-    """Their `repr` may be anything."""
+    """The `repr` of an object may contain anything, so only its type is captured."""
 
     class Secretive:
         def __repr__(self) -> str:
@@ -457,7 +457,7 @@ CAPTURES = {
 async def test_the_environment_decides_where_nothing_is_said(
     value: str, captures: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the values of the conventions."""
+    """The variables have the names and values of OpenTelemetry's conventions."""
     monkeypatch.setenv(names.CAPTURE_VARIABLE, value)
     traces = await one_call("tea")
     assert (names.TOOL_ARGUMENTS in attributes(traces.tool())) is captures
@@ -465,13 +465,13 @@ async def test_the_environment_decides_where_nothing_is_said(
 
 
 def test_what_is_said_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it says no."""
+    """An explicit option overrides the environment, also when it says no."""
     monkeypatch.setenv(names.CAPTURE_VARIABLE, "SPAN_ONLY")
     assert Tracing(capture=False)
 
 
 async def test_what_the_links_redact_no_observer_sees(caplog: pytest.LogCaptureFixture) -> None:
-    """With detectors of one's own, too; a link that fails shows nothing, and that is logged once."""
+    """Custom detectors apply, too. A middleware that fails captures nothing, which is logged once."""
 
     class Broken:
         """Redacts nothing."""

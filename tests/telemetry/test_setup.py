@@ -1,4 +1,4 @@
-"""`setup()`: one call where there is no SDK, and none of it where there is; each case in a process of its own."""
+"""`setup()`: it configures an SDK where there is none, and uses an existing one. Each case has its own process."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ def run():
 
 
 class Receiver:
-    """An OTLP receiver on loopback."""
+    """Local OTLP receiver."""
 
     def __init__(self) -> None:
         received = self.received = {}
@@ -114,7 +114,7 @@ def run(program: str, backend: str = "asyncio", **environment: str) -> subproces
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend: str) -> None:
-    """And what waits is sent when the block ends."""
+    """Queued spans and metrics are sent when the block ends."""
     run(
         "from callboard.telemetry import setup\n"
         f"with setup(endpoint={receiver.url!r}, service_name='shop', headers={{'x-key': 'k'}}): run()",
@@ -130,7 +130,7 @@ def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend:
 
 @pytest.mark.exhaustive
 def test_what_waits_is_sent_at_the_end_of_the_process_too(receiver: Receiver) -> None:
-    """Nobody has to call `shutdown()`."""
+    """Users do not have to call `shutdown()`."""
     run("from callboard.telemetry import setup\nsetup(metrics=False)\nrun()", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
 
     assert len(receiver.spans()) == 2
@@ -150,7 +150,7 @@ trace.set_tracer_provider(provider)
 
 @pytest.mark.exhaustive
 def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
-    """One span over each call, to where its spans go; nothing anywhere else."""
+    """Each call has one span in the application's SDK, and nothing is sent elsewhere."""
     done = run(
         OWN + f"from callboard.telemetry import setup\nsetup(endpoint={receiver.url!r}, metrics=False, capture=True)\n"
         "run()\nprint(len(seen.get_finished_spans()))\n"
@@ -164,7 +164,7 @@ def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_with_an_sdk_there_are_spans_without_any_call_of_ours(backend: str) -> None:
-    """As with every instrumented library."""
+    """Spans appear without `setup()`, as with other instrumented libraries."""
     done = run(OWN + "run()\nprint([span.name for span in seen.get_finished_spans()])", backend)
 
     assert done.stdout.strip() == "['attempt work', 'execute_tool work']"
@@ -172,7 +172,7 @@ def test_with_an_sdk_there_are_spans_without_any_call_of_ours(backend: str) -> N
 
 @pytest.mark.exhaustive
 def test_the_environment_says_whether_values_are_captured() -> None:
-    """The variable of the conventions; its default is no."""
+    """The variable of OpenTelemetry's conventions is used, and its default is no capture."""
     program = OWN + "run()\nprint('canary' in str([dict(s.attributes) for s in seen.get_finished_spans()]))"
     variable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
@@ -193,7 +193,7 @@ def test_the_environment_says_whether_values_are_captured() -> None:
 )
 @pytest.mark.exhaustive
 def test_the_environment_turns_things_off(receiver: Receiver, variable: str, value: str, left: set[str]) -> None:
-    """As everywhere in OpenTelemetry."""
+    """OpenTelemetry's standard variables are respected."""
     run(f"from callboard.telemetry import setup\nwith setup(endpoint={receiver.url!r}): run()", **{variable: value})
 
     assert set(receiver.received) == left
@@ -201,7 +201,7 @@ def test_the_environment_turns_things_off(receiver: Receiver, variable: str, val
 
 @pytest.mark.exhaustive
 def test_logs_go_to_stderr_and_stop_at_the_end() -> None:
-    """As JSON lines, with the ids of the span."""
+    """Logs are JSON lines with the span's ids."""
     done = run(
         "from callboard.telemetry import setup\n"
         "with setup(traces=False, metrics=False, logs='json', log_level='DEBUG'): run()\nrun()"
@@ -215,7 +215,7 @@ def test_logs_go_to_stderr_and_stop_at_the_end() -> None:
 
 
 def test_an_unknown_log_format_is_refused() -> None:
-    """With those that there are."""
+    """The error lists the known formats."""
     from callboard.telemetry import setup
 
     with pytest.raises(ValueError, match="'console', 'json' or None, got 'xml'"):
@@ -224,7 +224,7 @@ def test_an_unknown_log_format_is_refused() -> None:
 
 @pytest.mark.exhaustive
 def test_without_the_sdk_the_error_names_the_remedy() -> None:
-    """`pip install callboard[otel]`."""
+    """The error says `pip install callboard[otel]`."""
     done = run(
         "import sys\nsys.modules['opentelemetry.sdk.trace'] = None\n"
         "sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
@@ -237,14 +237,14 @@ def test_without_the_sdk_the_error_names_the_remedy() -> None:
 
 @pytest.mark.exhaustive
 def test_without_a_provider_no_observer_is_made() -> None:
-    """What nobody wants costs nothing, though other libraries may have loaded OpenTelemetry's API."""
+    """Other libraries may have loaded OpenTelemetry's API. Without a provider, that must not slow down calls."""
     done = run("run()\nprint([name for name in sys.modules if name.startswith('callboard.telemetry._call_spans')])")
 
     assert done.stdout.strip() == "[]"
 
 
 def test_a_setup_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller gets no handle, so a log handler or an observer that stayed could never be removed."""
+    """The caller gets no handle, so a log handler or observer that stayed could never be removed."""
     from callboard._calls._observers import _everywhere
     from callboard.telemetry import _setup
 

@@ -1,4 +1,4 @@
-"""`setup()` in a process that has no SDK set up: it sends, it ends, and it can be called again."""
+"""`setup()` in a process without an SDK: it sends, it shuts down, and it can be called again."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ for name in ("first", "second"):
 
 
 class Receiver(HTTPServer):
-    """Takes what is sent over OTLP, and keeps it."""
+    """OTLP receiver that keeps what it gets."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -68,7 +68,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.mark.exhaustive
 def test_it_may_be_set_up_again_and_sends_nothing_in_between(receiver: Receiver) -> None:
-    """OpenTelemetry takes one provider for a process, and says nothing of spans for one that was shut down."""
+    """OpenTelemetry allows one provider per process, and silently drops spans after its shutdown."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT, receiver.url],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Spans: which there are, what is on them, and what they say of how a call ended."""
+"""Spans: which ones exist, their attributes, and how they describe the end of a call."""
 
 import json
 import subprocess
@@ -65,21 +65,21 @@ class State(TypedDict):
 
 
 async def run(node: ToolNode, *requests: Any, **options: Any) -> Traces:
-    """The spans of one batch."""
+    """Run one batch and return its spans."""
     with traced(**options) as traces, anyio.fail_after(WAIT):
         await node.ainvoke([calls(*requests)])
     return traces
 
 
 async def run_to_error(node: ToolNode, *requests: Any, **options: Any) -> Traces:
-    """The same, of a batch that raises."""
+    """Run a batch that raises and return its spans."""
     with traced(**options) as traces, anyio.fail_after(WAIT), pytest.raises(Exception) as _:
         await node.ainvoke([calls(*requests)])
     return traces
 
 
 def outcome(traces: Traces) -> tuple[StatusCode, str, str | None]:
-    """Of the only call: its status, its outcome, its error's kind."""
+    """Return the status, outcome and error type of the only call."""
     span = traces.tool()
     found = attributes(span)
     return span.status.status_code, found[names.OUTCOME], found.get(names.ERROR_TYPE)
@@ -93,7 +93,7 @@ async def a_call() -> Traces:
 
 
 async def test_a_call_is_a_span_and_its_attempt_one_below() -> None:
-    """Named, typed and described as the conventions have it; nothing of its arguments is on it."""
+    """Names, types and attributes follow OpenTelemetry's conventions. Arguments are not captured by default."""
     traces = await a_call()
     assert traces.names == ["attempt search", "execute_tool search"]
     attempt, call = traces.spans
@@ -118,7 +118,7 @@ async def test_a_call_is_a_span_and_its_attempt_one_below() -> None:
 
 
 async def test_calls_of_one_batch_share_its_number() -> None:
-    """And those of the next have another one."""
+    """The next batch has another number."""
     node = ToolNode([Recorder().tool("search")])
     with traced() as traces, anyio.fail_after(WAIT):
         await node.ainvoke([calls("search", "search")])
@@ -132,7 +132,7 @@ async def captured() -> Traces:
 
 
 async def test_captured_arguments_and_results_are_on_the_call() -> None:
-    """As JSON, and as the text that they are."""
+    """Arguments are captured as JSON, and results as text."""
     found = attributes((await captured()).tool())
     assert found[names.TOOL_ARGUMENTS] == '{"query": "tea"}'
     assert found[names.TOOL_RESULT] == "tea"
@@ -143,7 +143,7 @@ async def timed_out() -> Traces:
 
 
 async def test_a_timeout_is_an_error_of_the_call_and_of_its_attempt() -> None:
-    """Although the model reads a message: the call never came to its end."""
+    """The model reads a message, but the call did not complete, so its span is an error."""
     traces = await timed_out()
     assert outcome(traces) == (StatusCode.ERROR, "timeout", "timeout")
     assert traces.tool().status.description == "Tool 'stuck' did not finish within its timeout of 2 s."
@@ -164,7 +164,10 @@ async def fell_silent() -> Traces:
 
 
 async def test_an_idle_timeout_is_told_apart_from_a_timeout() -> None:
-    """By its attribute and its words; its outcome is the same, and its last progress is on the attempt."""
+    """The outcome equals that of a timeout, but an attribute and the text differ.
+
+    The last progress is on the attempt.
+    """
     traces = await fell_silent()
     assert outcome(traces) == (StatusCode.ERROR, "timeout", "timeout")
     assert traces.tool().status.description == "Tool 'crawl' was given up: it gave no sign of life for 2 s."
@@ -181,7 +184,7 @@ async def out_of_budget() -> Traces:
 
 
 async def test_a_spent_budget_is_an_error_of_the_call_and_cancels_its_attempt() -> None:
-    """The budget is the call's, so the attempt only knows that it was cancelled."""
+    """The budget belongs to the call, so its attempt is only cancelled."""
     traces = await out_of_budget()
     assert outcome(traces) == (StatusCode.ERROR, "deadline", "deadline")
     assert attributes(traces.tool())[names.BUDGET] == 3
@@ -196,7 +199,7 @@ async def given_up_in_the_queue() -> Traces:
 
 
 async def test_a_wait_for_a_place_is_on_the_attempt_and_on_the_call() -> None:
-    """The second waits for the first, and its budget is spent while it runs."""
+    """The second call waits for the first, and its budget is spent while it runs."""
     first, second = (await given_up_in_the_queue()).all("execute_tool")
     assert names.QUEUE_WAIT not in attributes(first)
     assert attributes(second)[names.QUEUE_WAIT] == pytest.approx(2)
@@ -209,7 +212,7 @@ async def refused_a_place() -> Traces:
 
 
 async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
-    """It gave up its wait at once."""
+    """The call stops waiting at once, so no attempt begins."""
     traces = await refused_a_place()
     rejected, _ = sorted(traces.all("execute_tool"), key=lambda span: span.end_time or 0)
     assert rejected.status.status_code is StatusCode.ERROR
@@ -220,7 +223,7 @@ async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
 
 
 async def test_a_budget_spent_in_the_queue_is_told_as_a_wait_given_up() -> None:
-    """With the seconds of the wait."""
+    """The span has the number of seconds that the call waited."""
     policy = CallPolicy(limit=Limit(concurrency=1), budget=1)
     node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": policy}, on_error="finish")
     traces = await run(node, "slow", "slow")
@@ -234,7 +237,7 @@ async def raised() -> Traces:
 
 
 async def test_an_error_that_nobody_handles_fails_the_call() -> None:
-    """By its kind, and without its text."""
+    """The span has the error's type, without its text."""
     traces = await raised()
     assert outcome(traces) == (StatusCode.ERROR, "error", "OSError")
     assert traces.tool().status.description is None
@@ -247,7 +250,7 @@ async def raised_and_captured() -> Traces:
 
 
 async def test_the_text_of_an_error_is_captured_with_the_arguments() -> None:
-    """On the status and in the event."""
+    """The text is on the status and in the event."""
     span = (await raised_and_captured()).tool()
     assert span.status.description == "disk"
     assert facts(span, names.EXCEPTION)[names.EXCEPTION_MESSAGE] == "disk"
@@ -259,7 +262,7 @@ async def handled() -> Traces:
 
 
 async def test_a_handled_error_leaves_the_call_unset_and_fails_its_attempt() -> None:
-    """What became a message for the model is an outcome, not a failure of ours."""
+    """An error that became a message for the model is an outcome of the call, not a failure of the program."""
     traces = await handled()
     assert outcome(traces) == (StatusCode.UNSET, "error", None)
     assert attributes(traces.tool())[names.HANDLED] == "OSError"
@@ -273,7 +276,7 @@ async def retried() -> Traces:
 
 
 async def test_a_retried_call_has_an_attempt_span_for_each() -> None:
-    """Those that failed say so; the call itself is well."""
+    """Failed attempts are errors, but the call succeeds."""
     traces = await retried()
     assert outcome(traces) == (StatusCode.UNSET, "ok", None)
     assert attributes(traces.tool())[names.ATTEMPTS] == 3
@@ -294,7 +297,7 @@ async def broken_circuit() -> Traces:
 
 
 async def test_a_circuit_tells_on_the_calls_that_move_it() -> None:
-    """One opens it, the next is refused and does not run."""
+    """One call opens the circuit. The next call is refused and does not run."""
     traces = await broken_circuit()
     first, second = traces.all("execute_tool")
     assert events(first) == ["callboard.breaker_opened"]
@@ -311,7 +314,7 @@ async def cached() -> Traces:
 
 
 async def test_a_result_from_the_cache_has_no_attempt() -> None:
-    """The event says so."""
+    """An event says that the result came from the cache."""
     traces = await cached()
     miss, hit = traces.all("execute_tool")
     assert (events(miss), events(hit)) == (["callboard.cache_miss"], ["callboard.cache_hit"])
@@ -326,14 +329,14 @@ async def repaired() -> Traces:
 
 
 async def test_a_repair_is_told_by_kind() -> None:
-    """And by the argument's name in the schema."""
+    """The event has the kind of the repair and the argument's name in the schema."""
     found = facts((await repaired()).tool(), "callboard.repaired")
     assert found["callboard.arguments"] == ("number",)
     assert found["callboard.kinds"] == ("name",)
 
 
 async def test_a_fallback_runs_under_the_name_of_its_tool() -> None:
-    """The attempt says whose body ran; the call keeps its own name."""
+    """The attempt has the name of the tool that ran, and the call keeps its own tool name."""
     recorder = Recorder()
     tools = [recorder.tool("main", raises=OSError("down")), recorder.tool("spare")]
     traces = await run(ToolNode(tools, middleware=[Fallback({"main": "spare"})]), "main")
@@ -342,7 +345,7 @@ async def test_a_fallback_runs_under_the_name_of_its_tool() -> None:
 
 
 async def test_invalid_arguments_are_handled_and_named() -> None:
-    """The model reads what is wrong; nothing of what it wrote is on the span."""
+    """The model reads what is wrong. The span has none of the values that the model wrote."""
 
     async def add(number: int) -> int:
         return number + 1
@@ -353,7 +356,7 @@ async def test_invalid_arguments_are_handled_and_named() -> None:
 
 
 async def test_an_unknown_tool_is_handled_without_an_attempt() -> None:
-    """The model is told which there are."""
+    """The model reads the list of tools."""
     traces = await run(ToolNode([Recorder().tool("search")]), "serach")
     assert outcome(traces) == (StatusCode.UNSET, "error", None)
     assert traces.names == ["execute_tool serach"]
@@ -366,7 +369,7 @@ async def test_an_unknown_tool_is_handled_without_an_attempt() -> None:
 async def test_what_has_no_bytes_in_utf_8_does_not_take_an_export_along(
     call: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A model may write half a surrogate pair, and an exporter that meets it drops all that it was given."""
+    """A model may write a lone surrogate. An exporter that cannot encode it would drop the whole batch."""
     node = ToolNode([Recorder().tool("search")])
     traces = await run(node, call, capture=True)
     assert encode_spans(traces.spans).SerializeToString()
@@ -385,7 +388,7 @@ async def cancelled() -> Traces:
 
 
 async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
-    """Whichever loop's cancellation it was."""
+    """The span is the same for cancellations of asyncio and of trio."""
     traces = await cancelled()
     assert outcome(traces) == (StatusCode.ERROR, "cancelled", "cancelled")
     assert names.CANCELLED in events(traces.tool())
@@ -393,7 +396,7 @@ async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
 
 
 async def test_the_neighbours_of_a_failed_call_are_cancelled_and_the_span_tells_them_apart() -> None:
-    """The one that failed has its own error."""
+    """The failed call has its own error, and its neighbours are marked as cancelled."""
     recorder = Recorder()
     tools = [recorder.tool("broken", raises=OSError("disk"), seconds=1), recorder.tool("slow", hang=True)]
     traces = await run_to_error(ToolNode(tools), "broken", "slow")
@@ -402,7 +405,7 @@ async def test_the_neighbours_of_a_failed_call_are_cancelled_and_the_span_tells_
 
 
 async def test_a_command_for_the_graph_around_is_no_error() -> None:
-    """Control flow is not a failure."""
+    """A command for the parent graph is control flow, not a failure."""
 
     async def leave() -> str:
         raise ParentCommand(Command(goto="elsewhere", graph=Command.PARENT))
@@ -415,7 +418,7 @@ async def test_a_command_for_the_graph_around_is_no_error() -> None:
 
 @pytest.mark.real_clock
 async def test_an_abandoned_thread_is_told_on_its_call() -> None:
-    """The thread goes on; the spans end with the call."""
+    """The thread continues, but the spans end with the call."""
     release = threading.Event()
     node = ToolNode([Recorder().sync_tool("deaf", release=release)], timeout=0.05)
     try:
@@ -451,7 +454,7 @@ async def asked_and_answered() -> Traces:
 
 @pytest.mark.real_clock
 async def test_a_question_is_no_error_of_the_call_its_attempt_or_its_run() -> None:
-    """The call says which question, the run how many."""
+    """The call's span has the question, and the run's span has the number of questions."""
     traces = await asked_and_answered()
     call, run_ = traces.all("execute_tool")[0], traces.all("invoke_agent")[0]
     assert attributes(call)[names.OUTCOME] == attributes(run_)[names.OUTCOME] == "interrupted"
@@ -463,7 +466,7 @@ async def test_a_question_is_no_error_of_the_call_its_attempt_or_its_run() -> No
 
 @pytest.mark.real_clock
 async def test_what_resumes_links_to_what_it_resumes() -> None:
-    """The call to the call, the run to the run; both say that they do."""
+    """Calls link to calls and runs to runs. Both have an attribute that says so."""
     traces = await asked_and_answered()
     for name in ("execute_tool", "invoke_agent"):
         before, after = traces.all(name)
@@ -484,7 +487,7 @@ def graph_of(node: ToolNode) -> Any:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_a_call_in_a_graph_of_langgraph_links_too() -> None:
-    """The graph's run is nobody's span; the thread is known all the same."""
+    """There is no span for the graph's run, but the thread is known."""
     graph = graph_of(ToolNode([make(ask)]))
     with traced() as traces, anyio.fail_after(WAIT):
         await graph.ainvoke({"messages": [calls(("ask", {"question": "may I?"}))]}, THREAD)
@@ -496,7 +499,7 @@ async def test_a_call_in_a_graph_of_langgraph_links_too() -> None:
 
 @pytest.mark.real_clock
 async def test_only_the_call_that_asked_has_a_link() -> None:
-    """Its neighbour had ended, and one of the next step is new."""
+    """The other calls had ended or are new, so they get no link."""
     steps = [calls("quick", ("ask", {"question": "may I?"})), calls("quick"), said("done")]
     agent = create_react_agent(PaidModel(steps), [make(ask), Recorder().tool("quick")], checkpointer=InMemorySaver())
     with traced() as traces, anyio.fail_after(WAIT):
@@ -509,7 +512,7 @@ async def test_only_the_call_that_asked_has_a_link() -> None:
 
 @pytest.mark.real_clock
 async def test_each_level_links_to_its_own() -> None:
-    """An agent in a call of an agent: runs to runs, calls to calls, outer to outer."""
+    """For an agent inside a call of an agent, runs link to runs and calls to calls at the same level."""
     inner = create_react_agent(
         PaidModel([calls(("ask", {"question": "?"})), said("inner done")]), [make(ask)], name="i"
     )
@@ -531,7 +534,7 @@ async def test_each_level_links_to_its_own() -> None:
 
 @pytest.mark.real_clock
 async def test_a_second_question_is_linked_to_by_the_third_run() -> None:
-    """What goes on, goes on with the latest."""
+    """The link goes to the latest interrupted span."""
 
     async def ask_twice() -> str:
         return f"{interrupt('one?')} {interrupt('two?')}"
@@ -549,7 +552,7 @@ async def test_a_second_question_is_linked_to_by_the_third_run() -> None:
 
 
 async def test_a_ledger_that_the_caller_keeps_has_the_link_in_it() -> None:
-    """Where no graph and no agent is around the node."""
+    """Without a graph or an agent around the node, the caller's ledger has the link."""
     node = ToolNode([make(ask)])
     asked = [calls(("ask", {"question": "may I?"}))]
     with traced() as traces, anyio.fail_after(WAIT):
@@ -563,7 +566,7 @@ async def test_a_ledger_that_the_caller_keeps_has_the_link_in_it() -> None:
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_what_resumes_a_killed_process_links_to_its_spans(tmp_path: Path) -> None:
-    """They never ended and nobody has exported them, but who reads the new ones sees where they come from."""
+    """The spans of the killed process were never exported, but the new spans show which ones they continue."""
     with anyio.fail_after(WAIT * 2):
         died = await anyio.run_process(python("_killed", str(tmp_path)), cwd=ROOT, check=False)
         assert died.returncode == 9, died.stderr
@@ -601,7 +604,7 @@ def python(module: str, *args: str) -> list[str]:
     ids=repr,
 )
 def test_a_mark_that_is_none_links_to_nothing(left: str) -> None:
-    """Marks come from databases, and those may hold anything."""
+    """Marks are read from databases, which may contain anything."""
     from callboard.telemetry._links import link_to_call, link_to_run
 
     assert link_to_call(left) == link_to_run(left) == []
@@ -619,7 +622,7 @@ async def a_run(**options: Any) -> Traces:
 
 @pytest.mark.real_clock
 async def test_a_run_is_a_span_with_requests_and_calls_below() -> None:
-    """All as the conventions have them; the tokens of the run are those of its requests."""
+    """The attributes follow OpenTelemetry's conventions, and the run's tokens are the sum of its requests."""
     traces = await a_run()
     [run_] = traces.all("invoke_agent clerk")
     [first, second] = traces.all("chat gpt-x")
@@ -666,7 +669,7 @@ async def a_captured_run() -> Traces:
 
 @pytest.mark.real_clock
 async def test_captured_messages_have_the_form_of_the_conventions() -> None:
-    """Roles and parts, on the run and on each request."""
+    """Roles and parts are on the run and on each request."""
     traces = await a_captured_run()
     asked, said_ = '{"role": "user", "parts": [{"type": "text", "content": "go"}]}', '"content": "done"'
     second = attributes(traces.all("chat")[1])
@@ -685,7 +688,7 @@ async def a_model_that_fails() -> Traces:
 
 @pytest.mark.real_clock
 async def test_a_failed_request_fails_its_run() -> None:
-    """An agent without a name, and a run without a thread, say nothing of them."""
+    """An agent without a name, and a run without a thread, have no such attributes."""
     traces = await a_model_that_fails()
     request, run_ = traces.spans
     for span in (request, run_):
@@ -696,7 +699,7 @@ async def test_a_failed_request_fails_its_run() -> None:
 
 @pytest.mark.real_clock
 async def test_a_run_whose_budget_is_spent_fails_as_a_deadline() -> None:
-    """And so do its calls, which were cancelled."""
+    """The calls of the run are cancelled."""
     recorder = Recorder()
     agent = create_react_agent(PaidModel([calls("slow")]), [recorder.tool("slow", hang=True)], budget=0.2)
     with traced() as traces, anyio.fail_after(WAIT), pytest.raises(TimeoutError):
@@ -719,7 +722,7 @@ async def an_agent_in_a_graph() -> Traces:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_an_agent_in_a_graph_says_where_it_is() -> None:
-    """By the namespace that LangGraph gave it."""
+    """The attribute is the namespace that LangGraph gave to the agent."""
     found = attributes((await an_agent_in_a_graph()).one("invoke_agent inner"))
     assert found[names.NAMESPACE].startswith("inner:")
     assert found[names.CONVERSATION] == "t1"
@@ -756,14 +759,14 @@ ELSEWHERE = {
     names.REJECTIONS, names.TIMEOUTS, names.RETRIES, names.ABANDONED,
     names.ACTORS_ALIVE, names.MAILBOXES, names.MAILBOX_WAIT, names.ASK_DURATION, names.RESTARTS, names.EVICTIONS,
 }  # fmt: skip
-"""Names that are on no span: of metrics, of the environment."""
+"""Names that are not on spans, but in metrics or the environment."""
 
 
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 @pytest.mark.backends("asyncio")
 async def test_every_name_of_spans_is_on_some_span() -> None:
-    """A name that nothing has is a promise of the reference that nobody keeps."""
+    """A documented name that no span has would be a broken promise."""
     spans = [span for scenario in SCENARIOS for span in (await scenario()).spans]
     seen = {span.name.split(" ")[0] for span in spans}
     seen |= {key for span in spans for key in attributes(span)}
@@ -773,7 +776,7 @@ async def test_every_name_of_spans_is_on_some_span() -> None:
     assert known - ELSEWHERE <= seen
 
 
-# A model, or an instrumentation of it, that makes a span of its own
+# Models, or instrumentations, that create their own spans
 
 
 def instrumented(tracer: Any, at_start: dict[str, str], at_end: dict[str, str]) -> Any:
@@ -794,7 +797,7 @@ OWN = [
 @pytest.mark.parametrize("late", [False, True], ids=["at its start", "at its end"])
 @pytest.mark.parametrize("own", OWN, ids=lambda own: next(iter(own.values())))
 async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict[str, str], late: bool) -> None:
-    """Its own is below the run, and the run has its tokens all the same."""
+    """The model's own span is below the run, and the run still counts its tokens."""
     traces = Traces()
     agent = instrumented(traces.tracer, {} if late else own, own if late else {})
     with traces.on(), anyio.fail_after(WAIT):
@@ -806,7 +809,7 @@ async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict
 
 @pytest.mark.real_clock
 async def test_another_span_of_the_model_is_no_chat_span() -> None:
-    """A request over HTTP is below the run, beside the request that we tell of."""
+    """An HTTP span of the model is below the run, beside callboard's own chat span."""
     traces = Traces()
     agent = instrumented(traces.tracer, {"http.request.method": "POST"}, {})
     with traces.on(), anyio.fail_after(WAIT):
@@ -816,7 +819,7 @@ async def test_another_span_of_the_model_is_no_chat_span() -> None:
 
 @pytest.mark.real_clock
 async def test_a_chat_span_for_another_provider_is_not_ours() -> None:
-    """What goes elsewhere does not stand for what is missing here."""
+    """A chat span that goes to another provider does not replace the missing one here."""
     traces, other = Traces(), Traces()
     agent = instrumented(other.tracer, {names.OPERATION: "chat"}, {})
     with traces.on(), anyio.fail_after(WAIT):
@@ -825,11 +828,11 @@ async def test_a_chat_span_for_another_provider_is_not_ours() -> None:
     assert other.names == ["own"]
 
 
-# Who is asked
+# Choice of the provider
 
 
 def test_without_a_provider_nothing_is_made() -> None:
-    """The API alone has stand-ins only."""
+    """OpenTelemetry's API alone has only no-op providers."""
     from callboard.telemetry._default_observers import default_observers
 
     assert default_observers(frozenset()).calls == ()
@@ -846,20 +849,20 @@ CASES = {
     "setup": [[*CALL, *CALL], []],
     "setup and explicit": [[*CALL, *CALL], []],
 }
-"""What two calls, or one run, leave at the SDK of the process, and elsewhere."""
+"""Spans of two calls or of one run: those in the SDK of the process, and those elsewhere."""
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.exhaustive
 def test_spans_are_there_by_themselves_and_never_twice(case: str) -> None:
-    """As soon as there is a provider; one that is asked for takes the place of the process's."""
+    """Spans appear once a provider is set. An explicit tracing replaces the automatic one."""
     done = subprocess.run(python("_own_sdk", case), check=False, capture_output=True, timeout=60, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == CASES[case]
 
 
 async def test_the_inner_of_two_tracings_has_the_spans() -> None:
-    """Two would stand in each other's traces."""
+    """Two tracings would create spans in each other's traces, so only the inner one does."""
     outer, inner = Traces(), Traces()
     node = ToolNode([Recorder().tool("search")])
     with outer.on(), anyio.fail_after(WAIT):
@@ -872,6 +875,6 @@ async def test_the_inner_of_two_tracings_has_the_spans() -> None:
 
 
 def test_a_length_below_one_is_refused() -> None:
-    """It would capture nothing, and `capture=False` says that better."""
+    """A length below one would capture nothing, for which `capture=False` is clearer."""
     with pytest.raises(ValueError, match="max_length"):
         Tracing(max_length=0)

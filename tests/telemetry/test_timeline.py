@@ -1,4 +1,4 @@
-"""`read_recording`: what a file says, whatever has become of it."""
+"""`read_recording`: a recording is read even if it is incomplete."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ WHOLE = lines(busy(12, batch=5))
 
 
 def test_a_call_is_read_with_its_waits_and_attempts(tmp_path: Path) -> None:
-    """One record has what ten lines say."""
+    """Ten lines of the file become one record."""
     events = [
         {"event": "begun", "t": 0.1, "call": 7, "batch": 2, "tool": "fetch", "id": "c7", "run": 1, "resumes": "00-a"},
         {"event": "queued", "t": 0.2, "call": 7},
@@ -44,7 +44,7 @@ def test_a_call_is_read_with_its_waits_and_attempts(tmp_path: Path) -> None:
 
 
 def test_a_run_is_read_with_its_model_requests(tmp_path: Path) -> None:
-    """Tokens, too, where there are some."""
+    """The requests include token counts, if the file has them."""
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *run(1, 0.25, 4)])).parts
     (one,) = part.runs
     (request,) = one.requests
@@ -55,7 +55,7 @@ def test_a_run_is_read_with_its_model_requests(tmp_path: Path) -> None:
 
 
 def test_a_part_says_what_the_recorder_said_of_itself(tmp_path: Path) -> None:
-    """Events that are lost count, also without a word at the end."""
+    """Lost events are counted, also if the part has no end line."""
     lost = {"event": "lost", "t": 1, "events": 5}
     first, second = read_recording(
         write(tmp_path / "one.jsonl", [HEADER, closed(3, 2.0), {**HEADER, "pid": 2}, lost])
@@ -69,7 +69,7 @@ def test_a_part_says_what_the_recorder_said_of_itself(tmp_path: Path) -> None:
 
 
 def test_numbers_of_parts_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
-    """A file that was appended to has two calls of number 1."""
+    """An appended file has two calls of number 1."""
     parts = read_recording(write(tmp_path / "one.jsonl", [HEADER, *call(1, 0), HEADER, *call(1, 5)])).parts
 
     assert [[one.start for one in part.calls] for part in parts] == [[0], [5]]
@@ -87,7 +87,7 @@ def test_what_never_ended_is_open(tmp_path: Path) -> None:
 
 
 def test_unknown_events_and_fields_are_passed_over(tmp_path: Path) -> None:
-    """As are events of calls whose beginning was lost."""
+    """Unknown lines, and events of calls without a beginning, are skipped."""
     later = {"event": "teleported", "t": 1, "where": "Mars"}
     orphan = {"event": "ended", "t": 1, "call": 99, "outcome": "ok"}
     made = [{**event, "colour": "red"} for event in call(1, 0)]
@@ -98,7 +98,7 @@ def test_unknown_events_and_fields_are_passed_over(tmp_path: Path) -> None:
 
 @given(st.integers(0, len(WHOLE)))
 def test_a_recording_that_was_cut_off_anywhere_is_readable(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    """A killed process does not choose where."""
+    """A process may be killed at any byte of the file."""
     path = tmp_path_factory.mktemp("cut") / "cut.jsonl"
     path.write_bytes(WHOLE[:cut])
     started = sum(event.startswith(b'{"event": "begun"') for event in WHOLE[:cut].split(b"\n")[:-1])
@@ -108,7 +108,7 @@ def test_a_recording_that_was_cut_off_anywhere_is_readable(tmp_path_factory: pyt
 
 @given(st.integers(0, len(WHOLE)), st.integers(0, len(WHOLE)))
 def test_a_recording_may_go_on_after_a_cut(tmp_path_factory: pytest.TempPathFactory, cut: int, again: int) -> None:
-    """The next recorder begins a line of its own."""
+    """The next recorder starts on a new line."""
     path = tmp_path_factory.mktemp("cut") / "cut.jsonl"
     path.write_bytes(WHOLE + WHOLE[:cut] + b"\n" + WHOLE[:again])
 
@@ -133,7 +133,7 @@ def test_a_recording_may_go_on_after_a_cut(tmp_path_factory: pytest.TempPathFact
     ],
 )
 def test_what_is_no_recording_is_named_with_its_line(tmp_path: Path, content: bytes, complaint: str) -> None:
-    """Whoever mistyped a path, or edited a file, is told where."""
+    """The error shows where a wrong or edited file is invalid."""
     path = tmp_path / "odd.jsonl"
     path.write_bytes(content)
 

@@ -1,4 +1,4 @@
-"""Spans, metrics, logs, recordings and the live view follow calls in one way, and have one word for each end."""
+"""Spans, metrics, logs, recordings and the live view follow calls in one way, with the same words for outcomes."""
 
 import logging
 from collections import Counter
@@ -36,7 +36,7 @@ SAID = {
 
 
 class Seen:
-    """What all five readers make of some events."""
+    """Outputs of all five readers for some events."""
 
     def __init__(self, events: Sequence[CallEvent], file: Path) -> None:
         self.traces, self.counts = Traces(), CallCounts([])
@@ -52,7 +52,7 @@ class Seen:
                 stack.enter_context(one.on())
             stack.enter_context(Recorder(file))
             stack.enter_context(observe(self.counts))
-            copy_context().run(tell, events)  # spans that end in another order leave theirs behind
+            copy_context().run(tell, events)  # spans that end out of order leave theirs behind
         self.recorded = list(read_recording(file).calls())
 
     def points(self, name: str) -> list[Any]:
@@ -70,7 +70,7 @@ def tell(events: Sequence[CallEvent]) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 def test_an_end_has_one_name_whoever_tells_it(tmp_path: Path, end: str) -> None:
-    """The live view had a word of its own for a spent budget, and called a call cancelled by a stranger an error."""
+    """Regression: the live view had its own word for a spent budget, and showed a cancelled call as an error."""
     seen = Seen([event("begun"), event("ended", time=1.0, **ENDS[end])], tmp_path / "calls.jsonl")
 
     (span,) = seen.traces.spans
@@ -87,7 +87,7 @@ def test_an_end_has_one_name_whoever_tells_it(tmp_path: Path, end: str) -> None:
 def test_in_whatever_order_things_happen_all_readers_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, calls: list[Script], random: Random
 ) -> None:
-    """Attempts side by side, left behind, given up: nothing is counted by one and missed by another."""
+    """Attempts that are concurrent, left behind or given up are counted by all readers or by none."""
     events = list(played(calls, random))
     seen = Seen(events, tmp_path_factory.mktemp("told") / "calls.jsonl")
 
@@ -108,7 +108,7 @@ def test_in_whatever_order_things_happen_all_readers_tell_the_same(
 
 
 class Following(CallTracker[TrackedCall, CallEvent]):
-    """Checks that what begins is told before what ends it, and each once."""
+    """Check that each beginning is reported once, before its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Following(CallTracker[TrackedCall, CallEvent]):
 
 @given(scripts(), st.randoms(use_true_random=False))
 def test_what_has_begun_is_told_to_end_once(calls: list[Script], random: Random) -> None:
-    """Also an attempt that its call has left behind: who has opened something for it can close it."""
+    """Attempts that outlive their call get an end, too, so that resources opened for an attempt can be closed."""
     following = Following()
     for one in played(calls, random):
         following(one)
@@ -155,7 +155,7 @@ def test_what_has_begun_is_told_to_end_once(calls: list[Script], random: Random)
 
 
 def test_a_call_is_where_it_is_since_it_came_there() -> None:
-    """A second attempt beside the first changes nothing about that, nor does one that waits meanwhile."""
+    """Neither a concurrent second attempt nor one that waits changes the start time of the call's current state."""
     following = Following()
     places = []
     for one in (
@@ -178,7 +178,7 @@ def test_a_call_is_where_it_is_since_it_came_there() -> None:
 
 
 def test_events_of_calls_that_nobody_saw_begin_are_passed_over() -> None:
-    """Whoever starts to watch in the middle knows nothing of them."""
+    """An observer may start in the middle of calls, and then knows nothing of them."""
     following = Following()
     for phase in ("queued", "started", "attempt_ended", "gave_up", "noted", "ended"):
         following(event(phase, attempt=1))
