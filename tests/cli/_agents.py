@@ -1,4 +1,4 @@
-"""A module with agents, for those who run it."""
+"""Module with agents for the commands under test."""
 
 from ._commands import Project
 
@@ -50,6 +50,6 @@ AGENT = """
 
 
 def log(project: Project) -> list[str]:
-    """What the tools have written down."""
+    """Return what the tools have recorded."""
     path = project.directory / "log"
     return path.read_text().splitlines() if path.exists() else []

@@ -1,4 +1,4 @@
-"""Runs the command as its users do: in this process, as one of its own, at a terminal."""
+"""Helpers that run the command in this process, as a subprocess, or at a terminal."""
 
 import os
 import re
@@ -26,10 +26,10 @@ _numbers = count()
 
 
 class Project:
-    """A directory with modules, in which commands are run.
+    """Directory with modules, in which commands are run.
 
     Args:
-        directory: an empty one.
+        directory: empty directory for the modules.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -41,7 +41,7 @@ class Project:
         return str(self.directory / "threads.db")
 
     def module(self, source: str) -> str:
-        """Write a module; returns its name, which no other test has."""
+        """Write a module and return its unique name."""
         name = f"trip_{os.getpid()}_{next(_numbers)}"
         (self.directory / f"{name}.py").write_text(textwrap.dedent(source))
         return name
@@ -57,7 +57,7 @@ class Project:
             sys.path[:] = path
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start a command as a process."""
+        """Start a command as a subprocess."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
         command = [*COMMAND, *arguments]
         process = subprocess.Popen(command, cwd=self.directory, env=environment(), **{**pipes, **options})
@@ -65,14 +65,14 @@ class Project:
         return process
 
     def close(self) -> None:
-        """Leave no process behind, also if the test has failed."""
+        """Close all processes, also after a failed test."""
         for process in self._started:
             with process:  # closes its pipes
                 process.kill()
 
     @contextmanager
     def terminal(self, *arguments: str, **options: Any) -> "Iterator[Terminal]":
-        """Start a command at a terminal."""
+        """Start a command at a pseudo-terminal."""
         ours, theirs = os.openpty()
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         process = self.start(*arguments, start_new_session=True, **{**streams, **options})
@@ -84,7 +84,7 @@ class Project:
 
 
 class Terminal:
-    """What a person sees and types."""
+    """Pseudo-terminal: what a person sees and types."""
 
     def __init__(self, descriptor: int, process: "subprocess.Popen[str]") -> None:
         self._descriptor = descriptor
@@ -93,7 +93,7 @@ class Terminal:
         self._read_so_far = 0
 
     def until(self, text: str) -> str:
-        """Wait for a text that was not there before; returns what has come up to it."""
+        """Wait for a new occurrence of the text, and return the output up to it."""
         deadline = time.monotonic() + PATIENCE
         while (found := self.seen.find(text, self._read_so_far)) < 0:
             assert self._more(deadline), f"{text!r} did not come, only {self.seen[self._read_so_far :]!r}"
@@ -107,7 +107,7 @@ class Terminal:
         os.write(self._descriptor, keys.encode())
 
     def end(self) -> int:
-        """Wait for the process; returns its exit code."""
+        """Wait for the process, and return its exit code."""
         deadline = time.monotonic() + PATIENCE
         while self._more(deadline):
             pass
@@ -118,7 +118,7 @@ class Terminal:
         assert ready, f"nothing came any more after {self.seen!r}"
         try:
             chunk = os.read(self._descriptor, 65_536).decode(errors="replace")
-        except OSError:  # how Linux says that the other side is closed
+        except OSError:  # on Linux this means that the other side is closed
             return False
         self.seen += _ESCAPES.sub("", chunk)
         return bool(chunk)
@@ -130,7 +130,7 @@ def environment() -> dict[str, str]:
 
 
 def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[int, str, str]:
-    """Send a signal; returns the exit code and what was printed."""
+    """Send a signal, and return the exit code and the output."""
     process.send_signal(number)
     output, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, output, errors

@@ -1,4 +1,4 @@
-"""A project of its own for each test."""
+"""Fixtures: a separate project for each test."""
 
 from collections.abc import Iterator
 from pathlib import Path

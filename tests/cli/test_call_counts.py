@@ -1,4 +1,4 @@
-"""What is counted of calls, from what observers see."""
+"""Counts of calls, computed from observer events."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ from callboard._cli._call_counts import CallCounts
 
 @given(scripts(), st.randoms(use_true_random=False))
 def test_in_whatever_order_things_happen_the_counts_add_up(calls: list[Script], random: Random) -> None:
-    """At the end nothing runs and nothing waits, and every call has ended as it did; all along, none is lost."""
+    """At the end no call runs or waits, and each has its own outcome. No count is ever lost in between."""
     counts = CallCounts(["fetch"])
     begun = 0
     for one in played(calls, random):
@@ -33,7 +33,7 @@ def test_in_whatever_order_things_happen_the_counts_add_up(calls: list[Script], 
 
 
 def test_waits_and_work_are_measured() -> None:
-    """The longest wait is that of a call that ended, or of one that waits still."""
+    """The longest wait may belong to a call that still waits."""
     counts = counts_of(
         event("begun", 1, 1.0),
         event("begun", 2, 1.0),
@@ -55,14 +55,14 @@ def test_waits_and_work_are_measured() -> None:
 
 
 def test_calls_are_told_apart_by_their_number() -> None:
-    """Models use their ids again, and leave them out."""
+    """Models repeat ids, or leave them out, so calls are identified by their number."""
     counts = counts_of(event("begun", 1), event("begun", 2), event("started", 2, attempt=1), event("ended", 1))
 
     assert (counts.total().running, counts.total().ok, list(counts.open)) == (1, 1, [2])
 
 
 def test_a_call_that_a_model_made_up_is_an_error() -> None:
-    """It ends at once, with a message that says so."""
+    """A call of an invented tool ends at once with an error message."""
     counts = counts_of(event("begun", tool="invented"), event("ended", tool="invented", **REFUSED))
 
     assert counts.rows["invented"].error == 1
@@ -70,7 +70,7 @@ def test_a_call_that_a_model_made_up_is_an_error() -> None:
 
 
 def test_a_fallback_counts_for_the_tool_that_was_asked_for() -> None:
-    """Its attempts bear the name of the tool that stands in."""
+    """The attempts have the name of the substitute tool, but they count for the requested tool."""
     counts = counts_of(
         event("begun"),
         event("started", attempt=1),
@@ -83,7 +83,7 @@ def test_a_fallback_counts_for_the_tool_that_was_asked_for() -> None:
 
 
 def test_what_a_call_left_behind_is_no_call() -> None:
-    """A body may end after its call, and nobody misses it."""
+    """A body may outlive its call, and must not be counted as a running call."""
     counts = counts_of(event("begun"), event("started", attempt=1), event("ended", time=2.0))
     counts(event("attempt_ended", time=3.0, attempt=1))
     counts(event("noted", time=3.0, what="abandoned"))
@@ -92,7 +92,7 @@ def test_what_a_call_left_behind_is_no_call() -> None:
 
 
 def test_the_slowest_calls_are_those_that_began_first() -> None:
-    """Each with its place, since when, its attempt and what was noted last."""
+    """The list has each call's state, start time, attempt and latest note."""
     counts = counts_of(
         event("begun", 1, 0.0, call={"name": "fetch", "args": {"url": "a"}, "id": "same"}),
         event("begun", 2, 1.0),
@@ -122,14 +122,14 @@ def test_the_slowest_calls_are_those_that_began_first() -> None:
     ],
 )
 def test_the_last_progress_of_a_call_is_shown(told: dict[str, object], shown: str) -> None:
-    """The numbers first: there is not much room."""
+    """The numbers come before the text, because there is little room."""
     counts = counts_of(event("begun"), event("started", attempt=1), event("noted", what="progress", **told))
     [call] = counts.slowest(1)
     assert call.note == shown
 
 
 def test_the_clock_starts_with_the_first_call() -> None:
-    """Before it there is nothing to measure."""
+    """Rates are measured from the first call on."""
     counts = CallCounts([])
     assert (counts.elapsed(7.0), counts.rate(7.0)) == (0.0, 0.0)
 

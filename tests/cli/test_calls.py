@@ -1,4 +1,4 @@
-"""What is known of calls while they run, and how it is shown."""
+"""State and display of running calls."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def shown(calls: Calls, now: float) -> list[list[str]]:
 
 
 def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
-    """Where it is, since when, which attempt it is, and what a middleware has decided."""
+    """The display has the call's state, its start time, its attempt and the latest decision of a middleware."""
     calls = Calls(["fetch"])
     calls.note(event("begun", time=1.0, call=tool_call("fetch", "1", url="x")))
     calls.note(event("queued", time=1.0))
@@ -38,12 +38,12 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
     calls.note(event("ended", time=21.5))
 
     assert shown(calls, 22.0) == []
-    assert calls.took("1") == "20 s"  # the queue and the pause included
+    assert calls.took("1") == "20 s"  # including the queue and the pause
     assert calls.took("2") == ""
 
 
 def test_a_note_is_no_end_and_a_question_no_failure() -> None:
-    """The counts, which stand for many calls."""
+    """Notes and questions do not count as ends or failures of calls."""
     calls = Calls(["fetch"])
     calls.note(event("begun"))
     calls.note(event("noted", what="approval_asked"))
@@ -55,7 +55,7 @@ def test_a_note_is_no_end_and_a_question_no_failure() -> None:
 
 
 def test_attempts_side_by_side_do_no_harm() -> None:
-    """A middleware may start a second one while the first still runs."""
+    """A middleware may start a second attempt while the first one runs."""
     calls = Calls(["fetch"])
     row = calls.counts.rows["fetch"]
     running = []
@@ -70,7 +70,7 @@ def test_attempts_side_by_side_do_no_harm() -> None:
 
 
 def test_of_many_calls_there_are_numbers() -> None:
-    """A row for each tool."""
+    """Many calls are shown as one row for each tool."""
     calls = Calls(["fetch"])
     for number in range(40):
         calls.note(event("begun", str(number)))
@@ -84,7 +84,7 @@ def test_of_many_calls_there_are_numbers() -> None:
 
 
 def test_messages_are_found_wherever_a_node_puts_them() -> None:
-    """One, several, of several writes, or none at all."""
+    """A node may return one message, several, several state updates, or no message."""
     one, two = AIMessage("1"), ToolMessage("2", tool_call_id="1")
 
     assert list(messages_in({"messages": one})) == [one]
@@ -97,7 +97,7 @@ def test_messages_are_found_wherever_a_node_puts_them() -> None:
 
 
 def test_what_a_hook_writes_again_is_not_said_again() -> None:
-    """A hook that trims the conversation hands out what stays of it."""
+    """A hook that trims the conversation returns the remaining messages again, and they must not be printed twice."""
     console = Console(width=100)
     screen = Screen(console, Calls([]), known=["old"])
     with console.capture() as capture:

@@ -1,4 +1,4 @@
-"""Databases that a command only looks at: nothing in them runs, and no password is shown."""
+"""Read-only commands on databases: nothing stored in them is executed, and no password is shown."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real_clock
 
 
 class Question(HumanMessage):
-    """A message of a user's own type."""
+    """User-defined message type."""
 
 
 def kept(db: str, message: Any, thread: str = "oslo") -> None:
@@ -30,7 +30,7 @@ def kept(db: str, message: Any, thread: str = "oslo") -> None:
 
 
 def test_a_message_of_a_type_that_is_not_here_is_shown_as_a_message(project: Project) -> None:
-    """The text is there; the type is nothing that the command would import."""
+    """The text is shown without importing the missing type."""
     kept(project.db, Question("Where is it?"))
 
     told = project.call("show", "oslo", "--db", project.db)
@@ -41,7 +41,7 @@ def test_a_message_of_a_type_that_is_not_here_is_shown_as_a_message(project: Pro
 
 @pytest.mark.parametrize("arguments", [["threads"], ["show", "oslo"], ["show", "oslo", "--history"]])
 def test_what_a_database_names_is_not_run(arguments: list[str], project: Project, tmp_path: Path) -> None:
-    """To look at a file that somebody sent is to run nothing."""
+    """An untrusted file may name any function, and looking at the file must not run it."""
     kept(project.db, ("user", "hi"))
     written = tmp_path / "written"
     code = ormsgpack.Ext(0, ormsgpack.packb(("builtins", "exec", f"open({str(written)!r}, 'w')")))
@@ -71,7 +71,7 @@ def server() -> Iterator[Server]:
 
 
 def test_conversations_on_a_server_are_listed_and_shown(server: Server, project: Project) -> None:
-    """The same commands, with another URL."""
+    """The same commands work with the URL of a server."""
     url = server.new_database()
     kept(url, ("user", "Where is it?"))
 
@@ -97,7 +97,7 @@ def test_conversations_on_a_server_are_listed_and_shown(server: Server, project:
 def test_a_server_that_cannot_be_reached_is_one_line_without_the_password(
     arguments: list[str], url: str, project: Project
 ) -> None:
-    """A terminal is often shared, and its scroll-back kept."""
+    """Terminals are shared and keep their scroll-back, so the error must not show the password."""
     result = project.call(*arguments, "--db", url)
 
     assert result.exit_code == 2

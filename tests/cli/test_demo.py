@@ -1,4 +1,4 @@
-"""`callboard demo` as a user runs it: a real service, a real file; a process where signals and terminals matter."""
+"""`callboard demo` as users run it: a real service, a real file, and subprocesses for signals and terminals."""
 
 import os
 import re
@@ -67,12 +67,12 @@ def execute(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 @cache
 def demo(backend: str, seed: int = 0) -> Result:
-    """One run for all tests that look at the same one."""
+    """Return the result of one run, shared by all tests that only read it."""
     return run("demo", "--backend", backend, "--calls", "60", "--seed", str(seed))
 
 
 def table(output: str) -> dict[str, dict[str, int]]:
-    """The numbers of the final table, by tool and heading."""
+    """Return the numbers of the final table, by tool and heading."""
     lines = iter(output.splitlines())
     headings = next(line for line in lines if line.split()[:2] == ["tool", "calls"]).split()[1:-4]
     rows = {}
@@ -104,7 +104,7 @@ def test_the_demo_shows_how_every_call_ended(backend: str) -> None:
     assert [row["calls"] for row in rows.values()] == [60, 12, 12, 84]
     assert tuple(rows["all"]) == ("calls", *ENDINGS)
     check_sums(rows)
-    assert rows["fetch"]["timeout"] >= 2  # two are of the page that hangs
+    assert rows["fetch"]["timeout"] >= 2  # two belong to the page that hangs
     assert rows["query"]["ok"] == 12
     assert rows["archive"]["rejected"] == 4  # two run and six wait
     results = rows["all"]["ok"]
@@ -126,7 +126,7 @@ def test_wall_clock_and_serial_sum_are_told() -> None:
     told = re.search(r"wall clock: (\S+) s; one after the other: (\S+) s; (\S+) times as fast", output)
     assert told is not None
     wall_clock, serial, factor = map(float, told.groups())
-    assert wall_clock >= 1.0  # a page hangs until its timeout
+    assert wall_clock >= 1.0  # the page hangs until its timeout
     assert serial > 2 * wall_clock
     assert factor == pytest.approx(serial / wall_clock, rel=0.05)
 
@@ -191,7 +191,7 @@ def read_all(descriptor: int) -> str:
     try:
         while chunk := os.read(descriptor, 65_536):
             read += chunk
-    except OSError:  # how Linux says that the other side is closed
+    except OSError:  # on Linux this means that the other side is closed
         pass
     finally:
         os.close(descriptor)
@@ -208,7 +208,7 @@ def test_the_same_seed_gives_the_same_counts_on_both_backends() -> None:
 
 
 def children_of(process: int) -> list[str]:
-    """The children of all threads: trio starts a process in a worker thread."""
+    """Return the child processes of all threads: trio starts a process in a worker thread."""
     return [child for path in Path(f"/proc/{process}/task").glob("*/children") for child in path.read_text().split()]
 
 
@@ -293,7 +293,7 @@ def test_a_bad_option_is_named(arguments: list[str], expected: str) -> None:
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Make a stand-in for a provider's package, which `init_chat_model` finds first, and remembers."""
+    """Yield a function that runs source code in a fake provider package, which `init_chat_model` then imports."""
     package = ModuleType("langchain_openai")
     monkeypatch.setitem(sys.modules, package.__name__, package)
     base._get_chat_model_creator.cache_clear()

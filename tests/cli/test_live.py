@@ -1,4 +1,4 @@
-"""The live view: what is drawn, that it fits, how often it is drawn."""
+"""The live view: its content, its size, and how often it is drawn."""
 
 import re
 from io import StringIO
@@ -25,7 +25,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def busy(tools: int = 3, calls: int = 1_200) -> CallCounts:
-    """A counts in the middle of much work: of every four calls one waits, one runs, one is done, one has failed."""
+    """Return counts in the middle of much work: equal numbers of calls are waiting, running, done and failed."""
     counts = CallCounts([])
     for number in range(calls):
         one: dict[str, Any] = {"number": number, "tool": f"tool_{number % tools}_{'x' * 30}"}
@@ -51,7 +51,7 @@ def cells(lines: list[str], name: str) -> list[str]:
 
 
 def test_everything_there_is_to_know_is_in_80_by_24() -> None:
-    """The numbers of all, of each tool, and the slowest calls."""
+    """The smallest common terminal shows the totals, the numbers of each tool, and the slowest calls."""
     lines = drawn(busy())
 
     assert len(lines) == 3 + 1 + 3 + 2 + 10
@@ -67,7 +67,7 @@ def test_everything_there_is_to_know_is_in_80_by_24() -> None:
 
 
 def test_the_slowest_call_comes_with_what_is_known_of_it() -> None:
-    """Where it is and for how long, its attempt, and what was decided last."""
+    """The line has the call's state, its duration, its attempt and the latest decision."""
     counts = counts_of(
         event("begun", call=tool_call("fetch", "1", url="x")),
         event("started", attempt=1),
@@ -83,7 +83,7 @@ def test_the_slowest_call_comes_with_what_is_known_of_it() -> None:
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(20, 200), st.integers(1, 60))
 def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, width: int, height: int) -> None:
-    """Whatever the terminal, and whatever the work."""
+    """The view fits terminals of any size, with any number of calls and tools."""
     lines = drawn(busy(tools, calls), width=width, height=height)
 
     assert len(lines) <= max(1, height - 1)
@@ -91,7 +91,7 @@ def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, w
 
 
 def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers() -> None:
-    """What runs and what waits stays to the last; names are cut."""
+    """The columns of running and waiting calls are dropped last, and names are cut."""
     lines = drawn(busy(), width=40)
 
     heading = lines.index(next(text for text in lines if text.startswith("tool ")))
@@ -101,7 +101,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers() -> None:
 
 
 def test_tools_for_which_there_is_no_room_are_added_up() -> None:
-    """No number is lost."""
+    """The tools without a row are added up in one row, so that no count is lost."""
     lines = drawn(busy(tools=40, calls=400))
 
     first, last = lines.index(next(text for text in lines if text.startswith("tool "))), lines.index("")
@@ -113,7 +113,7 @@ def test_tools_for_which_there_is_no_room_are_added_up() -> None:
 
 
 def test_lines_stay_where_they_are_when_calls_end() -> None:
-    """The picture keeps the height that it had."""
+    """A view that shrinks would make the lines jump, so it keeps its height."""
     counts = busy(calls=40)
     before = len(drawn(counts))
     for number in tuple(counts.open):
@@ -124,7 +124,7 @@ def test_lines_stay_where_they_are_when_calls_end() -> None:
 
 
 def test_names_and_notes_cannot_act_on_the_terminal() -> None:
-    """Models make up names, and arguments."""
+    """Models may write escape sequences in tool names and arguments."""
     counts = counts_of(
         event("begun", tool="\x1b[2Kevil\u202e\nname", call=tool_call("evil", "1", x="\x1b[2K")),
         event("noted", tool="evil", what="\x1b[H"),
@@ -139,7 +139,7 @@ def test_names_and_notes_cannot_act_on_the_terminal() -> None:
 
 
 def test_a_line_has_the_same_numbers() -> None:
-    """For a file, or a pipe."""
+    """The line for files and pipes has the numbers of the view."""
     text = line(busy(), 5.0)
 
     assert "\n" not in text
@@ -149,7 +149,7 @@ def test_a_line_has_the_same_numbers() -> None:
 
 
 def test_colours_are_left_out_where_nobody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR stands for all programs."""
+    """NO_COLOR is respected, as in other programs."""
     monkeypatch.setenv("NO_COLOR", "1")
     console = Console(file=StringIO(), force_terminal=True, width=80, height=24)
     console.print(picture(busy(), 5.0, 80, 24))
@@ -162,7 +162,7 @@ def terminal() -> Console:
 
 
 def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot take back what it has shown."""
+    """A dumb terminal cannot redraw, so it gets lines."""
     assert supports_pictures(terminal())
     monkeypatch.setenv("TERM", "dumb")
     assert not supports_pictures(terminal())
@@ -170,7 +170,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_it_is_drawn_eight_times_a_second() -> None:
-    """By the event loop; rich has no thread of its own in it."""
+    """The event loop draws the view. rich's own refresh thread is not used."""
     times: list[float] = []
     with Live(console=terminal(), auto_refresh=False) as live, anyio.move_on_after(1.99):
         await LiveView(live, lambda now: times.append(now) or "").keep_up()  # type: ignore[func-returns-value]
@@ -179,7 +179,7 @@ async def test_it_is_drawn_eight_times_a_second() -> None:
 
 
 async def test_without_a_terminal_there_is_a_line_a_second() -> None:
-    """Once there are calls."""
+    """The lines begin with the first call."""
     counts, console = CallCounts([]), Console(file=StringIO(), width=1_000)
 
     async def calls() -> None:
@@ -195,7 +195,7 @@ async def test_without_a_terminal_there_is_a_line_a_second() -> None:
 
 
 async def shown(console: Console, *, live: bool) -> str:
-    """What a run shows whose calls take three and a half seconds."""
+    """Return the output of a run whose calls take three and a half seconds."""
 
     async def wait() -> str:
         """Take long."""
@@ -218,7 +218,7 @@ async def shown(console: Console, *, live: bool) -> str:
 
 
 async def test_a_run_shows_all_that_goes_on_and_the_conversation_as_before() -> None:
-    """While calls run; then it goes away."""
+    """The view is visible while calls run. Then it disappears."""
     live, before = await shown(terminal(), live=True), await shown(terminal(), live=False)
 
     assert "2 running, 0 waiting" in live
@@ -230,7 +230,7 @@ async def test_a_run_shows_all_that_goes_on_and_the_conversation_as_before() -> 
 
 
 async def test_a_run_without_a_terminal_tells_once_a_second() -> None:
-    """Among the lines of the conversation; and only when asked to."""
+    """The lines are printed between those of the conversation, if requested."""
     told = (await shown(Console(file=StringIO(), width=1_000), live=True)).splitlines()
     quiet = (await shown(Console(file=StringIO(), width=1_000), live=False)).splitlines()
 

@@ -1,4 +1,4 @@
-"""Quantiles and rates of very many calls."""
+"""Quantiles and rates of a large number of calls."""
 
 from math import ceil
 
@@ -20,7 +20,7 @@ def durations(values: list[float]) -> Durations:
 
 @given(st.lists(SECONDS, min_size=1), st.floats(0.0, 1.0))
 def test_a_quantile_is_less_than_two_percent_off(values: list[float], share: float) -> None:
-    """Of the very value that a list of all would give."""
+    """The reference value comes from a list of all durations."""
     exact = sorted(values)[max(1, ceil(share * len(values))) - 1]
 
     assert durations(values).quantile(share) == pytest.approx(exact, rel=0.02)
@@ -28,7 +28,7 @@ def test_a_quantile_is_less_than_two_percent_off(values: list[float], share: flo
 
 @given(st.lists(SECONDS), st.lists(SECONDS))
 def test_two_tools_together_are_all_their_calls(one: list[float], other: list[float]) -> None:
-    """Nothing is lost by adding up."""
+    """The histograms of two tools can be added without losing calls."""
     together = durations(one)
     together.merge(durations(other))
 
@@ -37,7 +37,7 @@ def test_two_tools_together_are_all_their_calls(one: list[float], other: list[fl
 
 
 def test_very_many_durations_take_little_memory() -> None:
-    """However many, and however far apart."""
+    """Memory is bounded for any number and range of durations."""
     made = durations([1.003**number * 1e-6 for number in range(12_000)])
 
     assert len(made) == 12_000
@@ -45,13 +45,13 @@ def test_very_many_durations_take_little_memory() -> None:
 
 
 def test_what_is_too_short_counts_as_nothing() -> None:
-    """Also a clock that runs backwards does no harm."""
+    """Durations below the resolution are zero, and a clock that runs backwards is tolerated."""
     assert durations([0.0, -1.0, 1e-9]).quantile(1.0) == 0.0
     assert durations([]).quantile(0.5) is None
 
 
 def test_only_what_ended_lately_makes_the_rate() -> None:
-    """At the beginning it is of the time there was."""
+    """The rate covers a recent window, or the elapsed time if that is shorter."""
     lately = Lately()
     for tenth in range(100):
         lately.add(tenth / 10)
@@ -59,5 +59,5 @@ def test_only_what_ended_lately_makes_the_rate() -> None:
     assert lately.rate(10.0, 0.0) == pytest.approx(10.0, rel=0.06)
     assert lately.rate(100.0, 0.0) == 0.0
     lately.add(200.0)
-    lately.add(199.0)  # from another thread, a little late
+    lately.add(199.0)  # from another thread, slightly late
     assert lately.rate(200.0, 199.0) == 2.0

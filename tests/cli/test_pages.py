@@ -1,4 +1,4 @@
-"""The pages about the command are true: what they show is what happens, and they leave nothing out."""
+"""The documentation pages of the command match its behaviour and are complete."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ _VARIES = [(re.compile(r"\d+\.\d\d s"), "0.00 s"), (re.compile(r"\d{4}-\d\d-\d\d
 
 
 def steps(page: str) -> Iterator[tuple[str, str]]:
-    """Files to save, by name, and sessions to play, as "console" or "text"."""
+    """Return the files to save, by name, and the sessions to play, marked "console" or "text"."""
     for match in _BLOCK.finditer(page):
         named = _FILE.search(page[: match.start()])
         if match["info"] == "python" and named is not None:
@@ -38,7 +38,7 @@ def steps(page: str) -> Iterator[tuple[str, str]]:
 
 
 def commands(session: str) -> Iterator[tuple[list[str], str]]:
-    """What is typed, and what comes."""
+    """Return the typed commands and their output."""
     for part in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
         line, _, output = part.partition("\n")
         yield shlex.split(line), output
@@ -54,14 +54,14 @@ def play(project: Project, command: list[str]) -> str:
 
 
 def settled(output: str) -> str:
-    """Without what is different each time."""
+    """Return the output without parts that differ between runs."""
     for pattern, text in _VARIES:
         output = pattern.sub(text, output)
     return "\n".join(line.rstrip() for line in output.strip().splitlines())
 
 
 def play_at_terminal(project: Project, command: list[str], shown: str) -> None:
-    """Play a session with a prompt, of which each line has to come; what the page has behind the prompt is typed."""
+    """Play a session with a prompt: check each line, and type what the page has behind the prompt."""
     with project.terminal(*command[1:]) as terminal:
         for line in filter(None, map(str.strip, shown.splitlines())):
             prompt, asks, answer = line.partition("? ")
@@ -76,7 +76,10 @@ def play_at_terminal(project: Project, command: list[str], shown: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 @pytest.mark.exhaustive
 def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
-    """Every file is saved, every command is run, the process is killed and goes on, the prompt is answered."""
+    """Each file of the tutorial is saved and each command is run.
+
+    The process is killed, resumed, and gets an answer.
+    """
     played = 0
     for kind, content in steps(TUTORIAL):
         if kind not in ("console", "text"):
@@ -94,7 +97,7 @@ def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
 
 def options() -> Iterator[tuple[str, str]]:
     group: Any = typer.main.get_command(app)
-    # These are passed on to another distribution, which has the options.
+    # These are passed on to another distribution, which documents its options.
     foreign = {"mcp": typer.main.get_command(mcp_app), "worker": typer.main.get_command(worker_app)}
     for name, command in (group.commands | foreign).items():
         yield name, f"## `callboard {name}"
@@ -106,21 +109,21 @@ def options() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("command", "named"), list(options()))
 def test_the_reference_names_every_command_and_option(command: str, named: str) -> None:
-    """In the section of the command."""
+    """Each option is in the section of its command."""
     section = next(part for part in REFERENCE.split("\n## ") if part.startswith(f"`callboard {command}"))
 
     assert named.removeprefix("## ") in section.partition("`")[1] + section
 
 
 def test_the_reference_names_no_option_that_there_is_not() -> None:
-    """One that was renamed would stay on the page."""
+    """A renamed option must not stay on the page."""
     there = {named for _, named in options()} | {"--help", "--version", "-h"}
 
     assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", _BLOCK.sub("", REFERENCE))) - there == set()
 
 
 def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
-    """Each has the options that its command takes; they are not run."""
+    """Each example has only options of its command. The examples are parsed, not run."""
     group: Any = typer.main.get_command(app)
     examples = [command for _, block in steps(REFERENCE) for command, _ in commands(block)]
 

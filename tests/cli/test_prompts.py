@@ -1,4 +1,4 @@
-"""`callboard run` at a terminal: what a person is asked, and what comes of the answers."""
+"""`callboard run` at a terminal: the questions to a person, and the effects of the answers."""
 
 import signal
 import sys
@@ -55,7 +55,7 @@ AGENT = """
 """
 
 CLEAR = "\x01\x0b"
-"""Ctrl-A, Ctrl-K: what stands on the line goes away."""
+"""Ctrl-A, Ctrl-K: clear the line."""
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def log(project: Project) -> list[str]:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, backend: str) -> None:
-    """The action, all of its arguments, and what each answer means stand above the prompt."""
+    """The action, its arguments and the meaning of each answer are above the prompt."""
     with project.terminal("run", f"{agents}:one", "Pay!", "--backend", backend) as terminal:
         shown = terminal.until("accept/edit/respond/ignore? ")
         assert "pay\n" in shown
@@ -85,7 +85,7 @@ def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, ba
 
 @pytest.mark.exhaustive
 def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, agents: str) -> None:
-    """The prompt starts with those of the model; what is no JSON object is asked for again, what does not fit too."""
+    """The prompt starts with the model's arguments. Invalid JSON and invalid arguments are asked for again."""
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
         terminal.until("ignore? ")
         terminal.type("e")
@@ -110,7 +110,7 @@ def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, 
 
 @pytest.mark.exhaustive
 def test_the_person_may_think_better_of_an_edit(project: Project, agents: str) -> None:
-    """Nothing instead of arguments leads back to the choice."""
+    """An empty line instead of arguments returns to the choice."""
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
         terminal.until("ignore? ")
         terminal.type("e")
@@ -125,7 +125,7 @@ def test_the_person_may_think_better_of_an_edit(project: Project, agents: str) -
 
 @pytest.mark.exhaustive
 def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
-    """`respond`; the tool does not run."""
+    """With `respond` the text is the result, and the tool does not run."""
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
         terminal.until("ignore? ")
         terminal.type("respond")
@@ -141,7 +141,7 @@ def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
 
 @pytest.mark.exhaustive
 def test_only_what_the_question_allows_is_an_answer(project: Project, agents: str) -> None:
-    """Anything else is asked for again; a refusal may have a reason, which the model reads."""
+    """Other input is asked for again. A rejection may have a reason, which the model reads."""
     with project.terminal("run", f"{agents}:strict", "Pay!") as terminal:
         shown = terminal.until("accept/ignore? ")
         assert "edit" not in shown
@@ -159,7 +159,7 @@ def test_only_what_the_question_allows_is_an_answer(project: Project, agents: st
 
 @pytest.mark.exhaustive
 def test_questions_are_asked_one_after_the_other_and_answered_together(project: Project, agents: str) -> None:
-    """Each answer reaches the call that asked; a free question takes text, or JSON."""
+    """Each answer reaches the call that asked. A free question accepts text or JSON."""
     with project.terminal("run", f"{agents}:three", "Pay!") as terminal:
         assert '"amount": 1' in terminal.until("ignore? ")
         assert log(project) == []
@@ -180,7 +180,7 @@ def test_questions_are_asked_one_after_the_other_and_answered_together(project: 
 
 @pytest.mark.exhaustive
 def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str) -> None:
-    """Ctrl-D: exit code 3, nothing is answered, and `--resume` asks again."""
+    """Ctrl-D answers nothing and gives exit code 3. Then `--resume` asks again."""
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:three", "Pay!", *options) as terminal:
         terminal.until("ignore? ")
@@ -204,7 +204,7 @@ def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str
 
 @pytest.mark.exhaustive
 def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> None:
-    """Exit code 130, and the thread waits as before."""
+    """Ctrl-C gives exit code 130, and the thread still waits for an answer."""
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:one", "Pay!", *options) as terminal:
         terminal.until("ignore? ")
@@ -219,7 +219,7 @@ def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> N
 
 @pytest.mark.exhaustive
 def test_ctrl_c_is_not_lost_while_a_prompt_is_printed(project: Project, agents: str) -> None:
-    """Python's readline waits without end for the next key, and knows nothing of a signal just before that wait."""
+    """Python's readline does not see a signal that arrives just before it waits for a key."""
     module = project.module(
         f"""
         import ctypes, functools, readline, signal
@@ -239,7 +239,7 @@ def test_ctrl_c_is_not_lost_while_a_prompt_is_printed(project: Project, agents: 
 
 @pytest.mark.exhaustive
 def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, agents: str) -> None:
-    """Approvals are accepted unseen, the free question is asked."""
+    """`--yes` accepts approvals. A free question has no default answer, so it is asked."""
     with project.terminal("run", f"{agents}:three", "Pay!", "--yes") as terminal:
         assert "ignore?" not in terminal.until("answer (JSON, or text): ")
         terminal.type("by card")
@@ -250,7 +250,7 @@ def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, a
 
 @pytest.mark.exhaustive
 def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> None:
-    """What a person approves is what they see; what they leave as it is stays what it was."""
+    """The person sees escape sequences as text. Arguments that were not edited are passed on unchanged."""
     with project.terminal("run", f"{agents}:evil", "Pay!") as terminal:
         shown = terminal.until("ignore? ")
         assert r"\u001b[2Kme\u202eyou" in shown
@@ -265,7 +265,7 @@ def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> 
 
 @pytest.mark.exhaustive
 def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> None:
-    """`interrupt_before`: no leads to exit code 3, yes goes on."""
+    """`interrupt_before` stops the run: "no" gives exit code 3, and "yes" continues."""
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:gated", "Go!", *options) as terminal:
         assert "slow()" in terminal.until("Stopped before tools. Go on? [yes/no] ")
@@ -284,7 +284,7 @@ def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_open_calls_are_shown_while_they_run(project: Project, agents: str, backend: str) -> None:
-    """In a table that is drawn anew, and goes away."""
+    """The table is redrawn while calls run, and then disappears."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--backend", backend) as terminal:
         terminal.until("slow()")
         terminal.until("running")
@@ -299,7 +299,7 @@ def test_open_calls_are_shown_while_they_run(project: Project, agents: str, back
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agents: str, backend: str) -> None:
-    """And what is said stands below it, as ever."""
+    """The view is drawn below the conversation, which is printed as usual."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--live", "--backend", backend) as terminal:
         terminal.until("0 of 1 calls ended")
         terminal.until("1 running, 0 waiting")
@@ -312,7 +312,7 @@ def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agent
 
 @pytest.mark.exhaustive
 def test_ctrl_c_takes_the_table_away(project: Project, agents: str) -> None:
-    """Exit code 130, and the way on below."""
+    """Ctrl-C gives exit code 130, and the command to continue is printed below."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--db", project.db, "--thread", "1") as terminal:
         terminal.until("slow()")
         terminal.until("running")
@@ -324,7 +324,7 @@ def test_ctrl_c_takes_the_table_away(project: Project, agents: str) -> None:
 
 @pytest.mark.exhaustive
 def test_json_goes_to_stdout_and_the_questions_to_the_terminal(project: Project, agents: str) -> None:
-    """`callboard run ... --json > file` can still be answered."""
+    """`callboard run ... --json > file` can still ask for answers."""
     with (
         (project.directory / "out.json").open("w") as out,
         project.terminal("run", f"{agents}:one", "Pay!", "--json", stdout=out) as terminal,

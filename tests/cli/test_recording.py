@@ -1,4 +1,4 @@
-"""Whether a run is recorded, where to, and what with. What is in a recording is the recorder's affair."""
+"""Options of recording a run: whether, where to and with what. The recorder's own tests check the content."""
 
 import json
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from ._commands import Project
 
 @pytest.fixture
 def agents(project: Project) -> str:
-    """The name of the module."""
+    """Return the name of the module with the agents."""
     return project.module(AGENT)
 
 
 def recordings(project: Project) -> dict[str, list[str]]:
-    """By their paths, how often recording has begun, and with what, and how often it has ended."""
+    """Return, by path, how often a recording began, its options, and how often it ended."""
     paths = sorted(project.directory.rglob("*.jsonl"))
     return {str(path.relative_to(project.directory)): list(_borders(path)) for path in paths}
 
@@ -36,7 +36,7 @@ def _borders(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_beside_a_file_each_thread_has_its_recording(project: Project, agents: str, backend: str) -> None:
-    """Without being asked; every run is added to it."""
+    """With a database file, each thread is recorded by default, and each run is appended."""
     options = ("--db", "threads.db", "--backend", backend)
     for thread in ("oslo", "oslo", "a/b"):
         assert project.call("run", f"{agents}:echo", "hi", "--thread", thread, *options).exit_code == 0
@@ -48,7 +48,7 @@ def test_beside_a_file_each_thread_has_its_recording(project: Project, agents: s
 
 
 def test_a_run_that_fails_is_recorded_to_its_end(project: Project, agents: str) -> None:
-    """It is the one that somebody will look at."""
+    """A failed run is the one that users look at, so its recording must be complete."""
     assert project.call("run", f"{agents}:failing", "hi", "--db", "threads.db", "--thread", "1").exit_code == 1
 
     assert recordings(project) == {"threads.db.calls/1.jsonl": ["begin", "end"]}
@@ -56,7 +56,7 @@ def test_a_run_that_fails_is_recorded_to_its_end(project: Project, agents: str) 
 
 @pytest.mark.parametrize("options", [("--db", "threads.db", "--no-record"), ("--no-record", "--record-to", "x"), ()])
 def test_who_does_not_want_a_recording_has_none(project: Project, agents: str, options: tuple[str, ...]) -> None:
-    """Nor does a run that keeps nothing."""
+    """An option turns recording off. A run without a database is not recorded either."""
     assert project.call("run", f"{agents}:echo", "hi", *options).exit_code == 0
 
     assert recordings(project) == {}
@@ -64,7 +64,7 @@ def test_who_does_not_want_a_recording_has_none(project: Project, agents: str, o
 
 
 def test_recordings_go_where_they_are_wanted(project: Project, agents: str) -> None:
-    """Into any folder, with or without a database, by an option or the environment."""
+    """An option or an environment variable selects the directory, with or without a database."""
     to = ("--record-to", "here/there", "--thread", "1")
     told = project.call("run", f"{agents}:echo", "hi", *to).stdout
     project.call("run", f"{agents}:echo", "hi", *to, "--db", "threads.db", "--record")
@@ -78,7 +78,7 @@ def test_recordings_go_where_they_are_wanted(project: Project, agents: str) -> N
 
 
 def test_arguments_are_recorded_only_on_demand(project: Project, agents: str) -> None:
-    """They may be secret."""
+    """Arguments may be secret, so they are recorded only on request."""
     project.call("run", f"{agents}:echo", "hi", "--db", "threads.db", "--thread", "1", "--capture")
 
     assert recordings(project) == {"threads.db.calls/1.jsonl": ["begin with arguments", "end"]}
@@ -95,7 +95,7 @@ def test_arguments_are_recorded_only_on_demand(project: Project, agents: str) ->
     ],
 )
 def test_a_recording_that_cannot_be_is_told(project: Project, agents: str, options: list[str], told: str) -> None:
-    """Exit code 2 and one line; nothing runs."""
+    """If the recording cannot start, the command prints one line, ends with exit code 2 and runs nothing."""
     (project.directory / "log").write_text("a file")
     result = project.call("run", f"{agents}:sunny", "hi", "--thread", "1", *options)
 
@@ -106,14 +106,14 @@ def test_a_recording_that_cannot_be_is_told(project: Project, agents: str, optio
 
 
 def test_the_demo_is_recorded_on_demand(project: Project) -> None:
-    """In a file of any name."""
+    """The option takes a file of any name."""
     assert project.call("demo", "--calls", "3", "--record", "demo.jsonl").exit_code == 0
 
     assert recordings(project) == {"demo.jsonl": ["begin", "end"]}
 
 
 def test_a_demo_that_cannot_be_recorded_says_so(project: Project) -> None:
-    """Before it begins to work."""
+    """The error comes before the demo starts its work."""
     (project.directory / "log").write_text("a file")
     result = project.call("demo", "--calls", "3", "--record", "log/demo.jsonl")
 
@@ -135,13 +135,13 @@ def test_a_demo_that_cannot_be_recorded_says_so(project: Project) -> None:
     ],
 )
 def test_recordings_are_beside_the_file_of_a_database(db: str, folder: str | None) -> None:
-    """If it has one."""
+    """Recordings are in a directory beside the database, if the database is a file."""
     assert records_dir(db) == (None if folder is None else Path(folder))
 
 
 @given(st.text(), st.text())
 def test_every_thread_has_a_file_name_of_its_own(one: str, other: str) -> None:
-    """Of letters that every file system takes."""
+    """File names are unique for each thread and have only characters that every file system allows."""
     name = recording_name(one)
 
     assert name.isascii()

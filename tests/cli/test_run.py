@@ -1,4 +1,4 @@
-"""`callboard run`, without a terminal: what is printed, what is kept, which code it ends with."""
+"""`callboard run` without a terminal: its output, its stored threads and its exit codes."""
 
 import json
 import shlex
@@ -14,13 +14,13 @@ from ._commands import PATIENCE, Project
 
 @pytest.fixture
 def agents(project: Project) -> str:
-    """The name of the module."""
+    """Return the name of the module with the agents."""
     return project.module(AGENT)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_agent_answers_and_its_calls_are_told(project: Project, agents: str, backend: str) -> None:
-    """What the model says stands there once, each call with its arguments, time and result."""
+    """The output has the model's text once, and each call with its arguments, duration and result."""
     result = project.call("run", f"{agents}:sunny", "What is it like?", "--backend", backend)
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -32,7 +32,7 @@ def test_an_agent_answers_and_its_calls_are_told(project: Project, agents: str, 
 
 
 def test_a_thread_goes_on_where_it_was(project: Project, agents: str) -> None:
-    """`--thread` and `--db` make a conversation of several commands."""
+    """`--thread` and `--db` continue one conversation over several commands."""
     options = ("--db", project.db, "--thread", "oslo")
     project.call("run", f"{agents}:echo", "one", *options)
     result = project.call("run", f"{agents}:echo", "two", *options)
@@ -41,7 +41,7 @@ def test_a_thread_goes_on_where_it_was(project: Project, agents: str) -> None:
 
 
 def test_a_new_thread_has_a_new_name_which_is_printed(project: Project, agents: str) -> None:
-    """Two runs without `--thread` have nothing to do with each other; either can go on."""
+    """Runs without `--thread` are separate conversations, and the printed names let users continue them."""
     first = project.call("run", f"{agents}:echo", "one", "--db", project.db).stdout.splitlines()
     second = project.call("run", f"{agents}:echo", "two", CALLBOARD_DB=project.db).stdout.splitlines()
     assert first[0] != second[0]
@@ -53,7 +53,7 @@ def test_a_new_thread_has_a_new_name_which_is_printed(project: Project, agents: 
 
 
 def test_without_a_database_nothing_is_kept(project: Project, agents: str) -> None:
-    """And no name is printed that would lead nowhere."""
+    """No thread name is printed, because it could not be resumed."""
     result = project.call("run", f"{agents}:echo", "one", "--thread", "oslo")
 
     assert result.stdout == "I have heard 1: one.\n"
@@ -61,7 +61,7 @@ def test_without_a_database_nothing_is_kept(project: Project, agents: str) -> No
 
 
 def test_the_agents_own_checkpointer_is_used_without_a_database(project: Project) -> None:
-    """`--db` replaces it, and leaves the agent as it is."""
+    """`--db` replaces the agent's own checkpointer for this run only."""
     module = project.module(
         AGENT + f"    kept = agent_of(heard, checkpointer='sqlite:///{project.directory}/own.db')\n"
     )
@@ -90,7 +90,7 @@ def test_the_agents_own_checkpointer_is_used_without_a_database(project: Project
     ],
 )
 def test_a_wrong_command_line_is_told(project: Project, agents: str, arguments: list[str], told: str) -> None:
-    """Exit code 2 and one line; files are left alone."""
+    """The command prints one line, ends with exit code 2 and does not touch any file."""
     (project.directory / "log").write_text("no database")
     result = project.call("run", f"{agents}:echo", *arguments)
 
@@ -102,7 +102,7 @@ def test_a_wrong_command_line_is_told(project: Project, agents: str, arguments: 
 
 
 def test_without_a_terminal_questions_stay_open_and_the_way_on_is_printed(project: Project, agents: str) -> None:
-    """Exit code 3; what finished beside the question does not run again."""
+    """Exit code 3. Calls that finished beside the question do not run again."""
     waiting = project.call("run", f"{agents}:careful", "Pay!", "--db", project.db, "--thread", "my thread")
     assert waiting.exit_code == 3
     assert log(project) == ["weather Oslo"]
@@ -119,7 +119,7 @@ def test_without_a_terminal_questions_stay_open_and_the_way_on_is_printed(projec
 
 
 def test_without_a_database_a_question_cannot_be_answered_later(project: Project, agents: str) -> None:
-    """And that is what is said."""
+    """The output says that the question is lost without a database."""
     result = project.call("run", f"{agents}:careful", "Pay!")
 
     assert result.exit_code == 3
@@ -137,7 +137,7 @@ def test_yes_accepts_what_can_be_accepted_and_nothing_else(project: Project, age
 
 
 def test_yes_does_not_accept_where_acceptance_is_no_answer(project: Project) -> None:
-    """The tool allows edits only."""
+    """The tool allows only edits, so `--yes` has no valid answer."""
     module = project.module(
         AGENT + "    strict = agent_of(calls(('pay', {'amount': 3})), middleware=[RequireApproval(allow=['edit'])])\n"
     )
@@ -148,7 +148,7 @@ def test_yes_does_not_accept_where_acceptance_is_no_answer(project: Project) -> 
 
 
 def test_a_message_takes_the_place_of_open_questions(project: Project, agents: str) -> None:
-    """Which is said; the call that waited never runs."""
+    """The output says that the open question was dropped, and its call never runs."""
     options = ("--db", project.db, "--thread", "1")
     project.call("run", f"{agents}:careful", "Pay!", *options)
     result = project.call("run", f"{agents}:echo", "Never mind.", *options)
@@ -160,7 +160,7 @@ def test_a_message_takes_the_place_of_open_questions(project: Project, agents: s
 
 
 def test_an_agent_that_stops_before_its_tools_goes_on_when_it_is_told_to(project: Project, agents: str) -> None:
-    """`interrupt_before`: exit code 3, the calls are shown, and `--resume --yes` goes on."""
+    """`interrupt_before` gives exit code 3 and shows the calls. `--resume --yes` continues."""
     options = ("--db", project.db, "--thread", "1")
     stopped = project.call("run", f"{agents}:gated", "Pay!", *options)
     assert (stopped.exit_code, log(project)) == (3, [])
@@ -171,7 +171,7 @@ def test_an_agent_that_stops_before_its_tools_goes_on_when_it_is_told_to(project
 
 
 def test_yes_goes_through_every_stop(project: Project, agents: str) -> None:
-    """From the message to the answer in one command."""
+    """One command runs from the message to the answer, through each stop."""
     result = project.call("run", f"{agents}:gated", "Pay!", "--yes")
 
     assert (result.exit_code, log(project)) == (0, ["pay 3"])
@@ -179,7 +179,7 @@ def test_yes_goes_through_every_stop(project: Project, agents: str) -> None:
 
 
 def test_a_complete_thread_has_nothing_to_resume(project: Project, agents: str) -> None:
-    """No error: a script may resume until all is done."""
+    """`--resume` of a complete thread is no error, so a script may repeat it until the thread is complete."""
     options = ("--db", project.db, "--thread", "1")
     project.call("run", f"{agents}:sunny", "hi", *options)
     result = project.call("run", f"{agents}:sunny", *options, "--resume")
@@ -190,7 +190,7 @@ def test_a_complete_thread_has_nothing_to_resume(project: Project, agents: str) 
 
 
 def test_a_thread_that_is_not_there_cannot_be_resumed(project: Project, agents: str) -> None:
-    """Rather than begin one under a name with a slip in it."""
+    """A misspelt thread name must not start a new thread."""
     project.call("run", f"{agents}:echo", "hi", "--db", project.db, "--thread", "oslo")
     result = project.call("run", f"{agents}:echo", "--db", project.db, "--thread", "olso", "--resume")
 
@@ -199,7 +199,7 @@ def test_a_thread_that_is_not_there_cannot_be_resumed(project: Project, agents: 
 
 
 def test_json_is_the_only_thing_on_stdout(project: Project, agents: str) -> None:
-    """The messages in it are LangChain's again when they are read."""
+    """The printed messages can be loaded as LangChain messages."""
     result = project.call("run", f"{agents}:sunny", "hi", "--json", "--db", project.db, "--thread", "1")
 
     assert result.exit_code == 0
@@ -212,7 +212,7 @@ def test_json_is_the_only_thing_on_stdout(project: Project, agents: str) -> None
 
 
 def test_json_has_the_open_questions(project: Project, agents: str) -> None:
-    """With their ids, so that a program can answer them."""
+    """The questions have their ids, so that a program can answer them."""
     result = project.call("run", f"{agents}:asking", "hi", "--json", "--db", project.db)
 
     told = json.loads(result.stdout)
@@ -223,7 +223,7 @@ def test_json_has_the_open_questions(project: Project, agents: str) -> None:
 
 
 def test_json_has_whatever_a_state_consists_of(project: Project) -> None:
-    """Numbers that JSON has not, bytes, sets, and objects of no known kind."""
+    """The state may contain NaN, bytes, sets and objects of unknown types."""
     module = project.module(
         AGENT
         + """
@@ -249,7 +249,7 @@ def test_json_has_whatever_a_state_consists_of(project: Project) -> None:
 
 
 def test_a_structured_response_is_printed(project: Project) -> None:
-    """It is the answer, after all."""
+    """The structured response is the agent's answer."""
     module = project.module(
         AGENT
         + """
@@ -272,7 +272,7 @@ def test_a_structured_response_is_printed(project: Project) -> None:
 
 
 def test_a_failed_run_says_why_and_the_thread_goes_on(project: Project, agents: str) -> None:
-    """Exit code 1, one line; with `--traceback`, where."""
+    """Exit code 1 and one line. With `--traceback`, the traceback is printed, too."""
     options = ("--db", project.db, "--thread", "1")
     failed = project.call("run", f"{agents}:failing", "hi", *options)
     traced = project.call("run", f"{agents}:failing", *options, "--resume", "--traceback")
@@ -286,7 +286,7 @@ def test_a_failed_run_says_why_and_the_thread_goes_on(project: Project, agents: 
 
 
 def test_what_others_wrote_cannot_act_on_the_terminal(project: Project) -> None:
-    """Escape sequences and direction overrides of a model, a tool and a question are shown as what they are."""
+    """Escape sequences and bidirectional overrides of a model, a tool or a question are shown escaped."""
     module = project.module(
         AGENT
         + r"""
@@ -309,7 +309,7 @@ EVIL = "\x1b[2K\x1b]0;title\x07\u202egnp.exe\x9b"
 
 
 def test_of_very_many_calls_only_those_that_fail_are_told_one_by_one(project: Project) -> None:
-    """And how many there are of which."""
+    """The other calls are counted by tool."""
     module = project.module(
         AGENT
         + """
@@ -349,7 +349,7 @@ INNER = """
 
 @pytest.mark.parametrize("name", ["in_tool", "in_hook"])
 def test_models_inside_of_tools_and_hooks_do_not_talk_to_the_user(project: Project, name: str) -> None:
-    """Their tokens come through the same stream."""
+    """Tokens of inner models come through the same stream, and must not be printed."""
     result = project.call("run", f"{project.module(AGENT + INNER)}:{name}", "hi")
 
     assert result.exit_code == 0, result.stderr
@@ -359,7 +359,7 @@ def test_models_inside_of_tools_and_hooks_do_not_talk_to_the_user(project: Proje
 
 @pytest.mark.exhaustive
 def test_a_stream_that_cannot_have_every_character_gets_what_it_can(project: Project) -> None:
-    """An old terminal, or a pipe on another system."""
+    """Characters that the output encoding lacks, as on old terminals, are replaced."""
     module = project.module(AGENT + "    agent = agent_of('caf\\u00e9 \\u2603')\n")
     finished = project.call("run", f"{module}:agent", "hi", charset="ascii")
 
@@ -368,7 +368,7 @@ def test_a_stream_that_cannot_have_every_character_gets_what_it_can(project: Pro
 
 
 def test_the_help_says_all_there_is(project: Project) -> None:
-    """Options, examples and exit codes."""
+    """The help has options, examples and exit codes."""
     told = project.call("run", "--help", COLUMNS="100", TERM="dumb", NO_COLOR="1").stdout
 
     for word in (
@@ -380,7 +380,7 @@ def test_the_help_says_all_there_is(project: Project) -> None:
 
 
 def test_the_command_needs_no_agent_of_its_own_to_start(project: Project) -> None:
-    """`callboard --help` imports no LangGraph: it is asked for often."""
+    """`callboard --help` must be fast, so it does not import LangGraph."""
     program = "import sys; from callboard._cli._app import app; sys.exit('langgraph' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE, check=False).returncode == 0

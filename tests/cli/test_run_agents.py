@@ -1,4 +1,4 @@
-"""`callboard run MODULE:AGENT`: what an agent may be, and what is said where there is none."""
+"""`callboard run MODULE:AGENT`: what an agent may be, and the errors if it cannot be used."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from ._commands import Project
 
 @pytest.fixture
 def agents(project: Project) -> str:
-    """The name of the module."""
+    """Return the name of the module with the agents."""
     return project.module(AGENT)
 
 
 def test_a_function_may_return_the_agent(project: Project) -> None:
-    """Sync or async, also as an attribute of something."""
+    """The function may be sync or async, and an attribute of an object."""
     module = project.module(
         AGENT
         + """
@@ -34,7 +34,7 @@ def test_a_function_may_return_the_agent(project: Project) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_function_may_open_the_agent(project: Project, backend: str) -> None:
-    """What the agent needs is open while it runs, and is closed in the task that has opened it."""
+    """The agent's resources are open during the run, and closed in the task that opened them."""
     module = project.module(
         AGENT
         + """
@@ -92,7 +92,7 @@ GRAPHS = """
 
 @pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
 def test_graphs_of_langgraph_run_too(project: Project) -> None:
-    """Threads, approvals in LangChain's form, and the end of the turn."""
+    """LangGraph graphs have threads, approvals in LangChain's form, and an end of the turn."""
     module = project.module(GRAPHS)
     options = ("--db", project.db, "--thread")
 
@@ -107,7 +107,7 @@ def test_graphs_of_langgraph_run_too(project: Project) -> None:
 
 
 def test_graphs_of_langgraph_do_not_run_on_trio(project: Project) -> None:
-    """One line instead of what LangGraph would say."""
+    """The command prints one line instead of LangGraph's own error."""
     result = project.call("run", f"{project.module(GRAPHS)}:approved", "hi", "--backend", "trio")
 
     assert result.exit_code == 2
@@ -131,7 +131,7 @@ def test_graphs_of_langgraph_do_not_run_on_trio(project: Project) -> None:
     ],
 )
 def test_an_agent_that_is_not_there_is_told_with_what_is(project: Project, agents: str, name: str, told: str) -> None:
-    """Exit code 2, one line, and no traceback of ours."""
+    """The command prints one line with the agents of the module, without a traceback, and ends with exit code 2."""
     result = project.call("run", name.format(agents), "hi")
 
     assert (result.exit_code, result.stdout) == (2, "")
@@ -140,7 +140,7 @@ def test_an_agent_that_is_not_there_is_told_with_what_is(project: Project, agent
 
 
 def test_a_module_that_does_not_import_shows_where(project: Project) -> None:
-    """Their code failed, so they see their lines and not ours."""
+    """The user's module failed, so the traceback shows its lines and not callboard's."""
     module = project.module("import nothing_of_the_kind\nagent = None\n")
     result = project.call("run", f"{module}:agent", "hi")
 
@@ -151,7 +151,7 @@ def test_a_module_that_does_not_import_shows_where(project: Project) -> None:
 
 
 def test_a_graph_that_is_not_compiled_is_told(project: Project) -> None:
-    """The usual slip with LangGraph."""
+    """Passing a graph that is not compiled is a common mistake."""
     module = project.module(
         "from langgraph.graph import StateGraph, MessagesState\ngraph = StateGraph(MessagesState)\n"
     )
@@ -160,7 +160,7 @@ def test_a_graph_that_is_not_compiled_is_told(project: Project) -> None:
 
 
 def test_the_module_is_found_in_another_folder(project: Project, agents: str) -> None:
-    """`--app-dir`, as uvicorn has it."""
+    """`--app-dir` works as in uvicorn."""
     folder = project.directory / "app"
     folder.mkdir()
     (project.directory / f"{agents}.py").rename(folder / f"{agents}.py")

@@ -1,4 +1,4 @@
-"""`callboard run` that is stopped or killed: what is left, and how it goes on."""
+"""`callboard run` that is interrupted or killed: the stored state, and how the thread continues."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.exhaustive
 
 @pytest.fixture
 def agents(project: Project) -> str:
-    """The name of the module."""
+    """Return the name of the module with the agents."""
     return project.module(AGENT)
 
 
@@ -56,7 +56,7 @@ SLOW = (
 
 
 def begun(project: Project, process: "subprocess.Popen[str]", *lines: str) -> None:
-    """Wait until the slow tool has begun."""
+    """Wait until the slow tool has started."""
     until = time.monotonic() + PATIENCE
     while not {"begun", *lines} <= set(log(project)):
         assert time.monotonic() < until
@@ -65,7 +65,7 @@ def begun(project: Project, process: "subprocess.Popen[str]", *lines: str) -> No
 
 
 def line_with(process: "subprocess.Popen[str]", text: str) -> None:
-    """Wait for a line of its output."""
+    """Wait for an output line with this text."""
     assert process.stdout is not None
     while text not in process.stdout.readline():
         assert process.poll() is None
@@ -74,7 +74,7 @@ def line_with(process: "subprocess.Popen[str]", text: str) -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_cancels_the_run_and_the_thread_goes_on(project: Project, backend: str, number: signal.Signals) -> None:
-    """The call cleans up, the exit code says so, and what was finished is there in the next turn."""
+    """The call cleans up, the exit code shows the interrupt, and finished calls are in the next turn."""
     module = project.module(SLOW)
     options = ("--db", project.db, "--thread", "1", "--backend", backend)
     process = project.start("run", f"{module}:slowly", "hi", *options)
@@ -98,7 +98,7 @@ def test_ctrl_c_cancels_the_run_and_the_thread_goes_on(project: Project, backend
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_thread_that_cannot_be_stopped_does_not_keep_the_command(project: Project, backend: str) -> None:
-    """A sync tool sleeps for ten minutes; Ctrl-C takes seconds."""
+    """A sync tool sleeps for ten minutes, but the command ends seconds after Ctrl-C."""
     process = project.start("run", f"{project.module(SLOW)}:stuckly", "hi", "--backend", backend)
     begun(project, process)
     since = time.monotonic()
@@ -110,7 +110,7 @@ def test_a_thread_that_cannot_be_stopped_does_not_keep_the_command(project: Proj
 
 
 def test_a_second_ctrl_c_ends_the_process_at_once(project: Project) -> None:
-    """A tool that blocks the event loop can be stopped in no other way."""
+    """A tool that blocks the event loop cannot be stopped in another way."""
     module = project.module(SLOW)
     process = project.start("run", f"{module}:rudely", "hi", "--db", project.db, "--thread", "1")
     begun(project, process)
@@ -159,7 +159,7 @@ def test_a_killed_run_is_resumed_without_running_again_what_had_finished(project
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_approved_call_that_was_killed_is_asked_about_as_what_it_is(project: Project, backend: str) -> None:
-    """Not as if nobody had approved it, and not as if it had not begun; accepted, it runs without a third question."""
+    """The question says that the approved call had begun. After an accept it runs without a third question."""
     module = project.module(
         AGENT
         + """
@@ -197,7 +197,7 @@ def test_an_approved_call_that_was_killed_is_asked_about_as_what_it_is(project: 
 
 
 def test_a_reader_that_goes_away_does_no_harm(project: Project, agents: str) -> None:
-    """As in `callboard run ... | head -1`: the run goes on to its end, and is kept."""
+    """As in `callboard run ... | head -1`, the output is closed early. The run still ends and is stored."""
     process = project.start("run", f"{agents}:sunny", "hi", "--db", project.db, "--thread", "1")
     assert process.stdout is not None
     assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""The demo's service, client and database: a real process, real loopback, a real file, on every backend."""
+"""The demo's service, client and database: a real process, real loopback and a real file, on every backend."""
 
 import sys
 import time
@@ -43,7 +43,7 @@ async def stats(url: str) -> dict[str, int]:
 
 
 async def fetched(client: httpx2.AsyncClient, url: str) -> str:
-    """What the demo's tool answers to a model that asks for an item."""
+    """Return what the demo's tool answers to a model that asks for an item."""
     node = make_node(url, client, Path("no database"))
     return str((await node.ainvoke([tool_call("fetch", url=f"{url}/item/1")]))["messages"][0].content)
 
@@ -74,7 +74,7 @@ async def first_line(process: Process) -> str:
 
 
 def items(count: int, *, slow: bool = False) -> list[int]:
-    """The first items of the seed that are answered quickly, or slowly."""
+    """Return the first items that the seed makes quick, or slow."""
     return [item for item in range(count * 100) if (answer_for(SEED, item).latency > 1.0) is slow][:count]
 
 

@@ -1,4 +1,4 @@
-"""What is shown of text that others wrote."""
+"""Display of text from untrusted sources."""
 
 import json
 import unicodedata
@@ -21,7 +21,7 @@ VALUES = st.recursive(
 
 @given(st.text())
 def test_nothing_that_is_shown_can_act(text: str) -> None:
-    """No control character, no change of direction, no half of a pair that the stream would refuse."""
+    """The text has no control character, no bidirectional override, and no lone surrogate."""
     shown = printable(text)
 
     assert {unicodedata.category(char) for char in shown if char not in f"\n\t{JOINERS}"}.isdisjoint({"Cc", "Cf", "Cs"})
@@ -30,13 +30,13 @@ def test_nothing_that_is_shown_can_act(text: str) -> None:
 
 @given(VALUES)
 def test_json_stays_what_it_was_when_it_is_made_fit_to_be_shown(value: object) -> None:
-    """A person who edits arguments and leaves one alone has not changed it."""
+    """Escaping must not change a value: an argument that the person did not edit stays the same."""
     assert json.loads(printable(as_json(value))) == value
 
 
 @given(st.text(), st.integers(1, 50))
 def test_one_line_is_one_line_and_no_longer_than_asked_for(text: str, length: int) -> None:
-    """Whatever counts as the end of a line somewhere."""
+    """Each kind of Unicode line end is removed, and the length is limited."""
     line = one_line(text, length)
 
     assert len(line) <= length
@@ -45,7 +45,7 @@ def test_one_line_is_one_line_and_no_longer_than_asked_for(text: str, length: in
 
 @given(st.text())
 def test_a_name_is_one_line_and_tells_what_is_in_it(name: str) -> None:
-    """A line break in it would forge the line of another thread, or of another call."""
+    """A line break in a name could forge the line of another thread or call."""
     assert len(named(name).splitlines()) <= 1
     assert not set(named(name)) & set("\n\t\r\x1b")
     assert named("a\nb") == "a\\nb" != named("a b")
@@ -53,7 +53,7 @@ def test_a_name_is_one_line_and_tells_what_is_in_it(name: str) -> None:
 
 
 def test_a_call_is_written_as_python_would() -> None:
-    """And only its name where its arguments are not known."""
+    """A call without known arguments is shown as the tool's name."""
     assert call_text("fetch", {"url": "x", "n": 1}, 80) == "fetch(url='x', n=1)"
     assert call_text("fetch", {}, 80) == "fetch()"
     assert call_text("fetch", None, 80) == "fetch"
@@ -61,7 +61,7 @@ def test_a_call_is_written_as_python_would() -> None:
 
 
 def test_json_has_messages_and_what_is_inside_of_them() -> None:
-    """Also where a value has no JSON of its own."""
+    """Values without a JSON form are converted."""
     told = json.loads(as_json({"messages": [AIMessage("hi")], "odd": object}))
 
     assert told["messages"][0]["content"] == "hi"
@@ -72,7 +72,7 @@ ALL = {"allow_accept": True, "allow_edit": True, "allow_respond": True, "allow_i
 
 
 def test_an_answer_has_the_form_of_its_question() -> None:
-    """A list for a list, one for one, decisions for LangChain's; an action of its own for each edit."""
+    """A list of requests gets a list of answers, one request one answer, and LangChain's form a list of decisions."""
     one = {**REQUEST, "config": ALL}
     theirs = {
         "action_requests": [{"name": "pay", "args": {"amount": 3}}, {"name": "tell", "args": {}}],
@@ -106,7 +106,7 @@ def test_an_answer_has_the_form_of_its_question() -> None:
 
 
 def test_what_only_looks_like_an_approval_is_a_free_question() -> None:
-    """Nothing is accepted in its name, and it is told as it is."""
+    """A question that only resembles an approval is shown as it is and never accepted automatically."""
     for value in ({"action_request": "pay"}, [REQUEST], [], "pay?", {"action_requests": []}, None, 3):
         assert approval_in(value) is None
         assert accepted(Interrupt(value, id="1")) is None
@@ -114,7 +114,7 @@ def test_what_only_looks_like_an_approval_is_a_free_question() -> None:
 
 
 def test_a_typed_answer_is_json_or_text() -> None:
-    """Unless the question says that it wants text."""
+    """Input is parsed as JSON, unless the question wants text."""
     question = Interrupt("How many?", id="1")
     assert free_answer("3", question) == 3
     assert free_answer('{"a": [1]}', question) == {"a": [1]}

@@ -1,4 +1,4 @@
-"""`callboard threads` and `callboard show`: what a database keeps, whoever wrote it."""
+"""`callboard threads` and `callboard show`: the content of a database, whichever library wrote it."""
 
 import sqlite3
 import time
@@ -70,7 +70,7 @@ def show(project: Project, *arguments: str) -> str:
 
 
 def rows(project: Project) -> list[list[str]]:
-    """The lines of `callboard threads`, in columns."""
+    """Return the rows of `callboard threads`, split in columns."""
     result = project.call("threads", "--db", project.db)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in result.stdout.splitlines()]
@@ -99,7 +99,7 @@ AGENTS = {
 
 
 def test_threads_are_listed_the_latest_first(project: Project, saver: Saver) -> None:
-    """Name, turns, when, what is open, and the last thing said."""
+    """The row has the name, turns, time, open calls and last message of the thread."""
     chatty = ours(saver, "Hello.", "Hello\nagain.")
     say(chatty, "hi", "first")
     say(ours(saver, ASKING), "hi", "second")
@@ -132,7 +132,7 @@ class Notebook(Actor):
 
 
 def test_the_states_of_actors_in_a_thread_are_passed_over(project: Project, saver: Saver) -> None:
-    """They are the actors' own; the conversation says what was done."""
+    """Actor states are internal. The conversation shows what was done."""
     script = [calls(("write", {"line": "well"})), "Written."]
     notebook = child(Notebook, snapshots="journal")
     agent: Any = create_react_agent(ScriptedModel(script, loop=True), [notebook], checkpointer=saver)
@@ -154,7 +154,7 @@ def test_a_database_without_threads_says_so(project: Project, saver: Saver) -> N
 
 @pytest.mark.parametrize("command", [["threads"], ["show", "1"], ["show", "1", "--history"]])
 def test_a_database_that_is_not_there_is_not_made(project: Project, command: list[str]) -> None:
-    """It would be an empty one, and a slip in the name would go unnoticed."""
+    """A typo in the file name must not create an empty database."""
     result = project.call(*command, "--db", project.db)
 
     assert (result.exit_code, result.stdout) == (2, "")
@@ -164,7 +164,7 @@ def test_a_database_that_is_not_there_is_not_made(project: Project, command: lis
 
 @pytest.mark.parametrize("command", [["threads"], ["show", "1"], ["show", "1", "--history"]])
 def test_a_file_that_is_no_database_is_told_and_left_alone(project: Project, command: list[str]) -> None:
-    """One line, from the saver."""
+    """The command prints the saver's error as one line and does not change the file."""
     Path(project.db).write_text("something else, and long enough to be looked at by SQLite" * 20)
     result = project.call(*command, "--db", project.db)
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_no_database_is_told_and_left_alone(project: Project, com
 
 
 def test_the_database_may_be_named_by_its_url_or_by_the_environment(project: Project, saver: Saver) -> None:
-    """As for `callboard run`."""
+    """`--db` and the environment variable work as in `callboard run`."""
     say(ours(saver, "Hello."), "hi", "1")
 
     assert "Hello." in project.call("threads", "--db", f"sqlite:///{project.db}").stdout
@@ -184,7 +184,7 @@ def test_the_database_may_be_named_by_its_url_or_by_the_environment(project: Pro
 
 @pytest.mark.parametrize("writer", AGENTS)
 def test_a_conversation_is_printed_with_the_state_of_each_call(project: Project, saver: Saver, writer: str) -> None:
-    """Whoever wrote the thread, and stopped in the middle of a batch."""
+    """The thread may be written by an agent or a graph, and stopped in the middle of a batch."""
     say(AGENTS[writer](saver), "What is it like?", "1")
 
     told = show(project, "1").splitlines()
@@ -192,7 +192,7 @@ def test_a_conversation_is_printed_with_the_state_of_each_call(project: Project,
     assert told[0].startswith("thread 1  1 turn  ")
     assert told[1:6] == ["", "you", "What is it like?", "", "agent"]
     assert told[6] == "Let me see."
-    if writer == "react v1":  # it keeps nothing of a batch before all of it is there, nor who has asked
+    if writer == "react v1":  # it stores nothing of a batch until the batch is complete, not even which call asked
         assert [line.split()[0] for line in told[7:9]] == ["open", "open"]
     else:
         assert told[7:9] == ["  done    weather(city='Oslo')  sun in Oslo", "  waits   ask(question='How?')"]
@@ -201,7 +201,7 @@ def test_a_conversation_is_printed_with_the_state_of_each_call(project: Project,
 
 
 def test_an_approval_in_langchains_form_is_told_in_short(project: Project, saver: Saver) -> None:
-    """Which action, with which arguments."""
+    """The question is shown as the action and its arguments."""
     middleware = [HumanInTheLoopMiddleware({"weather": True})]
     agent = create_agent(
         ScriptedModel([calls(("weather", {"city": "Oslo"}))]), TOOLS, checkpointer=saver, middleware=middleware
@@ -212,7 +212,7 @@ def test_an_approval_in_langchains_form_is_told_in_short(project: Project, saver
 
 
 def test_failed_and_open_calls_are_told_apart(project: Project, saver: Saver) -> None:
-    """A message with an error, an error that ended the run, and no result at all."""
+    """An error message, an error that ended the run, and a missing result are shown differently."""
     handled = create_react_agent(
         ScriptedModel([calls("broken"), "Well."]), ToolNode(TOOLS, handle_tool_errors=True), checkpointer=saver
     )
@@ -230,7 +230,7 @@ def test_failed_and_open_calls_are_told_apart(project: Project, saver: Saver) ->
 
 
 def test_a_model_that_failed_is_told(project: Project, saver: Saver) -> None:
-    """The thread stands before it."""
+    """The conversation up to the failure is shown first."""
     with pytest.raises(ConnectionError):
         say(ours(saver, ConnectionError("nobody answers")), "hi", "1")
 
@@ -238,7 +238,7 @@ def test_a_model_that_failed_is_told(project: Project, saver: Saver) -> None:
 
 
 def test_a_state_of_its_own_does_not_matter(project: Project, saver: Saver) -> None:
-    """Keys and reducers that the command has never heard of, also in the journal in the middle of a turn."""
+    """Unknown keys and reducers of a state are tolerated, also in the journal in the middle of a turn."""
 
     class State(AgentState):
         notes: list[str]
@@ -251,7 +251,7 @@ def test_a_state_of_its_own_does_not_matter(project: Project, saver: Saver) -> N
 
 
 class Unplugged(SqliteSaver):
-    """Fails where the end of a run would be written."""
+    """Checkpointer that fails when the end of a run is written."""
 
     def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         if len(checkpoint["channel_values"].get("messages", ())) > 1:
@@ -264,7 +264,7 @@ class Noting(AgentState):
 
 
 def run_unplugged(project: Project, given: Any, reply: Any) -> None:
-    """Run an agent that has no time to end."""
+    """Run an agent that is stopped before its end is written."""
     with closing(sqlite3.connect(project.db, check_same_thread=False)) as connection:
         agent = ours(Unplugged(connection), reply, state_schema=Noting)
         with pytest.raises(OSError, match="gone"):
@@ -272,14 +272,14 @@ def run_unplugged(project: Project, given: Any, reply: Any) -> None:
 
 
 def test_the_middle_of_a_turn_is_read_from_the_journal(project: Project) -> None:
-    """Another process is at work, or was killed: what has happened so far is there, whatever the state consists of."""
+    """Another process may be running the turn, or may have been killed: the journal has all finished calls."""
     run_unplugged(project, {"messages": [("user", "hi")], "notes": ["a"]}, ASKING)
 
     assert "  done    weather(city='Oslo')  sun in Oslo" in show(project, "1")
 
 
 def test_a_question_that_was_answered_is_not_shown_again(project: Project, saver: Saver) -> None:
-    """It stands beside the last checkpoint until there is another one."""
+    """The question stays beside the last checkpoint until the next one is written."""
     say(ours(saver, ASKING), "hi", "1")
     run_unplugged(project, Command(resume="by foot"), "Well.")
 
@@ -289,7 +289,7 @@ def test_a_question_that_was_answered_is_not_shown_again(project: Project, saver
 
 
 def test_a_graph_without_messages_says_what_it_has(project: Project, saver: Saver) -> None:
-    """Its thread is listed too."""
+    """A graph without messages is listed, and its state keys are shown."""
 
     class State(TypedDict):
         count: int
@@ -316,7 +316,7 @@ def long_thread(saver: Saver, turns: int) -> None:
 
 
 def test_500_messages_can_be_read(project: Project, saver: Saver) -> None:
-    """A call and its long result are one line; `--last` leaves the older ones out, and says how many."""
+    """A call and its long result take one line. With `--last`, the number of hidden messages is shown."""
     long_thread(saver, 125)
     since = time.monotonic()
     told = show(project, "long").splitlines()
@@ -333,14 +333,14 @@ def test_500_messages_can_be_read(project: Project, saver: Saver) -> None:
 
 
 def test_a_result_whose_call_is_left_out_is_shown_all_the_same(project: Project, saver: Saver) -> None:
-    """`--last` may cut between the two."""
+    """`--last` may cut between a call and its result."""
     long_thread(saver, 2)
 
     assert "result\n  done    weather  word word" in show(project, "long", "--last", "2")
 
 
 def test_calls_and_results_may_be_had_in_full(project: Project, saver: Saver) -> None:
-    """`--full`."""
+    """`--full` shows long arguments and results completely."""
     long_thread(saver, 1)
     told = show(project, "long", "--full")
 
@@ -349,7 +349,7 @@ def test_calls_and_results_may_be_had_in_full(project: Project, saver: Saver) ->
 
 
 def test_a_thread_can_be_looked_at_as_it_was(project: Project, saver: Saver) -> None:
-    """`--history` lists the places, `--at` goes to one of them."""
+    """`--history` lists the checkpoints, and `--at` shows one of them."""
     agent = ours(saver, ASKING, "Well.")
     say(agent, "first", "1")
     say(agent, "second", "1")
@@ -375,7 +375,7 @@ def test_a_thread_can_be_looked_at_as_it_was(project: Project, saver: Saver) -> 
     ],
 )
 def test_what_is_not_there_is_told(project: Project, saver: Saver, arguments: list[str], told: str) -> None:
-    """Exit code 2, one line."""
+    """The command prints one line and ends with exit code 2."""
     say(ours(saver, "Hello."), "hi", "1")
     result = project.call("show", *arguments, "--db", project.db)
 
@@ -385,7 +385,7 @@ def test_what_is_not_there_is_told(project: Project, saver: Saver, arguments: li
 
 
 def test_nothing_that_is_kept_can_act_on_the_terminal(project: Project, saver: Saver) -> None:
-    """Texts, names, arguments, results, questions and errors, in the list and in the conversation."""
+    """Texts, names, arguments, results, questions and errors are escaped in both commands."""
     evil = "\x1b[2K\x07\u202egnp.exe"
     asks = calls(("weather", {"city": evil}), ("ask", {"question": evil}), tool_call(f"no{evil}"), content=evil)
     say(ours(saver, asks, name=f"agent{evil}"), evil, f"thread{evil}")
@@ -400,7 +400,7 @@ def test_nothing_that_is_kept_can_act_on_the_terminal(project: Project, saver: S
 
 
 def test_looking_changes_nothing(project: Project, saver: Saver) -> None:
-    """Every row is what it was."""
+    """Each row of the database is the same afterwards."""
     say(ours(saver, ASKING), "hi", "1")
     before = [(found.checkpoint, found.metadata, found.pending_writes) for found in saver.list(None)]
 
@@ -412,7 +412,7 @@ def test_looking_changes_nothing(project: Project, saver: Saver) -> None:
 
 
 def test_the_help_texts_have_examples(project: Project) -> None:
-    """And every option."""
+    """Each option and some examples are in the help."""
     options = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
     threads = project.call("threads", "--help", **options).stdout
     shown = project.call("show", "--help", **options).stdout
@@ -433,7 +433,7 @@ def test_the_help_texts_have_examples(project: Project) -> None:
 
 
 def test_a_line_break_in_the_name_of_a_thread_does_not_forge_a_row(project: Project, saver: Any) -> None:
-    """Whoever may name a thread could hide another one behind it."""
+    """A user who can name a thread could otherwise hide another thread."""
     name = "mine\nyours  1  2026-01-01 00:00    all is well"
     say(create_react_agent(ScriptedModel(["Hello."]), TOOLS, checkpointer=saver), "hi", name)
 

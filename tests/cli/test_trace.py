@@ -1,4 +1,4 @@
-"""`callboard trace`: a recording on the terminal, for Perfetto, and as a file that is found by its thread."""
+"""`callboard trace`: recordings on the terminal, for Perfetto, and found by thread name."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SPANS = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 50)).map(lambda one: 
 
 @pytest.fixture
 def recording(project: Project) -> Path:
-    """Two calls of a run, one of which failed, and one of nobody's."""
+    """Write a recording of two calls of a run, one of which failed, and one call outside a run."""
     events = [
         *run(1, 0.0, 4.0),
         *call(1, 0.5, wait=1, took=2),
@@ -55,7 +55,7 @@ def line_of(text: str, name: str) -> str:
 
 
 def test_a_call_is_a_line_with_a_bar(project: Project, recording: Path) -> None:
-    """Light where it waited, full where it ran; how it ended, how long it took, what was noted, and its id."""
+    """The bar is light while the call waited and solid while it ran. Outcome, duration, notes and id follow."""
     told = line_of(trace(project, str(recording)), "fetch")
     (drawn,) = [word for word in told.split() if "░" in word]
 
@@ -65,14 +65,14 @@ def test_a_call_is_a_line_with_a_bar(project: Project, recording: Path) -> None:
 
 
 def test_calls_stand_under_their_batch_and_run(project: Project, recording: Path) -> None:
-    """As do those that no agent made."""
+    """Calls without an agent are grouped by their batch."""
     words = [line.split("  ")[0] or line.split()[0] for line in trace(project, str(recording)).splitlines()[1:8]]
 
     assert words == ["run 1", "batch", "fetch", "query", "calls without an agent", "batch", "lonely"]
 
 
 def test_the_summary_counts_by_tool_and_says_what_recording_cost(project: Project, recording: Path) -> None:
-    """The recording's own word for it."""
+    """The cost of recording is the recorder's own measurement."""
     told = trace(project, str(recording))
 
     assert re.search(r"^fetch +1 +0 +0( +3\.00 s){3} +1\.00 s +1\.00 s$", told, re.MULTILINE)
@@ -81,7 +81,7 @@ def test_the_summary_counts_by_tool_and_says_what_recording_cost(project: Projec
 
 
 def test_a_recording_that_was_cut_off_says_so(project: Project) -> None:
-    """Its open calls are shown up to the last moment that is known."""
+    """Open calls are shown up to the last known time."""
     path = write(project.directory / "cut.jsonl", [HEADER, *call(1, 0)[:2], {"event": "lost", "t": 2, "events": 5}])
     told = trace(project, str(path))
 
@@ -90,12 +90,12 @@ def test_a_recording_that_was_cut_off_says_so(project: Project) -> None:
 
 
 def test_without_a_terminal_there_are_plain_lines(project: Project, recording: Path) -> None:
-    """Whatever the environment says of colours: a file is not painted."""
+    """Output to a file has no colours, even if the environment asks for colours."""
     assert "\x1b" not in trace(project, str(recording))
 
 
 def test_what_others_wrote_cannot_act(project: Project) -> None:
-    """Names come from models and servers."""
+    """Names come from models and servers, so they are escaped."""
     hostile = call(1, 0, tool="\x1b[2Jrm\u202e", id="\x07", error="\x1b]0;x\x07", outcome="error\r")
     told = trace(project, str(write(project.directory / "x.jsonl", [HEADER, *run(1, agent="a\x1b[1m"), *hostile])))
 
@@ -104,7 +104,7 @@ def test_what_others_wrote_cannot_act(project: Project) -> None:
 
 
 def test_a_line_break_in_a_name_does_not_forge_a_line(project: Project) -> None:
-    """Of a tool, of an agent, of a thread: a model or a user chose them."""
+    """Names of tools, agents and threads may be chosen by a model or a user."""
     forged = "x\nrun 7  honest  ok"
     events = [*run(1, 0.0, 4.0, agent=forged, thread=forged), *call(1, 0.5, took=2, tool=forged)]
     write(project.directory / "forged.jsonl", [HEADER, *in_order(events), closed(9, 4.0)])
@@ -116,7 +116,7 @@ def test_a_line_break_in_a_name_does_not_forge_a_line(project: Project) -> None:
 
 
 def test_of_many_calls_those_are_shown_that_failed_or_took_longest(project: Project) -> None:
-    """A thousand lines would tell less."""
+    """Failed and slow calls are more useful than a thousand lines."""
     path = write(project.directory / "busy.jsonl", busy(1000))
     told = trace(project, str(path))
 
@@ -126,7 +126,7 @@ def test_of_many_calls_those_are_shown_that_failed_or_took_longest(project: Proj
 
 
 def test_all_shows_all(project: Project) -> None:
-    """Bars may be empty of glyphs: a rejected call is a moment."""
+    """With `--all` a bar may be empty: a rejected call takes no time."""
     told = trace(project, str(write(project.directory / "busy.jsonl", busy(1000))), "--all")
 
     assert "more; --all" not in told
@@ -134,7 +134,7 @@ def test_all_shows_all(project: Project) -> None:
 
 
 def test_the_slowest_are_side_by_side(project: Project) -> None:
-    """The slowest first."""
+    """The slowest call comes first."""
     told = trace(project, str(write(project.directory / "busy.jsonl", busy(200))), "--slowest", "3")
     shown = [line for line in told.splitlines() if "█" in line]
 
@@ -144,7 +144,7 @@ def test_the_slowest_are_side_by_side(project: Project) -> None:
 
 
 def test_calls_of_one_tool_or_failed_calls_only(project: Project, recording: Path) -> None:
-    """Summary and bars are of the same calls."""
+    """The summary covers the same calls as the bars."""
     of_one_tool = trace(project, str(recording), "--tool", "query")
     failed = trace(project, str(recording), "--failed")
 
@@ -154,14 +154,14 @@ def test_calls_of_one_tool_or_failed_calls_only(project: Project, recording: Pat
 
 
 def test_a_tool_that_is_not_there_is_named_with_those_that_are(project: Project, recording: Path) -> None:
-    """A slip of the pen is seen at once."""
+    """The error lists the tools of the recording, so that a typo is obvious."""
     assert "no call of a tool 'fetsh' is in the recording; it has fetch, lonely, query" in refused(
         project, str(recording), "--tool", "fetsh"
     )
 
 
 def test_a_recording_is_found_by_the_name_of_its_thread(project: Project, recording: Path) -> None:
-    """Beside the database, or where the environment or the command line says."""
+    """The file is searched for beside the database, or in the directory of the option or environment variable."""
     beside = Path(f"{project.db}.calls")
     beside.mkdir()
     elsewhere = project.directory / "elsewhere"
@@ -176,7 +176,7 @@ def test_a_recording_is_found_by_the_name_of_its_thread(project: Project, record
 
 
 def test_what_is_not_there_is_named_with_where_it_was_looked_for(project: Project) -> None:
-    """And with how recordings are made."""
+    """The error has the searched directories and how to make a recording."""
     nowhere = refused(project, "oslo", CALLBOARD_DB="", CALLBOARD_RECORDS="")
     not_beside = refused(project, "oslo", "--db", project.db)
     server = refused(project, "oslo", "--db", "postgresql://user@host/name")
@@ -191,7 +191,7 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(project: Projec
 
 
 def test_what_is_no_recording_is_refused(project: Project) -> None:
-    """With its line."""
+    """The error has the number of the invalid line."""
     (project.directory / "notes.txt").write_text("hello\n")
 
     assert "notes.txt, line 1: not a recording" in refused(project, "notes.txt")
@@ -208,18 +208,18 @@ def test_what_is_no_recording_is_refused(project: Project) -> None:
     ],
 )
 def test_the_name_of_a_recording_is_safe_and_readable(thread: str, name: str) -> None:
-    """Whoever looks into the directory sees which is which."""
+    """Users can recognise the thread by the file name."""
     assert recording_name(thread) == name
 
 
 @given(st.text(), st.text())
 def test_two_threads_have_two_recordings(one: str, other: str) -> None:
-    """No two names become the same."""
+    """Different thread names never give the same file name."""
     assert (recording_name(one) == recording_name(other)) == (one == other)
 
 
 def test_recordings_lie_beside_a_file() -> None:
-    """A server has no beside."""
+    """A database on a server has no directory, so the error asks for `--records`."""
     assert records_dir("trip.db") == records_dir("sqlite:///trip.db") == Path("trip.db.calls")
     assert records_dir("postgresql://user@host/name") is None
     with pytest.raises(CommandError, match="--records"):
@@ -228,7 +228,7 @@ def test_recordings_lie_beside_a_file() -> None:
 
 @given(SPANS)
 def test_no_lane_holds_two_at_once(spans: list[tuple[float, float]]) -> None:
-    """And there are as few lanes as the most that overlap."""
+    """The number of lanes equals the maximum number of concurrent calls."""
     by_lane: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
     for lane, span in lanes(spans, lambda one: one):
         by_lane[lane].append(span)
@@ -242,7 +242,7 @@ def test_no_lane_holds_two_at_once(spans: list[tuple[float, float]]) -> None:
 
 @given(SPANS, st.integers(1, 60), st.floats(0, 200))
 def test_a_bar_is_as_wide_as_its_scale(spans: list[tuple[float, float]], width: int, length: float) -> None:
-    """Whatever the clock said."""
+    """The bar has the exact width for any times, even from a clock that jumped."""
     attempts = tuple(RecordedAttempt(number=1, start=start, end=end) for start, end in spans)
     waits = tuple(Wait(start=start, end=end) for start, end in spans)
     one = RecordedCall(number=1, batch=1, tool="t", id=None, start=3, waits=waits, attempts=attempts)
@@ -251,7 +251,7 @@ def test_a_bar_is_as_wide_as_its_scale(spans: list[tuple[float, float]], width: 
 
 
 def test_a_percentile_is_one_of_the_values() -> None:
-    """The smallest that so many do not exceed."""
+    """The percentile is the smallest value that is not exceeded by the given share."""
     assert percentile([], 50) is None
     assert [percentile([1, 2, 3, 4], percent) for percent in (0, 25, 50, 95, 100)] == [1, 1, 2, 4, 4]
 
@@ -263,7 +263,7 @@ def perfetto(project: Project, path: Path) -> list[dict[str, Any]]:
 
 
 def test_perfetto_gets_every_call_as_a_slice(project: Project) -> None:
-    """With the fields that the format asks for, in microseconds."""
+    """Each slice has the fields of the Perfetto format, with times in microseconds."""
     events = perfetto(project, write(project.directory / "busy.jsonl", busy(300)))
     slices = [event for event in events if event["ph"] == "X"]
 
@@ -278,7 +278,7 @@ def test_perfetto_gets_every_call_as_a_slice(project: Project) -> None:
 
 
 def test_slices_of_a_perfetto_thread_never_cross(project: Project) -> None:
-    """They are within each other or apart: the viewer draws nothing else."""
+    """Perfetto draws slices only if they are nested or disjoint."""
     path = write(project.directory / "busy.jsonl", busy(300))
     threads: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for event in perfetto(project, path):
@@ -296,7 +296,7 @@ def test_slices_of_a_perfetto_thread_never_cross(project: Project) -> None:
 
 
 def test_perfetto_knows_runs_queues_attempts_and_notes(project: Project, recording: Path) -> None:
-    """Processes are runs."""
+    """Each run is shown as a process."""
     events = perfetto(project, recording)
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     (wait,) = [event for event in events if event.get("cat") == "queue"]
@@ -311,7 +311,7 @@ def test_perfetto_knows_runs_queues_attempts_and_notes(project: Project, recordi
 
 @pytest.mark.parametrize("view", ["--perfetto", "--html"])
 def test_arguments_are_shown_only_if_the_recording_captures_them(project: Project, view: str) -> None:
-    """A field that should not be there is not passed on."""
+    """Arguments in a recording without capture are ignored."""
     secret = call(1, 0, args={"city": "Xanadu"}, result="Xanadu is sunny")
     shown: dict[bool, str] = {}
     for captures in (False, True):
@@ -324,7 +324,7 @@ def test_arguments_are_shown_only_if_the_recording_captures_them(project: Projec
 
 
 def test_a_terminal_shows_arguments_only_if_the_recording_captures_them(project: Project) -> None:
-    """Beside the call, whole where there is room."""
+    """Arguments stand beside the call, in full if there is room."""
     asked = call(1, 0, args={"city": "Xanadu"}, result="sunny")
     hidden, shown = (
         trace(project, str(write(project.directory / "x.jsonl", [{**HEADER, "captures": captures}, *asked])))
@@ -336,14 +336,14 @@ def test_a_terminal_shows_arguments_only_if_the_recording_captures_them(project:
 
 
 def test_a_view_does_not_write_over_its_recording(project: Project, recording: Path) -> None:
-    """Nor does it hide that it cannot write."""
+    """An output path that equals the recording, or that cannot be written, is an error."""
     assert "is the recording itself" in refused(project, str(recording), "--html", str(recording))
     assert "No such file" in refused(project, str(recording), "--html", "nowhere/out.html")
 
 
 @pytest.mark.exhaustive
 def test_at_a_terminal_lines_fit(project: Project, recording: Path) -> None:
-    """Bars take what is left of the width."""
+    """The bars take the rest of the terminal's width."""
     with project.terminal("trace", str(recording)) as terminal:
         code = terminal.end()
 

@@ -1,4 +1,4 @@
-"""The page of `callboard trace --html`, in a real browser."""
+"""The HTML page of `callboard trace --html`, tested in a real browser."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ def browser() -> Iterator[Any]:
 
 
 class Opened:
-    """A page that was opened, and what it did beside."""
+    """Opened page with its errors and network requests."""
 
     def __init__(self, browser: Any, file: Path, scheme: str = "light") -> None:
         self.context = browser.new_context(color_scheme=scheme, viewport={"width": 1400, "height": 900})
@@ -50,7 +50,7 @@ class Opened:
         self.page.evaluate(PAINTED)
 
     def focused(self) -> str:
-        """The accessible name of what has the focus."""
+        """Return the accessible name of the focused element."""
         return str(self.page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.id"))
 
     def span(self) -> float:
@@ -62,7 +62,7 @@ class Opened:
 
 @pytest.fixture
 def opened(browser: Any, project: Project) -> Iterator[Any]:
-    """Opens pages; in the end none of them has complained, or asked the network for anything."""
+    """Open pages, and check at the end that none had an error or made a network request."""
     pages: list[Opened] = []
 
     def open_page(events: list[dict[str, Any]], **options: Any) -> Opened:
@@ -88,7 +88,7 @@ def three_calls() -> list[dict[str, Any]]:
 
 
 def test_every_call_has_a_bar(opened: Any) -> None:
-    """With its queue, its attempts and its notes; model requests have rows of their own."""
+    """The bar has the call's queue, attempts and notes. Model requests have their own rows."""
     page = opened(three_calls()).page
 
     assert page.locator(".bar[data-call]").count() == page.evaluate("window.callboard.total") == 3
@@ -101,7 +101,7 @@ def test_every_call_has_a_bar(opened: Any) -> None:
 
 
 def test_a_bar_stands_where_its_times_say(opened: Any) -> None:
-    """The wait is the first third of the first call, the attempt the rest."""
+    """In the first call, the wait is the first third of the bar, and the attempt is the rest."""
     page = opened(three_calls()).page
     wait = page.locator(".bar .wait").first.bounding_box()
     attempt = page.locator(".bar .attempt").first.bounding_box()
@@ -111,7 +111,7 @@ def test_a_bar_stands_where_its_times_say(opened: Any) -> None:
 
 
 def test_searching_narrows(opened: Any) -> None:
-    """By tool, id, outcome and error; the count says to how many."""
+    """The search covers tool, id, outcome and error, and shows the number of matches."""
     one = opened(busy(200))
     one.press("/")
     assert one.focused() == "search"
@@ -131,7 +131,7 @@ def test_searching_narrows(opened: Any) -> None:
 
 
 def test_the_legend_and_the_table_search(opened: Any) -> None:
-    """A tool's name is exact there, though another begins like it."""
+    """A click searches for the exact tool name, even if another tool's name begins with it."""
     events = [HEADER, *call(1, 0), *call(2, 0, tool="fetch_all"), *call(3, 0, outcome="error", error="E")]
     one = opened(events)
 
@@ -143,7 +143,7 @@ def test_the_legend_and_the_table_search(opened: Any) -> None:
 
 
 def test_a_keyboard_is_enough(opened: Any) -> None:
-    """Move, open, read, close."""
+    """A keyboard can move, open details, read and close them."""
     one = opened(three_calls())
     one.press("j")
     assert one.focused().startswith("fetch")
@@ -165,7 +165,7 @@ def test_a_keyboard_is_enough(opened: Any) -> None:
 
 
 def test_what_has_the_focus_shows_it(opened: Any) -> None:
-    """An outline, of some width."""
+    """The focused element has a visible outline."""
     one = opened(three_calls())
     one.press("j")
 
@@ -174,7 +174,7 @@ def test_what_has_the_focus_shows_it(opened: Any) -> None:
 
 
 def test_zoom_and_pan(opened: Any) -> None:
-    """By keys, buttons and the wheel."""
+    """Keys, buttons and the wheel change the visible range."""
     one = opened(three_calls())
     whole = one.span()
     one.press("+")
@@ -192,7 +192,7 @@ def test_zoom_and_pan(opened: Any) -> None:
 
 
 def test_a_click_opens_and_a_drag_does_not(opened: Any) -> None:
-    """A drag moves the time."""
+    """A drag moves the visible range and must not open a call."""
     one = opened(three_calls())
     one.press("+")
     box = one.page.locator(".bar .track").nth(1).bounding_box()
@@ -212,7 +212,7 @@ def background(one: Opened) -> list[int]:
 
 
 def test_it_is_light_or_dark_as_the_system_is_and_can_be_told(opened: Any) -> None:
-    """The button goes from the system's to dark to light."""
+    """The button switches from the system's theme to dark and then to light."""
     light, dark = opened(three_calls()), opened(three_calls(), scheme="dark")
 
     assert min(background(light)) > 200
@@ -222,7 +222,7 @@ def test_it_is_light_or_dark_as_the_system_is_and_can_be_told(opened: Any) -> No
 
 
 def test_hostile_names_do_nothing(opened: Any) -> None:
-    """They are data, which is shown: no element, no script, no change of direction."""
+    """Names are inserted as text: they create no element, run no script and change no direction."""
     hostile = "</script><img src=x onerror='window.hacked=1'><!--<script>window.hacked=2</script>\u2028\u202e{{data}}"
     events = [
         {**HEADER, "captures": True},
@@ -240,7 +240,7 @@ def test_hostile_names_do_nothing(opened: Any) -> None:
 
 
 def test_the_page_asks_for_nothing_and_allows_nothing(project: Project) -> None:
-    """No address is in it, and its policy lets its own script and style be, and nothing else."""
+    """The page has no external address, and its policy allows only its own script and style."""
     recording = write(project.directory / "calls.jsonl", busy(10))
     project.call("trace", str(recording), "--html", "calls.html")
     text = (project.directory / "calls.html").read_text()
@@ -253,7 +253,7 @@ def test_the_page_asks_for_nothing_and_allows_nothing(project: Project) -> None:
 
 
 def test_five_thousand_calls_are_no_burden(opened: Any) -> None:
-    """A zoom is drawn within a moment: what is out of sight costs nothing."""
+    """Zooming stays fast, because rows outside the viewport are not drawn."""
     one = opened(busy(5000))
     took = one.page.evaluate(f"""async () => {{
         const since = performance.now();
@@ -270,7 +270,7 @@ def test_five_thousand_calls_are_no_burden(opened: Any) -> None:
 
 @pytest.mark.parametrize("events", [[HEADER], [HEADER, *run(1)], []])
 def test_a_recording_without_calls_is_a_page_too(opened: Any, events: list[dict[str, Any]]) -> None:
-    """Somebody looked too early."""
+    """A recording may be opened before the first call."""
     one = opened(events)
     one.press("j", "Enter", "Escape", "f", "r", "+", "0")
 
@@ -278,14 +278,14 @@ def test_a_recording_without_calls_is_a_page_too(opened: Any, events: list[dict[
 
 
 def brightness(colour: str) -> float:
-    """The relative luminance of WCAG 2."""
+    """Return the relative luminance as defined by WCAG 2."""
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_text_is_readable_on_every_ground() -> None:
-    """WCAG AA: at least 4.5 to 1, by day and by night."""
+    """The contrast is at least 4.5 to 1 (WCAG AA) in both themes."""
     style = (files("callboard._cli") / "viewer.css").read_text()
     colours = dict(re.findall(r"--(\w+): light-dark\((#\w{6}, #\w{6})\);", style))
     texts = colours.keys() - {"back", "raised", "hover", "chosen", "line", "wait"}
@@ -307,7 +307,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def many_searches() -> list[dict[str, Any]]:
-    """Calls that differ only in their middle, of which two have failed and one has told of its progress 200 times."""
+    """Return calls that differ only in the middle of an argument. Two failed, and one reported progress 200 times."""
     events = [*run(1, 0, 9, agent="LangGraph", thread="oslo")]
     for page in range(14):
         failed: dict[str, Any] = {"outcome": "timeout", "error": "CallTimeoutError"} if page in (0, 7) else {}
@@ -324,7 +324,7 @@ CLIPPED = """() => [...document.querySelectorAll('.bar .ends, .bar .word, .bar .
 
 @pytest.mark.parametrize("width", [390, 500, 700, 1280])
 def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -> None:
-    """On a phone a name and an outcome stand above their bar."""
+    """On a narrow screen, name and outcome are above the bar."""
     one = opened(many_searches())
     one.page.set_viewport_size({"width": width, "height": 800})
     one.page.evaluate(PAINTED)
@@ -341,7 +341,7 @@ def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_progress_does_not_paint_over_its_bar(opened: Any, width: int) -> None:
-    """Two hundred notes are a strip in the bar, and a few lines of the details."""
+    """Two hundred notes are drawn as a strip in the bar, and as a few lines of the details."""
     one = opened(many_searches())
     one.page.set_viewport_size({"width": width, "height": 800})
     one.page.evaluate(PAINTED)
@@ -358,7 +358,7 @@ def test_progress_does_not_paint_over_its_bar(opened: Any, width: int) -> None:
 
 
 def test_very_many_notes_leave_the_bar_to_be_seen(opened: Any) -> None:
-    """Those of a middleware that retries without end."""
+    """The notes come from a middleware that retries without end."""
     noted = [{"event": "noted", "t": 0.5 + turn / 1000, "call": 1, "what": "retry"} for turn in range(1000)]
     one = opened([HEADER, *in_order([*run(1, 0, 4), *call(1, 0.5), *noted])])
 

@@ -1,4 +1,4 @@
-"""The views on narrow and on wide terminals: rows can be told apart, and nothing that matters is cut."""
+"""Views on narrow and wide terminals: rows are distinguishable, and important text is not cut."""
 
 import re
 from io import StringIO
@@ -29,7 +29,7 @@ INDEX = "the-index-of-all-documents-of-the-company"
 
 
 def search(page: int) -> Any:
-    """A call that differs from its thirteen neighbours only in its middle."""
+    """Return a call that differs from thirteen others only in the middle of its argument."""
     return tool_call("search_documents", f"call_9f8e7d6c5b4a3f2e1d{page:02}", index=INDEX, page=page, language="en")
 
 
@@ -56,7 +56,7 @@ def printed(width: int, shown: object) -> list[str]:
 
 
 def traced(width: int, path: Path) -> list[str]:
-    """The lines of `callboard trace` as a terminal of that width would show them."""
+    """Return the lines of `callboard trace` on a terminal of that width."""
     console = terminal(width)
     waterfall = Waterfall(console, read_recording(path))
     waterfall.print(None)
@@ -78,13 +78,13 @@ def pages(lines: list[str]) -> list[int]:
 
 @WIDTHS
 def test_calls_that_differ_in_one_argument_show_it(width: int) -> None:
-    """Fourteen searches read alike where their rows were cut at the end."""
+    """Regression: fourteen searches looked the same because the ends of their rows were cut."""
     assert pages(printed(width, picture(searching(), 5.0, width, 40))) == list(range(10))
 
 
 @WIDTHS
 def test_the_list_of_open_calls_shows_the_argument_that_differs(width: int) -> None:
-    """The table of `callboard run` without `--live`."""
+    """The table of `callboard run` without `--live` shows the difference."""
     calls = Calls(["search_documents"])
     for page in range(10):
         calls.note(event("begun", page, tool="search_documents", call=search(page)))
@@ -96,7 +96,7 @@ def test_the_list_of_open_calls_shows_the_argument_that_differs(width: int) -> N
 
 @WIDTHS
 def test_calls_of_a_recording_that_differ_in_one_argument_show_it(width: int, tmp_path: Path) -> None:
-    """Where the recording captures arguments."""
+    """The recording must capture arguments."""
     lines = traced(width, recording(tmp_path / "calls.jsonl"))
 
     assert sorted(set(pages(lines))) == list(range(14))
@@ -105,7 +105,7 @@ def test_calls_of_a_recording_that_differ_in_one_argument_show_it(width: int, tm
 
 @WIDTHS
 def test_a_trace_names_the_id_of_every_call(width: int, tmp_path: Path) -> None:
-    """The message with the result, and the log of a server, know a call by it."""
+    """Result messages and server logs refer to a call by its id."""
     lines = traced(width, recording(tmp_path / "calls.jsonl", captures=False))
 
     assert [search(page)["id"] for page in range(14)] == re.findall(r"call_\w+", "\n".join(lines))
@@ -123,7 +123,7 @@ def test_the_reason_of_a_failed_call_is_whole_in_a_trace(width: int, tmp_path: P
 
 @WIDTHS
 def test_the_summary_of_a_trace_has_whole_numbers(width: int, tmp_path: Path) -> None:
-    """Columns go before numbers are cut."""
+    """Columns are dropped before numbers are cut."""
     lines = traced(width, recording(tmp_path / "calls.jsonl"))
     heading = next(number for number, text in enumerate(lines) if text.startswith("tool"))
 
@@ -133,7 +133,7 @@ def test_the_summary_of_a_trace_has_whole_numbers(width: int, tmp_path: Path) ->
 
 @WIDTHS
 def test_all_kinds_of_failure_are_shown(width: int) -> None:
-    """A head that is too long for a line takes another one."""
+    """A heading that is too long for its line continues on the next one."""
     counts = CallCounts([])
     for number, end in enumerate(ENDS):
         counts(event("begun", number))
@@ -146,7 +146,7 @@ def test_all_kinds_of_failure_are_shown(width: int) -> None:
 
 @WIDTHS
 def test_the_progress_of_a_call_and_the_reason_of_its_retry_are_shown(width: int) -> None:
-    """The amounts as people read them, and the beginning of the message."""
+    """Amounts are shown with units, and messages from their beginning."""
     facts = {"done": 4.0 * 1024 * 1024, "total": 300.0 * 1024 * 1024}
     counts = counts_of(
         event("begun", call=tool_call("download", "1", url="x")),
@@ -177,7 +177,7 @@ def test_tables_of_the_demo_fit(width: int) -> None:
 
 @WIDTHS
 def test_why_a_call_of_a_run_failed_is_told_whole(width: int) -> None:
-    """On lines of its own, where there is no room beside the call."""
+    """The reason gets its own lines if there is no room beside the call."""
     console = terminal(width)
     screen = Screen(console, Calls(["search_documents"]), [])
     asked = [search(page) for page in range(2)]
@@ -193,7 +193,7 @@ def test_why_a_call_of_a_run_failed_is_told_whole(width: int) -> None:
 
 
 def test_an_agent_without_a_name_is_an_agent(tmp_path: Path) -> None:
-    """ "LangGraph" is what LangGraph calls every graph that nobody named."""
+    """LangGraph names every unnamed graph "LangGraph", which would tell nothing."""
     lines = traced(80, recording(tmp_path / "calls.jsonl"))
 
     assert lines[1].startswith("run 1  agent  ")
@@ -205,7 +205,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 @given(NAMES, st.integers(1, 50))
 def test_the_middle_of_a_text_is_cut_to_the_width(text: str, width: int) -> None:
-    """Also where characters are two cells wide."""
+    """The width is correct for characters that take two cells, too."""
     assert cell_len(middle(text, width)) <= width
     assert middle("send_mail_with_invoice", 15) == "send_ma…invoice"
 
@@ -215,7 +215,7 @@ ARGUMENTS = st.none() | st.dictionaries(NAMES, NAMES | st.integers())
 
 @given(st.lists(st.tuples(NAMES, ARGUMENTS), max_size=6), st.integers(1, 60))
 def test_labels_are_never_wider_than_asked_for(calls: list[tuple[str, Any]], width: int) -> None:
-    """Whatever a model calls its tools and arguments."""
+    """The width holds for any tool name and arguments of a model."""
     labels = call_labels([(name, shown_arguments(args)) for name, args in calls], width)
 
     assert len(labels) == len(calls)
@@ -224,7 +224,7 @@ def test_labels_are_never_wider_than_asked_for(calls: list[tuple[str, Any]], wid
 
 @given(st.lists(st.integers(0, 10**6), min_size=2, max_size=9, unique=True), st.integers(30, 60))
 def test_labels_of_texts_that_differ_in_their_middle_differ(numbers: list[int], width: int) -> None:
-    """An address with a long beginning and a long end."""
+    """An address with a long common beginning and end must stay distinguishable."""
     addresses = [f"https://example.org/{'a' * 80}/{number}/{'b' * 80}" for number in numbers]
     labels = call_labels([("fetch", shown_arguments({"url": one, "method": "GET"})) for one in addresses], width)
 
@@ -232,7 +232,7 @@ def test_labels_of_texts_that_differ_in_their_middle_differ(numbers: list[int], 
 
 
 def test_a_label_is_the_whole_call_where_there_is_room() -> None:
-    """As Python would write it."""
+    """The label is written like a call in Python."""
     first, second = (shown_arguments(search(page)["args"]) for page in (1, 2))
 
     assert call_labels([("search", first), ("search", second)], 200)[1] == (
