@@ -24,7 +24,7 @@ from callboard.testing import (
 
 
 async def test_an_hour_passes_at_once() -> None:
-    """Keeps habit 17: no real sleeping."""
+    """Tests with timeouts of an hour need no real sleeping."""
     real, virtual = time.monotonic(), anyio.current_time()
     await anyio.sleep(3600)
     assert anyio.current_time() - virtual == pytest.approx(3600)
@@ -32,7 +32,7 @@ async def test_an_hour_passes_at_once() -> None:
 
 
 async def test_a_deadline_of_an_hour_fires_at_once() -> None:
-    """A body that hangs is found without waiting for it."""
+    """A test finds a body that hangs without waiting for it."""
     start = anyio.current_time()
     with pytest.raises(TimeoutError):
         with anyio.fail_after(3600):
@@ -41,14 +41,14 @@ async def test_a_deadline_of_an_hour_fires_at_once() -> None:
 
 
 async def test_several_days_pass_at_once() -> None:
-    """asyncio waits a day at a time at most; the clock goes on after it."""
+    """asyncio waits for at most a day at a time, and the clock must continue after it."""
     start = anyio.current_time()
     await anyio.sleep(10 * 86_400)
     assert anyio.current_time() - start == pytest.approx(10 * 86_400)
 
 
 async def test_concurrent_sleeps_wake_in_the_order_of_their_deadlines() -> None:
-    """The clock jumps from timer to timer and passes none over."""
+    """The clock advances to the next timer and skips none."""
     woken: list[tuple[float, float]] = []
     start = anyio.current_time()
 
@@ -65,7 +65,7 @@ async def test_concurrent_sleeps_wake_in_the_order_of_their_deadlines() -> None:
 
 
 async def test_the_clock_stands_still_while_a_task_is_busy() -> None:
-    """Time passes only when every task waits."""
+    """Virtual time passes only while every task waits."""
     start = anyio.current_time()
     for _ in range(100):
         await anyio.lowlevel.checkpoint()
@@ -73,7 +73,7 @@ async def test_the_clock_stands_still_while_a_task_is_busy() -> None:
 
 
 async def test_waiting_until_all_tasks_are_blocked_works() -> None:
-    """Keeps habit 18 on a virtual clock."""
+    """anyio's `wait_all_tasks_blocked` works on a virtual clock."""
     reached: list[str] = []
 
     async def waiter() -> None:
@@ -92,14 +92,14 @@ async def test_waiting_until_all_tasks_are_blocked_works() -> None:
 @pytest.mark.parametrize("_again", [1, 2])
 @pytest.mark.backends("trio")
 async def test_each_test_has_a_clock_of_its_own(_again: int) -> None:
-    """Trio's clock starts at zero in every test."""
+    """trio's clock starts at zero in each test."""
     assert anyio.current_time() == pytest.approx(0, abs=1)
     await anyio.sleep(1000)
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_thread_wakes_a_virtual_loop_that_has_no_timer() -> None:
-    """Without a timer the loop waits for the world outside."""
+    """Without a timer the loop waits for other threads instead of jumping."""
     woken = asyncio.Event()
     loop = asyncio.get_running_loop()
     thread = threading.Timer(0.05, loop.call_soon_threadsafe, [woken.set])
@@ -111,7 +111,7 @@ async def test_a_thread_wakes_a_virtual_loop_that_has_no_timer() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_thread_wakes_a_virtual_loop_that_jumps() -> None:
-    """A thread is heard between two jumps too."""
+    """A wake-up from a thread is processed between two jumps."""
     woken = asyncio.Event()
     loop = asyncio.get_running_loop()
     thread = threading.Timer(0.05, loop.call_soon_threadsafe, [woken.set])
@@ -123,13 +123,13 @@ async def test_a_thread_wakes_a_virtual_loop_that_jumps() -> None:
 
 
 async def test_a_worker_thread_returns_its_result() -> None:
-    """Threads work on a virtual clock, as long as no deadline is around them."""
+    """Worker threads work on a virtual clock, as long as no deadline is around them."""
     assert await anyio.to_thread.run_sync(lambda: anyio.from_thread.run_sync(lambda: 42)) == 42
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_virtual_loop_waits_for_its_executor_when_it_is_closed() -> None:
-    """The timeout for it would be over at once."""
+    """On a virtual clock, the timeout for the executor's shutdown would end at once."""
     done = threading.Event()
 
     def work() -> None:
@@ -145,25 +145,25 @@ def test_a_virtual_loop_waits_for_its_executor_when_it_is_closed() -> None:
 
 
 def test_the_constant_runs_under_anyio_run() -> None:
-    """A backend is what `anyio.run` takes apart."""
+    """The constant has the form of a backend that `anyio.run` accepts."""
     name, options = VIRTUAL_ASYNCIO
     anyio.run(anyio.sleep, 3600, backend=name, backend_options=options)
 
 
 @pytest.mark.parametrize("name", backend_names())
 def test_every_virtual_backend_runs_under_anyio_run(name: str) -> None:
-    """They serve outside of pytest too."""
+    """Virtual backends work outside of pytest, too."""
     library, options = backend(name)
     anyio.run(anyio.sleep, 3600, backend=library, backend_options=options)
 
 
 def test_trio_gets_a_fresh_clock_each_time() -> None:
-    """A clock is for one run."""
+    """A trio clock is for one run only."""
     assert backend("trio")[1]["clock"] is not backend("trio")[1]["clock"]
 
 
 def test_the_eager_backends_are_offered_where_the_interpreter_has_them() -> None:
-    """Keeps habit 16."""
+    """Eager tasks exist only in newer Python versions."""
     has_eager = sys.version_info >= (3, 12)
     assert ("asyncio-eager" in backend_names()) is has_eager
     assert ("asyncio-eager" in backend_names(real_clock=True)) is has_eager
@@ -171,7 +171,7 @@ def test_the_eager_backends_are_offered_where_the_interpreter_has_them() -> None
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="this interpreter has eager tasks")
 def test_an_eager_loop_without_eager_tasks_says_what_it_needs() -> None:
-    """Asking for what is not there is an error with a reason."""
+    """The error says which Python version the eager variant needs."""
     with pytest.raises(RuntimeError, match=r"need Python 3\.12"):
         eager_virtual_clock_loop()
 
@@ -190,7 +190,7 @@ async def _starts_at_once() -> bool:
 
 @pytest.mark.backends("asyncio")
 async def test_only_the_eager_variant_starts_tasks_at_once(request: pytest.FixtureRequest) -> None:
-    """The eager variant is eager on a virtual clock."""
+    """On a virtual clock, tasks start at once in the eager variant only."""
     assert await _starts_at_once() is ("asyncio-eager" in request.node.name)
 
 
@@ -199,7 +199,7 @@ async def test_only_the_eager_variant_starts_tasks_at_once(request: pytest.Fixtu
 async def test_only_the_eager_variant_starts_tasks_at_once_on_a_real_clock(
     request: pytest.FixtureRequest,
 ) -> None:
-    """The eager variant is eager on a real clock."""
+    """On a real clock, tasks start at once in the eager variant only."""
     assert await _starts_at_once() is ("asyncio-eager" in request.node.name)
 
 
@@ -212,7 +212,7 @@ async def test_a_deadline_around_a_thread_holds_on_a_real_clock() -> None:
 
 @pytest.mark.real_clock
 async def test_time_takes_its_time_on_a_real_clock() -> None:
-    """The marker `real_clock` does what it says."""
+    """The marker `real_clock` gives a test real time."""
     start = time.monotonic()
     await anyio.sleep(0.05)
     assert time.monotonic() - start >= 0.045
@@ -220,7 +220,7 @@ async def test_time_takes_its_time_on_a_real_clock() -> None:
 
 @pytest.fixture
 async def opened() -> AsyncIterator[float]:
-    """An async fixture."""
+    """Async fixture."""
     await anyio.sleep(3600)
     yield anyio.current_time()
     await anyio.sleep(3600)
@@ -234,7 +234,7 @@ async def test_async_fixtures_share_the_clock_of_their_test(opened: float) -> No
 @settings(max_examples=3)
 @given(seconds=st.floats(1, 1e6))
 async def test_hypothesis_tests_run_on_every_backend(seconds: float) -> None:
-    """The fixture lives longer than one example, which is what hypothesis asks for."""
+    """Hypothesis requires that a function-scoped fixture can be reused by all examples."""
     start = anyio.current_time()
     await anyio.sleep(seconds)
     assert anyio.current_time() - start == pytest.approx(seconds)
@@ -242,7 +242,7 @@ async def test_hypothesis_tests_run_on_every_backend(seconds: float) -> None:
 
 @pytest.mark.trio
 async def test_a_test_of_pytest_trio_is_left_to_it(autojump_clock: object) -> None:
-    """Both plugins keep to their own."""
+    """The plugins of pytest-trio and callboard do not take each other's tests."""
     import trio
 
     await trio.sleep(3600)
@@ -250,7 +250,7 @@ async def test_a_test_of_pytest_trio_is_left_to_it(autojump_clock: object) -> No
 
 
 async def test_months_pass_like_seconds() -> None:
-    """However far the clock has come, a timer that is due is ready."""
+    """Floating-point time is coarse after months: a timer that is due must still count as ready."""
     with anyio.fail_after(1e9):
         for _ in range(5):
             await anyio.sleep(1e7)

@@ -1,4 +1,4 @@
-"""`ScriptedModel` and the helpers that write what it says."""
+"""`ScriptedModel`, and the helpers that write its scripts."""
 
 import time
 from typing import Any, cast
@@ -25,7 +25,7 @@ class Weather(BaseModel):
 
 
 async def collect(model: ScriptedModel, text: str = "hi") -> list[AIMessageChunk]:
-    """Stream one reply from the model itself: LangChain's `astream` needs asyncio."""
+    """Stream one reply from the model directly: LangChain's `astream` needs asyncio."""
     with anyio.fail_after(10_000):
         return [cast(AIMessageChunk, chunk.message) async for chunk in model._astream([HumanMessage(text)])]
 
@@ -40,7 +40,7 @@ def joined(chunks: list[AIMessageChunk]) -> AIMessageChunk:
 
 @pytest.mark.backends("asyncio")
 async def test_it_replays_texts_messages_calls_and_functions_in_order() -> None:
-    """A script may be written in every form that is convenient."""
+    """A script may mix all convenient forms."""
     model = ScriptedModel(
         [
             "one",
@@ -57,14 +57,14 @@ async def test_it_replays_texts_messages_calls_and_functions_in_order() -> None:
 
 
 def test_it_replays_from_sync_code() -> None:
-    """`invoke` needs no loop."""
+    """`invoke` works without an event loop."""
     model = ScriptedModel(["one", calls("search")])
     assert model.invoke("hi").content == "one"
     assert model.invoke("hi").tool_calls[0]["name"] == "search"
 
 
 def test_it_raises_the_errors_of_its_script() -> None:
-    """A provider that fails is one line of a script."""
+    """A failing provider is one line of a script."""
     model = ScriptedModel([ConnectionError("no route"), "better"])
     with pytest.raises(ConnectionError, match="no route"):
         model.invoke("hi")
@@ -73,7 +73,7 @@ def test_it_raises_the_errors_of_its_script() -> None:
 
 @pytest.mark.parametrize(("script", "many"), [([], "0 replies"), (["a"], "1 reply"), (["a", "b"], "2 replies")])
 def test_it_says_how_long_its_script_was_when_it_is_over(script: list[str], many: str) -> None:
-    """A test that asks too often learns why it failed."""
+    """A test that makes too many requests learns how long the script was."""
     model = ScriptedModel(script)
     for _ in script:
         model.invoke("hi")
@@ -82,7 +82,7 @@ def test_it_says_how_long_its_script_was_when_it_is_over(script: list[str], many
 
 
 def test_it_starts_again_when_it_loops() -> None:
-    """A looping script has no end, and its ids stay unique."""
+    """A looping script has no end, and its call ids stay unique."""
     model = ScriptedModel([calls("search"), "done"], loop=True)
     replies = [model.invoke("hi") for _ in range(4)]
     assert [reply.content for reply in replies] == ["", "done", "", "done"]
@@ -91,7 +91,7 @@ def test_it_starts_again_when_it_loops() -> None:
 
 
 def test_it_records_what_each_request_got() -> None:
-    """Tests look at what the model saw."""
+    """Tests can check what the model received."""
     model = ScriptedModel(["one", "two"])
     model.invoke([HumanMessage("first")])
     model.invoke([HumanMessage("second"), AIMessage("then"), HumanMessage("third")])
@@ -103,7 +103,7 @@ def test_it_records_what_each_request_got() -> None:
 
 
 def test_bound_models_record_the_tools_and_share_the_script() -> None:
-    """Binding gives a new model with the old script, as `create_react_agent` needs it."""
+    """Binding returns a new model with the same script, as `create_react_agent` needs it."""
     model = ScriptedModel(["one", "two"])
     bound: Any = model.bind_tools([search], tool_choice="any")
     assert bound.kwargs["tools"][0]["function"]["name"] == "search"
@@ -114,7 +114,7 @@ def test_bound_models_record_the_tools_and_share_the_script() -> None:
 
 
 def test_structured_output_comes_from_a_scripted_call() -> None:
-    """The model's answer for a schema is a tool call of its name."""
+    """For structured output the model calls a tool with the name of the schema."""
     model = ScriptedModel([calls(("Weather", {"sunny": True}))])
     assert model.with_structured_output(Weather).invoke("hi") == Weather(sunny=True)
 
@@ -123,7 +123,7 @@ def test_structured_output_comes_from_a_scripted_call() -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_langgraphs_agent_accepts_it_with_bound_tools() -> None:
-    """The tools that were bound before are found by LangGraph's check."""
+    """LangGraph's agent checks that the bound tools are its own."""
     from langgraph.prebuilt import create_react_agent
 
     model = ScriptedModel([calls(("search", {"query": "tea"})), "found"])
@@ -136,7 +136,7 @@ async def test_langgraphs_agent_accepts_it_with_bound_tools() -> None:
 
 
 async def test_it_streams_word_by_word() -> None:
-    """Token streams can be tested; no white space is lost."""
+    """Token streams can be tested, and no white space is lost."""
     chunks = await collect(ScriptedModel(["  Here is\nthe  tea. "]))
     assert [chunk.content for chunk in chunks if chunk.content] == ["  Here", " is", "\nthe", "  tea.", " "]
     assert {chunk.id for chunk in chunks} == {"reply_1"}
@@ -144,7 +144,7 @@ async def test_it_streams_word_by_word() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_it_streams_through_langchain() -> None:
-    """`astream` and the events made from it see the words."""
+    """`astream` and LangChain's stream events contain the words."""
     model = ScriptedModel(["a b", "c d"])
     with anyio.fail_after(5):
         assert [chunk.content async for chunk in model.astream("hi") if chunk.content] == ["a", " b"]
@@ -155,7 +155,7 @@ async def test_it_streams_through_langchain() -> None:
 
 
 async def test_it_streams_tool_calls_after_the_text() -> None:
-    """Streamed calls come as chunks and add up to the scripted calls."""
+    """The chunks of streamed calls add up to the scripted calls."""
     chunks = await collect(ScriptedModel([calls(("search", {"query": "tea"}), "ping", content="I look.")]))
     total = joined(chunks)
     assert total.content == "I look."
@@ -164,7 +164,7 @@ async def test_it_streams_tool_calls_after_the_text() -> None:
 
 
 async def test_a_stream_carries_usage_metadata_and_invalid_calls() -> None:
-    """Nothing of a message is lost on the way."""
+    """Streaming keeps all parts of a message."""
     broken = {"name": "search", "args": "no JSON", "id": "x", "error": None, "type": "invalid_tool_call"}
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
     message = AIMessage("", invalid_tool_calls=[broken], usage_metadata=usage, additional_kwargs={"a": 1})
@@ -175,7 +175,7 @@ async def test_a_stream_carries_usage_metadata_and_invalid_calls() -> None:
 
 
 async def test_content_blocks_and_empty_replies_are_streamed_too() -> None:
-    """A stream has at least one chunk."""
+    """Even an empty reply is streamed as one chunk."""
     blocks = AIMessage([{"type": "text", "text": "two words"}])
     model = ScriptedModel([blocks, ""])
     assert joined(await collect(model)).content == [{"type": "text", "text": "two words"}]
@@ -183,13 +183,13 @@ async def test_content_blocks_and_empty_replies_are_streamed_too() -> None:
 
 
 def test_it_streams_from_sync_code() -> None:
-    """`stream` needs no loop."""
+    """`stream` works without an event loop."""
     chunks = list(ScriptedModel(["a b"]).stream("hi"))
     assert [chunk.content for chunk in chunks if chunk.content] == ["a", " b"]
 
 
 async def test_a_delay_passes_on_the_clock_of_the_backend() -> None:
-    """A slow model is slow in virtual time only, and can be cancelled."""
+    """A slow model takes virtual time only, and can be cancelled."""
     model = ScriptedModel(["slow", "slow"], delay=3600)
     start, real = anyio.current_time(), time.monotonic()
     assert joined(await collect(model)).content == "slow"
@@ -201,7 +201,7 @@ async def test_a_delay_passes_on_the_clock_of_the_backend() -> None:
 
 
 def test_ids_are_new_to_the_conversation() -> None:
-    """A second model in the same thread overwrites nothing that the first one said."""
+    """A second model in the same thread must not overwrite messages of the first one by reusing their ids."""
     history: list[BaseMessage] = [AIMessage("", id="reply_1", tool_calls=[tool_call("search", "call_1")])]
     history.append(ToolMessage("tea", tool_call_id="call_1"))
     reply = ScriptedModel([calls("search", "ping")]).invoke(history)
@@ -210,7 +210,7 @@ def test_ids_are_new_to_the_conversation() -> None:
 
 
 def test_ids_of_another_form_are_repeated_as_written() -> None:
-    """Models that repeat an id can be played."""
+    """Tests can play models that repeat an id."""
     repeated = AIMessage("", tool_calls=[tool_call("search", "same"), tool_call("search", "same")])
     model = ScriptedModel([repeated, repeated])
     ids = [call["id"] for _ in range(2) for call in model.invoke("hi").tool_calls]
@@ -218,7 +218,7 @@ def test_ids_of_another_form_are_repeated_as_written() -> None:
 
 
 def test_a_script_is_not_changed_by_playing_it() -> None:
-    """The same message can be part of several scripts."""
+    """One message object can be part of several scripts."""
     line = AIMessage("", tool_calls=[tool_call("search")])
     ScriptedModel([line]).invoke("hi")
     assert line.id is None
@@ -226,7 +226,7 @@ def test_a_script_is_not_changed_by_playing_it() -> None:
 
 
 def test_calls_numbers_its_calls_and_keeps_given_ids() -> None:
-    """A message for a tool node is written in one line."""
+    """Tests can write a message for a tool node in one line."""
     message = calls("ping", ("search", {"query": "tea"}), tool_call("search", "mine", query="cake"), content="hm")
     assert message.content == "hm"
     assert message.tool_calls == [

@@ -1,4 +1,4 @@
-"""`Recorder`: tools that do what a test tells them."""
+"""`Recorder`: tools that behave as a test tells them."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from callboard.testing import Recorder
 
 
 async def run(tool: StructuredTool, query: str = "") -> object:
-    """Call the body of an async tool: LangChain's own `ainvoke` needs asyncio."""
+    """Call the body of an async tool directly: LangChain's own `ainvoke` needs asyncio."""
     assert tool.coroutine is not None
     return await tool.coroutine(query)
 
@@ -29,7 +29,7 @@ async def cancel_after(seconds: float, body: Callable[[], object]) -> None:
 
 
 async def test_a_slow_tool_takes_its_time_and_returns() -> None:
-    """What happened is written down with the virtual time."""
+    """The recorded times are those of the virtual clock."""
     rec = Recorder()
     assert await run(rec.tool("slow", seconds=10)) == "slow"
     assert await run(rec.tool("echo"), "tea") == "tea"
@@ -41,7 +41,7 @@ async def test_a_slow_tool_takes_its_time_and_returns() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_tools_are_langchain_tools_with_one_optional_argument() -> None:
-    """They go wherever a LangChain tool goes."""
+    """Recorded tools work wherever a LangChain tool works."""
     rec = Recorder()
     slow = rec.tool("slow", seconds=1)
     assert list(slow.args) == ["query"]
@@ -53,7 +53,7 @@ async def test_tools_are_langchain_tools_with_one_optional_argument() -> None:
 
 
 async def test_peak_and_order_tell_how_calls_overlapped() -> None:
-    """Limits are proved with these."""
+    """Tests of limits use the peak and the order."""
     rec = Recorder()
     slow = rec.tool("slow", seconds=float)
     other = rec.tool("other", seconds=1.5)
@@ -73,13 +73,13 @@ async def test_peak_and_order_tell_how_calls_overlapped() -> None:
 
 
 async def test_a_recorder_that_saw_nothing_has_nothing_to_tell() -> None:
-    """Zero is an answer."""
+    """Without calls, the peak is zero."""
     rec = Recorder()
     assert (rec.peak, rec.running, rec.order, rec.events) == (0, 0, [], [])
 
 
 async def test_a_tool_raises_when_its_time_is_over() -> None:
-    """Failures are scripted with their time."""
+    """A tool can fail after a given time."""
     rec = Recorder()
     with pytest.raises(ValueError, match="x"):
         await run(rec.tool("boom", seconds=0.5, raises=ValueError("x")))
@@ -88,7 +88,7 @@ async def test_a_tool_raises_when_its_time_is_over() -> None:
 
 
 async def test_a_tool_fails_a_number_of_times_and_then_succeeds() -> None:
-    """Retries are tested with this."""
+    """Tests of retries need a tool that fails a number of times first."""
     rec = Recorder()
     flaky = rec.tool("flaky", raises=OSError("busy"), times=2)
     for _ in range(2):
@@ -99,7 +99,7 @@ async def test_a_tool_fails_a_number_of_times_and_then_succeeds() -> None:
 
 
 async def test_a_hanging_tool_ends_only_by_cancellation() -> None:
-    """A cancellation is written down, and no clean-up where there was none."""
+    """The cancellation is recorded, and no clean-up is recorded where there was none."""
     rec = Recorder()
     stuck = rec.tool("stuck", hang=True)
     await cancel_after(100, lambda: run(stuck))
@@ -109,7 +109,7 @@ async def test_a_hanging_tool_ends_only_by_cancellation() -> None:
 
 
 async def test_a_shielded_clean_up_is_completed() -> None:
-    """The body counts as running until its clean-up is over."""
+    """The body counts as running until its clean-up has ended."""
     rec = Recorder()
     stuck = rec.tool("stuck", hang=True, cleanup=0.2, shield=shielded)
     await cancel_after(1, lambda: run(stuck))
@@ -119,7 +119,7 @@ async def test_a_shielded_clean_up_is_completed() -> None:
 
 
 async def test_an_unprotected_clean_up_is_lost_in_a_cancelled_scope() -> None:
-    """A plain `finally` is cut short: this is what a grace has to mend."""
+    """An unshielded `finally` is cut short in a cancelled scope, which a grace period has to prevent."""
     rec = Recorder()
     stuck = rec.tool("stuck", hang=True, cleanup=0.2)
     await cancel_after(1, lambda: run(stuck))
@@ -128,7 +128,7 @@ async def test_an_unprotected_clean_up_is_lost_in_a_cancelled_scope() -> None:
 
 
 async def test_a_clean_up_follows_success_and_failure_too() -> None:
-    """A `finally` is a `finally`."""
+    """The clean-up runs after success and after failure."""
     rec = Recorder()
     await run(rec.tool("good", cleanup=1))
     with pytest.raises(ValueError, match="x"):
@@ -145,7 +145,7 @@ async def test_a_clean_up_follows_success_and_failure_too() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_stubborn_tool_swallows_a_cancellation_and_goes_on() -> None:
-    """The worst tool in the wild, delivered one cancellation by asyncio itself."""
+    """Native asyncio delivers a cancellation once, so a tool that swallows it runs to its end."""
     import asyncio
 
     rec = Recorder()
@@ -159,7 +159,7 @@ async def test_a_stubborn_tool_swallows_a_cancellation_and_goes_on() -> None:
 
 
 async def test_a_stubborn_tool_ends_when_cancellation_comes_again() -> None:
-    """A cancelled scope asks more than once."""
+    """A cancelled scope delivers its cancellation repeatedly, so a tool that swallows only the first one ends."""
     rec = Recorder()
     deaf = rec.tool("deaf", hang=True, ignores_cancel=1)
     await cancel_after(1, lambda: run(deaf))
@@ -169,7 +169,7 @@ async def test_a_stubborn_tool_ends_when_cancellation_comes_again() -> None:
 
 @pytest.mark.real_clock
 async def test_a_sync_tool_blocks_its_thread_until_it_is_released() -> None:
-    """The test holds the only key."""
+    """Only the test can release the blocked thread."""
     rec, release = Recorder(), threading.Event()
     blocked = rec.sync_tool("blocked", release=release)
     assert blocked.func is not None
@@ -190,7 +190,7 @@ async def test_a_sync_tool_blocks_its_thread_until_it_is_released() -> None:
 
 @pytest.mark.real_clock
 async def test_a_sync_tool_sleeps_and_fails_in_its_thread() -> None:
-    """Tasks and threads write times that can be compared."""
+    """Times recorded in tasks and in threads can be compared."""
     rec = Recorder()
     boom = rec.sync_tool("boom", seconds=0.05, raises=ValueError("x"), times=1)
     assert boom.func is not None
@@ -205,7 +205,7 @@ async def test_a_sync_tool_sleeps_and_fails_in_its_thread() -> None:
 
 
 async def test_waiting_for_an_event_waits_for_tasks() -> None:
-    """Order comes from events, not from guessed sleeps."""
+    """Tests wait for recorded events instead of sleeping for a guessed time."""
     rec = Recorder()
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
