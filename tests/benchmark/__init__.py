@@ -1,4 +1,4 @@
-"""Benchmarks: callboard beside LangGraph and beside the least that such a call can cost.
+"""Benchmarks of callboard against LangGraph and against the minimal cost of such a call.
 
 `uv run python -m tests.benchmark [--quick] [name ...]`, see `docs/reference/benchmarks.md`.
 """
@@ -31,13 +31,13 @@ from ._measure import Table
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A measurement, and how much of it to do."""
+    """One measurement and its size."""
 
     measure: Callable[..., Table]
     full: Mapping[str, Any]
     quick: Mapping[str, Any]
     tiny: Mapping[str, Any]
-    """Enough to see that it works, not to see a number."""
+    """Smallest size, which shows that the benchmark works but gives no useful numbers."""
 
     def run(self, size: Literal["full", "quick", "tiny"]) -> Table:
         return self.measure(**getattr(self, size))

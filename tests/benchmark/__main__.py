@@ -1,4 +1,4 @@
-"""`python -m tests.benchmark`."""
+"""Command line of the benchmarks: `python -m tests.benchmark`."""
 
 import argparse
 import platform

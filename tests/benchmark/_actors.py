@@ -1,4 +1,4 @@
-"""What an actor costs: an ask, a tool call that is one, and an actor that nobody asks."""
+"""Cost of an actor: an ask, a tool call that an actor handles, and the memory of an idle actor."""
 
 import gc
 import math
@@ -15,12 +15,12 @@ from ._contestants import LOOK_UP, direct, look_up, queries
 from ._measure import CPU, Budget, Contestant, Table, interleaved, timed
 
 _AT_LEAST = 500
-"""Calls in one measurement; small batches are repeated."""
+"""Minimum number of calls in a measurement. Small batches are repeated."""
 BACKENDS = ("asyncio", "trio")
 
 
 class Desk(Actor):
-    """The same tool, as a handler."""
+    """Actor with the same tool as a handler."""
 
     @handler
     async def look_up(self, query: str, limit: int = 10) -> str:
@@ -29,7 +29,7 @@ class Desk(Actor):
 
 
 def actors(*, asks: int, sizes: tuple[int, ...], idle: int, repetitions: int) -> Table:
-    """An ask beside a round trip over memory streams, a tool call beside that of a plain tool, and idle weight."""
+    """Compare an ask with memory streams, and an actor's tool call with a plain tool's, and measure idle memory."""
     table = Table("Actors", ["", *BACKENDS])
     trips = {
         f"{name}, {backend}": _whole(work, backend, asks)
@@ -57,7 +57,7 @@ def actors(*, asks: int, sizes: tuple[int, ...], idle: int, repetitions: int) ->
 
 
 def _add_calls(table: Table, size: int, repetitions: int) -> None:
-    """A batch of calls of a plain tool, and the same through an actor that lives meanwhile."""
+    """Measure a batch of calls of a plain tool, and the same batch through a live actor."""
     contestants: dict[str, Contestant] = {}
     for backend in BACKENDS:
         contestants[f"plain, {backend}"] = timed(
@@ -76,7 +76,7 @@ def _add_calls(table: Table, size: int, repetitions: int) -> None:
 
 
 Timed = Callable[[int], Any]
-"""Does something so many times, after it has made what is needed for that; returns the seconds each takes."""
+"""Function that prepares and then does something this many times, and returns the seconds per repetition."""
 
 
 def _whole(work: Timed, backend: str, times: int) -> Contestant:
@@ -84,7 +84,7 @@ def _whole(work: Timed, backend: str, times: int) -> Contestant:
 
 
 async def _seconds(work: Callable[[], Any], times: int) -> float:
-    """On average, in the loop that runs; the first one is to warm up."""
+    """Return the average seconds in the running loop, after one run as warm-up."""
     await work()
     gc.collect()
     began = CPU()
@@ -127,7 +127,7 @@ def _calls(size: int) -> Timed:
 
 def _kilobytes(count: int, backend: str) -> float:
     async def main() -> float:
-        await _weigh(1)  # what is made once is no actor's
+        await _weigh(1)  # one-time allocations do not belong to an actor
         return await _weigh(count)
 
     return anyio.run(main, backend=backend) / count / 1024

@@ -1,4 +1,4 @@
-"""What an agent's run costs around its calls."""
+"""Cost of an agent's run around its calls."""
 
 import warnings
 from typing import Any
@@ -17,7 +17,7 @@ OURS, MODEL, V2 = "callboard.create_react_agent", "the model alone", "LangGraph 
 
 
 class Parrot(BaseChatModel):
-    """Asks for so many calls in each of so many turns; what it says depends on the conversation only.
+    """Model that requests this many calls in each of this many turns. Its replies depend on the conversation only.
 
     It does less than `callboard.testing.ScriptedModel`, so that less of the time is its own.
     """
@@ -46,7 +46,7 @@ class Parrot(BaseChatModel):
 
 
 def turns(*, shapes: tuple[tuple[int, int], ...], repetitions: int) -> Table:
-    """Runs without a checkpointer; a shape is a number of turns and of calls in each."""
+    """Measure runs without a checkpointer. A shape is a number of turns and of calls in each turn."""
     table = Table("Agent runs", ["CPU ms a run", *(f"{turns} x {calls} calls" for turns, calls in shapes)])
     costs = [_costs(turns, calls, repetitions) for turns, calls in shapes]
     for name in costs[0]:
@@ -63,7 +63,7 @@ def _costs(turns: int, calls: int, repetitions: int) -> Samples:
     model = Parrot(turns=turns, calls=calls)
     ours = _run_of(callboard.create_react_agent(model, [LOOK_UP]), turns)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # langgraph.prebuilt calls its agent deprecated
+        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
         v1, v2 = (langgraph.prebuilt.create_react_agent(model, [LOOK_UP], version=v) for v in ("v1", "v2"))
     contestants: dict[str, Contestant] = {
         MODEL: timed("asyncio", _model_alone(model, ours), times=3),
@@ -81,7 +81,7 @@ def _run_of(agent: Any, turns: int) -> Work:
 
 
 def _model_alone(model: BaseChatModel, run: Work) -> Work:
-    """The replies of a run, to the same conversations, without anything between them."""
+    """Measure the replies of a run to the same conversations, with nothing between them."""
     histories: list[list[BaseMessage]] = []
 
     async def replies() -> None:

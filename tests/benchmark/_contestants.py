@@ -1,4 +1,4 @@
-"""The same calls, run by callboard, by LangGraph, and by next to nothing."""
+"""The same calls, run by callboard, by LangGraph, and by minimal code."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -18,13 +18,13 @@ async def look_up(query: str, limit: int = 10) -> str:
 
 
 RUNTIME = {"__pregel_runtime": DEFAULT_RUNTIME}
-"""What a graph supplies, and LangGraph's ToolNode does not run without."""
+"""Runtime that a graph provides, and without which LangGraph's ToolNode does not run."""
 
 LOOK_UP = StructuredTool.from_function(coroutine=look_up)
 
 
 def asking(name: str, argument: str, values: Sequence[object]) -> AIMessage:
-    """A message that asks for a call with each of the values."""
+    """Return a message that requests a call with each of the values."""
     calls = [
         ToolCall(name=name, args={argument: value}, id=f"call_{number}", type="tool_call")
         for number, value in enumerate(values)
@@ -37,12 +37,12 @@ def queries(count: int, name: str = "look_up") -> AIMessage:
 
 
 def direct(node: Any, message: AIMessage) -> Work:
-    """The node by itself."""
+    """Return the node by itself."""
     return lambda: node.ainvoke({"messages": [message]}, {"configurable": RUNTIME})
 
 
 def in_graph(node: Any, message: AIMessage) -> Work:
-    """The node as the only one of a compiled graph."""
+    """Return a compiled graph with the node as its only node."""
     graph = StateGraph(MessagesState)
     graph.add_node("tools", node)
     graph.add_edge(START, "tools")
@@ -52,7 +52,7 @@ def in_graph(node: Any, message: AIMessage) -> Work:
 
 
 def floor(tool: BaseTool, body: Callable[..., Awaitable[str]], message: AIMessage) -> Work:
-    """A task, the validation of the arguments and a ToolMessage for each call, and nothing else."""
+    """Run a task, the validation of the arguments and a ToolMessage for each call, and nothing else."""
     schema: Any = tool.args_schema
     fields = tuple(schema.model_fields)
 

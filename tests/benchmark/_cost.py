@@ -1,4 +1,4 @@
-"""What a call costs: by itself, and with a wrapper around it."""
+"""Cost of a call by itself, and with a wrapper around it."""
 
 import math
 from typing import Any
@@ -15,11 +15,11 @@ FLOOR, TRIO_FLOOR = "floor, asyncio", "floor, trio"
 DIRECT, TRIO_DIRECT = "callboard ToolNode, asyncio", "callboard ToolNode, trio"
 IN_GRAPH = "callboard ToolNode in a graph"
 _AT_LEAST = 500
-"""Calls in one measurement; small batches are repeated."""
+"""Minimum number of calls in a measurement. Small batches are repeated."""
 
 
 def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
-    """A call with no handlers, no middleware, no SDK."""
+    """Measure a call without handlers, middleware or a telemetry SDK."""
     table = Table("Cost of a call", ["calls in the batch", *map(str, sizes)])
     costs = [_costs(size, repetitions if size < 10_000 else max(1, repetitions // 3)) for size in sizes]
     for name in costs[0]:
@@ -61,7 +61,7 @@ def _costs(size: int, repetitions: int) -> Samples:
 
 
 def wrappers(*, sizes: tuple[int, ...], repetitions: int) -> Table:
-    """What an `awrap_tool_call` that only passes the call on adds to it."""
+    """Measure the additional cost of an `awrap_tool_call` that only passes the call on."""
     table = Table("Cost of a wrapper", ["calls in the batch", *map(str, sizes)])
     costs = [_wrapped_costs(size, repetitions) for size in sizes]
     for name in ("callboard, asyncio", "callboard, trio", "LangGraph, asyncio"):

@@ -1,4 +1,4 @@
-"""What a turn takes of each server of a fleet; and the model of fleets beside a fleet of one at work."""
+"""Load of one turn on each server of a fleet, and the model of fleets compared with a real fleet of one."""
 
 import gc
 import random
@@ -26,17 +26,17 @@ from ._agent import Parrot
 from ._measure import CPU, WALL, Table
 
 _BODY, _MODEL = 0.02, 0.05
-"""Seconds that a tool and a model wait, on average, where the model of fleets is beside what is measured."""
+"""Average waiting times of a tool and a model in seconds, where the model of fleets is compared with measurements."""
 _LEASE = 1.5
 _threads = count()
 _AT_ONCE = 32
-"""Turns under way, while it is measured what they take."""
+"""Concurrent turns while the cost of a turn is measured."""
 _FEW, _MANY = 2, 12
-"""Calls of a turn; what one more takes is the difference by their number."""
+"""Numbers of calls in a turn. The cost of one more call is computed from the difference."""
 
 
 class SlowParrot(Parrot):
-    """Takes its time, as models do, and remembers how long."""
+    """Slow model that records how long it waited."""
 
     waited: dict[str, float]
 
@@ -49,7 +49,7 @@ class SlowParrot(Parrot):
 
 
 def fleet(*, turns: int, rates: tuple[float, ...], seconds: float) -> Table:
-    """Seconds of processors that a turn takes; then turns as they come, measured and simulated.
+    """Measure the processor time of a turn. Then compare measured and simulated turns under load.
 
     Rates are shares of what one event loop can do.
     """
@@ -84,10 +84,10 @@ class _Servers:
     postgres: Server
 
     async def costs(self, turns: int) -> Costs:
-        """What a turn takes, by differences between turns with few calls and with many."""
-        await self._spent(turns, _MANY)  # to warm up
+        """Return the cost of a turn, from the difference between turns with few and with many calls."""
+        await self._spent(turns, _MANY)  # warm-up
         few, many = [await self._spent(turns, calls) for calls in (_FEW, _MANY)]
-        # Less than nothing is what a machine says that has other things to do.
+        # A negative difference means that the machine was busy with other work.
         call = [max(0.0, more - less) / (_MANY - _FEW) for less, more in zip(few, many, strict=True)]
         shared, place = await self._place(turns)
         return Costs(
@@ -101,9 +101,9 @@ class _Servers:
         )
 
     async def _spent(self, turns: int, calls: int) -> list[float]:
-        """Seconds of processors that a turn takes, of us and of PostgreSQL, while others are under way.
+        """Return the processor time of a turn in this process and in PostgreSQL, while other turns run.
 
-        With models and bodies that wait: results that come one by one are written one by one.
+        Models and tools wait as in production, so results arrive and are written one by one.
         """
         async with self._agent(SlowParrot(turns=1, calls=calls, waited={}), body=_BODY, bodies={}) as agent:
             await _some_turns(agent, 10)
@@ -113,7 +113,7 @@ class _Servers:
         return [(one - other) / turns for one, other in zip(after, before, strict=True)]
 
     async def _place(self, turns: int) -> tuple[float, float]:
-        """What a shared place takes of us, which a plain one does not, and of Redis; many calls of a turn at once."""
+        """Return the extra cost of a shared place over a local one, here and in Redis, for many concurrent calls."""
 
         async def nothing(n: int) -> int:
             """Do nothing."""
@@ -135,7 +135,7 @@ class _Servers:
         return max(0.0, both[0] - alone[0]) / (10 * turns * _MANY), both[1] / (10 * turns * _MANY)
 
     async def _beat(self) -> float:
-        """Seconds of Redis for a sign of life, while a place is had, and nothing else is asked."""
+        """Return Redis's seconds for one lease renewal, while a place is held and nothing else is requested."""
         seconds, lease, spent = 4.0, 0.3, []
 
         async def held(n: int) -> int:
@@ -157,7 +157,7 @@ class _Servers:
         return max(0.0, spent[1] - spent[0]) / (seconds * 3 / lease)
 
     async def work(self, fleet: Fleet, seconds: float) -> Report:
-        """Have turns begin as people ask, whether or not others have ended; as `simulate` does."""
+        """Start turns at their arrival times, even if earlier turns still run, like `simulate`."""
         model = SlowParrot(turns=1, calls=fleet.calls_a_turn, waited={})
         bodies: dict[str, float] = {}
         overhead: list[float] = []
@@ -171,7 +171,7 @@ class _Servers:
             async with self._agent(model, shared, body=_BODY, bodies=bodies) as agent:
                 await _turn(agent)
                 gc.collect()
-                gc.freeze()  # as services do that mind their slowest turns: or a look at all that was imported is p99
+                gc.freeze()  # else a collection of all imported objects is p99
                 began, cpu = WALL(), CPU()
                 async with anyio.create_task_group() as group:
                     due = began
@@ -211,7 +211,7 @@ class _Servers:
         return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
 
     def _postgres_seconds(self) -> float:
-        """Of all its processes that live; a pool keeps its connections while one looks."""
+        """Return the processor time of all live PostgreSQL processes. A pool keeps its connections meanwhile."""
         [main] = [int(line) for line in (self.postgres.directory / "data" / "postmaster.pid").read_text().split()[:1]]
         below = [
             path
@@ -229,7 +229,7 @@ def _parent(process: Path) -> int | None:
 
 
 async def _turn(agent: Any) -> str:
-    """A turn in a thread that nobody has used, for an old one has its answer; says which."""
+    """Run a turn in a new thread, because an old thread already has its answer, and return the thread."""
     thread = f"thread {next(_threads)}"
     config = {"configurable": {"thread_id": thread}, "recursion_limit": 50}
     found = await agent.ainvoke({"messages": [HumanMessage(thread, id="question")]}, config)

@@ -1,4 +1,4 @@
-"""How long the first import takes."""
+"""Duration of the first import."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ _PROGRAM = "import time; began = time.process_time(); {}; print(time.process_tim
 
 
 def imports(*, repetitions: int) -> Table:
-    """Processor time of an import in a fresh interpreter, the best of some."""
+    """Measure the processor time of an import in a fresh interpreter, the best of several."""
     best = dict.fromkeys(_STATEMENTS, float("inf"))
     for _ in range(repetitions):
         for statement in _STATEMENTS:

@@ -1,4 +1,4 @@
-"""What it costs to keep a thread: time and bytes of whole conversations, and what it takes to go on with a long one."""
+"""Cost of persisting a thread: time and bytes of whole conversations, and the cost of resuming a long one."""
 
 import gc
 import sqlite3
@@ -32,10 +32,10 @@ READING, WRITING = "reading and decoding the thread, once", "encoding it, once"
 MB = 1_048_576
 
 Build = Callable[[BaseChatModel, Any], Any]
-"""From a model and a checkpointer to an agent."""
+"""Function from a model and a checkpointer to an agent."""
 
 Open = Callable[[Path], Awaitable[tuple[Any, Callable[[], Awaitable[object]]]]]
-"""From a path to a checkpointer, and what closes it."""
+"""Function from a path to a checkpointer and a function that closes it."""
 
 
 def _ours(model: BaseChatModel, saver: Any) -> Any:
@@ -44,7 +44,7 @@ def _ours(model: BaseChatModel, saver: Any) -> Any:
 
 def _langgraph(version: Literal["v1", "v2"], model: BaseChatModel, saver: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # langgraph.prebuilt calls its agent deprecated
+        warnings.simplefilter("ignore")  # langgraph.prebuilt marks its agent as deprecated
         return langgraph.prebuilt.create_react_agent(model, [LOOK_UP], checkpointer=saver, version=version)
 
 
@@ -63,7 +63,7 @@ async def _open_sync(path: Path) -> tuple[Any, Callable[[], Awaitable[object]]]:
 
 
 class Contest:
-    """One agent with one checkpointer, on one event loop.
+    """An agent with a checkpointer on one event loop.
 
     Args:
         build: the agent.
@@ -77,9 +77,9 @@ class Contest:
         self._backend = backend
 
     def kept(self, path: Path, runs: int, turns: int, calls: int) -> tuple[float, float]:
-        """Seconds, of processor time and by the clock on the wall, of so many user messages.
+        """Return the processor time and wall-clock time of this many user messages.
 
-        Each is answered after so many turns of so many calls.
+        Each message is answered after `turns` turns of `calls` calls.
         """
         return anyio.run(self._kept, path, runs, turns, calls, backend=self._backend)
 
@@ -96,11 +96,11 @@ class Contest:
         return ended[0] - began[0], ended[1] - began[1]
 
     def one_more(self, path: Path, before: int) -> float:
-        """Seconds of processor time of a turn of one call, on the thread in a database.
+        """Return the processor time of a turn with one call, on the thread in a database.
 
         Args:
             path: of the database.
-            before: turns that the same agent has had before, which are not counted.
+            before: number of turns that the same agent runs first, as warm-up.
         """
         return anyio.run(self._one_more, path, before, backend=self._backend)
 
@@ -118,7 +118,7 @@ class Contest:
         return seconds
 
     def resumed(self, path: Path) -> float:
-        """Seconds from the call of an agent to that of its model, on the thread in a database."""
+        """Return the seconds from the call of an agent to its first model request, on the thread in a database."""
         return anyio.run(self._resumed, path, backend=self._backend)
 
     async def _resumed(self, path: Path) -> float:
@@ -133,7 +133,7 @@ class Contest:
 
 
 class Restarting(Parrot):
-    """A parrot that counts its turns from the last thing that a person said."""
+    """Model that counts its turns from the last user message."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         last = max(place for place, message in enumerate(messages) if isinstance(message, HumanMessage))
@@ -146,7 +146,7 @@ class Restarting(Parrot):
 
 
 class Timing(Parrot):
-    """Notes when it is asked, and has nothing to say."""
+    """Model that records the time of a request and returns an empty reply."""
 
     turns: int = 0
     calls: int = 0
@@ -168,7 +168,7 @@ CONTESTS = {
 
 @dataclass
 class Kept:
-    """What contestants took for the same runs: time, and bytes on disk when all is closed."""
+    """Time of the contestants for the same runs, and bytes on disk after closing."""
 
     cpu: Samples
     wall: Samples
@@ -191,10 +191,10 @@ def _kept(names: Sequence[str], repetitions: int, runs: int, turns: int, calls: 
 
 
 def kept(*, turns: int, calls: int, repetitions: int) -> Table:
-    """One run of many calls, each result of which is stored as it is there."""
+    """Measure one run with many calls, whose results are stored one by one."""
     table = Table(f"A run of {turns} x {calls} calls, kept on disk", ["", "CPU ms", "ms", "MB"])
     found = _kept([name for name in CONTESTS if name != V2], repetitions, 1, turns, calls)
-    second = _kept([V2], 0, 1, turns, calls)  # it takes half a minute, for which nobody else should wait
+    second = _kept([V2], 0, 1, turns, calls)  # it takes half a minute, so it is measured separately
     for name in CONTESTS:
         one = second if name == V2 else found
         table.add(name, one.cpu[name] * 1e3, one.wall[name] * 1e3, one.size[name] / MB)
@@ -210,7 +210,7 @@ def kept(*, turns: int, calls: int, repetitions: int) -> Table:
 
 
 def growth(*, messages: tuple[int, ...], turns: int, calls: int, steps: int, repetitions: int) -> Table:
-    """Conversations of more and more user messages, and one answer that takes many turns."""
+    """Measure conversations with more and more user messages, and one answer that takes many turns."""
     titles = [*(f"{count} messages" for count in messages), f"1 message, {steps} turns"]
     table = Table(f"Conversations, {turns} x {calls} calls for each message", ["", *titles, "last : first, a message"])
     names = (OURS, OURS_SYNC, V1)
@@ -223,13 +223,13 @@ def growth(*, messages: tuple[int, ...], turns: int, calls: int, steps: int, rep
             grown = numbers[-2] / numbers[0] / (messages[-1] / messages[0])
             table.add(f"{name}, {what}", *numbers, grown)
             if name != V1:
-                aim = " (an aim)" if what == "CPU ms" else ""  # each answer reads and sends all that was said before
+                aim = " (an aim)" if what == "CPU ms" else ""  # each answer reads and sends the whole conversation
                 table.budgets.append(Budget(f"{name}, {what} a message, where linear is 1{aim}", 1.25, grown))
     return table
 
 
 def resumed(*, lengths: tuple[int, int], size: int, repetitions: int) -> Table:
-    """How long it takes to the first call of the model, on threads of many turns and of few."""
+    """Measure the time until the first model request, on threads with many turns and with few."""
     table = Table("To go on with a thread", ["ms to the model", *(f"{length} turns" for length in lengths)])
     names = (OURS, OURS_SYNC, V1)
     with tempfile.TemporaryDirectory() as directory:
@@ -248,7 +248,7 @@ def resumed(*, lengths: tuple[int, int], size: int, repetitions: int) -> Table:
 
 
 def later_turns(*, lengths: tuple[int, ...], repetitions: int) -> Table:
-    """What one more turn costs, of one call, on threads of many turns and of few."""
+    """Measure one more turn with one call, on threads with many turns and with few."""
     table = Table("A turn of a long conversation", ["CPU ms", *(f"after {length} turns" for length in lengths)])
     names = (OURS, OURS_SYNC, V1)
     with tempfile.TemporaryDirectory() as directory:
@@ -294,7 +294,7 @@ def _resumptions(path: Path, names: Sequence[str], repetitions: int) -> Samples:
 
 
 def _thread_of(directory: Path, length: int, size: int) -> Path:
-    """A database with a thread of so many turns, written by us; each has a message of so many bytes."""
+    """Return a database with a thread of this many turns, written by callboard, with messages of this many bytes."""
     path = directory / f"{length} turns"
 
     async def make() -> None:

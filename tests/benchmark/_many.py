@@ -1,4 +1,4 @@
-"""What one more of something takes, where there are many of it already: calls, keys, threads."""
+"""Cost of one more call, key or thread where there are many already."""
 
 import resource
 import statistics
@@ -21,7 +21,7 @@ from ._measure import CPU, WALL, Table
 
 
 class Note(Actor):
-    """Keeps one number for its key."""
+    """Keyed actor that keeps one number."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -34,7 +34,7 @@ class Note(Actor):
 
 
 def many(*, sizes: tuple[int, ...], threads: tuple[int, ...]) -> Table:
-    """One more of something, where there are so many of it: microseconds of our processor, and bytes."""
+    """Measure one more item among this many existing ones: microseconds of processor time, and bytes."""
     table = Table("Growth", ["", *(f"{size:,}" for size in sizes)])
     for name, measure in (("calls in one batch", _batch), ("actors by key, each asked once", _keys)):
         found = [anyio.run(measure, size) for size in sizes]
@@ -73,7 +73,7 @@ async def _keys(size: int) -> tuple[float, float]:
 
 
 async def _threads(size: int) -> tuple[float, float]:
-    """What a turn takes in a thread that is as old as the others; most are copies of the first, row by row."""
+    """Measure a turn in a thread as old as the others. Most threads are copies of the first one, made row by row."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "threads.sqlite")
         async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
@@ -102,5 +102,5 @@ def _config(thread: str) -> dict[str, Any]:
 
 
 def _resident() -> int:
-    """Bytes of memory that this process has at most had, on Linux."""
+    """Return the peak resident memory of this process in bytes, on Linux."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

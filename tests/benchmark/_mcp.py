@@ -1,6 +1,6 @@
-"""What a call of an MCP server costs through its actor, beside the SDK alone and beside langchain-mcp-adapters.
+"""Cost of an MCP tool call through callboard's actor, compared with the plain SDK and with langchain-mcp-adapters.
 
-The adapters need a version of the SDK before 2, so they run in an environment of their own, made when first needed.
+The adapters need a version of the SDK before 2, so they run in a separate environment, which is created on first use.
 """
 
 import json
@@ -35,7 +35,7 @@ _TOOL = "a tool of it by itself, as LangChain runs it"
 
 
 def mcp(*, calls: int, opened: int) -> Table:
-    """One call after the other over stdio, p50 in microseconds; who is measured takes turns, call by call."""
+    """Measure sequential calls over stdio, as p50 in microseconds. The contestants alternate call by call."""
     table = Table("MCP", ["", *BACKENDS])
     ours = [anyio.run(_medians, calls, backend=backend) for backend in BACKENDS]
     for name in ours[0]:
@@ -54,7 +54,7 @@ def mcp(*, calls: int, opened: int) -> Table:
 
 async def _medians(calls: int) -> dict[str, float]:
     async with Client(StdioServerParameters(command=SERVER[0], args=SERVER[1:])) as bare, McpServer(SERVER) as server:
-        await bare.list_tools()  # else the SDK lists them within the first call
+        await bare.list_tools()  # otherwise the SDK lists the tools during the first call
         node, [echo] = ToolNode([server]), [tool for tool in server.tools if tool.name == "echo"]
         arguments = {"text": "hello"}
         contestants: dict[str, Callable[[], Awaitable[object]]] = {
@@ -62,7 +62,7 @@ async def _medians(calls: int) -> dict[str, float]:
             _OURS: lambda: server.call("echo", arguments),
             _NODE: lambda: node.ainvoke([tool_call("echo", "1", text="hello")]),
         }
-        if current_async_library() == "asyncio":  # where LangChain runs a tool by itself
+        if current_async_library() == "asyncio":  # LangChain runs a tool directly on asyncio only
             contestants[_TOOL] = lambda: echo.ainvoke(arguments)
         return await _in_turns(calls, contestants)
 
@@ -78,7 +78,7 @@ async def _in_turns(calls: int, contestants: dict[str, Callable[[], Awaitable[ob
 
 
 def _of_adapters(calls: int, opened: int) -> dict[str, float] | None:
-    """Their medians, by the same server."""
+    """Return the medians of langchain-mcp-adapters with the same server."""
     python = _python_of_adapters()
     if python is None:
         return None

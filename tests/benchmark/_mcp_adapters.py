@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def main(calls: int, opened: int, server: list[str]) -> dict[str, float]:
-    """Medians of a call: of a session that is kept, and of one that is opened for it, as by default."""
+    """Print the medians of a call with a kept session and with a new session for each call, which is the default."""
     from langchain_mcp_adapters.client import MultiServerMCPClient  # type: ignore[import-not-found]
     from langchain_mcp_adapters.tools import load_mcp_tools  # type: ignore[import-not-found]
 

@@ -1,4 +1,4 @@
-"""How to measure side by side, and how to tell about it."""
+"""Interleaved measurements and tables of their results."""
 
 import gc
 import statistics
@@ -11,15 +11,15 @@ import anyio
 
 Clock = Callable[[], float]
 Contestant = Callable[[], float]
-"""One repetition; returns what it measured."""
+"""One repetition, which returns its measurement."""
 
 CPU: Clock = process_time
-"""Processor time of all threads: other programs on the machine hardly disturb it."""
+"""Processor time of all threads, which other programs on the machine hardly affect."""
 WALL: Clock = perf_counter
 
 
 class Samples:
-    """What each contestant measured, turn by turn."""
+    """Measurements of each contestant, turn by turn."""
 
     def __init__(self, by_name: Mapping[str, Sequence[float]]) -> None:
         self._by_name = by_name
@@ -28,20 +28,20 @@ class Samples:
         return iter(self._by_name)
 
     def __getitem__(self, name: str) -> float:
-        """The median of a contestant."""
+        """Return the median of a contestant."""
         return statistics.median(self._by_name[name])
 
     def ratio(self, name: str, whole: str) -> float:
-        """One contestant to another: the median of the ratios within a turn, as the machine's speed wanders."""
+        """Return the median of the ratios within each turn, which is robust when the machine's speed changes."""
         pairs = zip(self._by_name[name], self._by_name[whole], strict=True)
         return statistics.median(one / other for one, other in pairs)
 
 
 def interleaved(contestants: Mapping[str, Contestant], repetitions: int) -> Samples:
-    """Let all take a turn before any takes the next; the first turn is to warm up, unless there is no other.
+    """Measure the contestants in alternating turns. The first turn is a warm-up, unless it is the only one.
 
-    What happens to the machine or to the heap in the meantime so happens to everybody. Garbage collection stays on,
-    as it is in programs; each turn begins with a clean heap.
+    Changes of the machine or of the heap then affect all contestants. Garbage collection stays on, as in real programs,
+    and each turn begins with a clean heap.
     """
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repetitions + 1):
@@ -54,7 +54,7 @@ def interleaved(contestants: Mapping[str, Contestant], repetitions: int) -> Samp
 def timed(
     backend: str, work: Callable[[], Awaitable[object]], *, times: int = 1, clock: Clock = CPU, warm: bool = True
 ) -> Contestant:
-    """Seconds that a piece of work takes in an event loop that already runs, on average of so many times."""
+    """Return the average seconds of a piece of work in a running event loop."""
 
     async def main() -> float:
         if warm:
@@ -70,7 +70,7 @@ def timed(
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What was promised, and what was measured."""
+    """Promised value and measured value."""
 
     promise: str
     limit: float
@@ -83,7 +83,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Table:
-    """One table of results, in Markdown."""
+    """Table of results, printed as Markdown."""
 
     title: str
     columns: Sequence[str]

@@ -1,4 +1,4 @@
-"""What a call weighs while it waits."""
+"""Memory of a waiting call."""
 
 import gc
 import tracemalloc
@@ -18,7 +18,7 @@ from ._measure import Budget, Table
 
 
 class Hall:
-    """A tool whose calls wait until they may go, and how many do."""
+    """Tool whose calls wait until they are released, with their number."""
 
     def __init__(self) -> None:
         self.started = 0
@@ -33,7 +33,7 @@ class Hall:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Calls that wait: what runs them, and how many of them wait now."""
+    """Way to run waiting calls, and the number of them that wait now."""
 
     work: Work
     waiting: Callable[[], int]
@@ -75,7 +75,7 @@ _ROWS: tuple[tuple[str, Callable[[Hall, int], Scene], tuple[str, ...], bool], ..
 
 
 def waiting_calls(*, count: int) -> Table:
-    """Calls that all wait at once, by `tracemalloc`; their tool calls themselves are not counted."""
+    """Measure concurrently waiting calls with `tracemalloc`, without the memory of the requested tool calls."""
     table = Table(f"Memory of {count} waiting calls", ["KB a call", "asyncio", "trio"])
     for name, make, backends, promised in _ROWS:
         weights = {backend: _kilobytes(make, count, backend) for backend in backends}
@@ -87,7 +87,7 @@ def waiting_calls(*, count: int) -> Table:
 
 def _kilobytes(make: Callable[[Hall, int], Scene], count: int, backend: str) -> float:
     async def main() -> float:
-        await _weigh(make, 1)  # what is made once is no call's
+        await _weigh(make, 1)  # one-time allocations do not belong to a call
         return await _weigh(make, count)
 
     return anyio.run(main, backend=backend) / count / 1024

@@ -1,4 +1,4 @@
-"""What middleware adds to a call: none, some that only passes it on, and each of callboard's own."""
+"""Cost of middleware: none, pass-through middleware, and each of callboard's own."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -17,12 +17,12 @@ from ._measure import Budget, Contestant, Samples, Table, interleaved, timed
 
 COUNTS = (1, 2, 5)
 DEEP = 1_000
-"""Bare awaits are too short to be measured one by one."""
+"""Number of awaits in one measurement: a single await is too short to be measured."""
 NONE, EMPTY = "without middleware", "middleware=[]"
 THEIRS, THEIRS_WRAPPED = "LangGraph, without", "LangGraph, awrap_tool_call"
 AWAIT = "a bare await"
 _AT_LEAST = 500
-"""Calls in one measurement; small batches are repeated."""
+"""Minimum number of calls in a measurement. Small batches are repeated."""
 
 OWN: dict[str, Callable[[], object]] = {
     "OutputBudget": OutputBudget,
@@ -36,11 +36,11 @@ OWN: dict[str, Callable[[], object]] = {
     "Retry": lambda: Retry(any_tool=True),
     "Redact": Redact,
 }
-"""With default options where there are some, for calls that pass."""
+"""Each middleware with its default options, for calls that it lets pass."""
 
 
 def middleware(*, sizes: tuple[int, ...], repetitions: int) -> Table:
-    """What each middleware adds to a call, in microseconds."""
+    """Measure the additional microseconds per call of each middleware."""
     table = Table("Cost of middleware", ["calls in the batch", *map(str, sizes)])
     costs = [_Costs(_samples(size, repetitions), size) for size in sizes]
     for name in (NONE, EMPTY, *map(_passing, COUNTS), AWAIT, THEIRS, THEIRS_WRAPPED):
@@ -68,12 +68,12 @@ class _Costs:
         return self.samples[name] / (DEEP if name == AWAIT else self._size) * 1e6
 
     def added(self, name: str, without: str) -> float:
-        """What a contestant costs more: by the ratio within a turn, as the machine's speed wanders."""
+        """Return a contestant's extra cost, from the ratio within each turn, because the machine's speed changes."""
         return (self.samples.ratio(name, without) - 1) * self.each(without)
 
     @property
     def per_link(self) -> float:
-        """What each middleware after the first adds."""
+        """Return the additional cost of each middleware after the first."""
         first, last = min(COUNTS), max(COUNTS)
         return (self.added(_passing(last), NONE) - self.added(_passing(first), NONE)) / (last - first)
 
@@ -104,7 +104,7 @@ def _samples(size: int, repetitions: int) -> Samples:
 
 
 def _awaits(count: int) -> Work:
-    """So many awaits of a function that only passes on, in chains of ten."""
+    """Measure this many awaits of a pass-through function, in chains of ten."""
     chain: Callable[[object], Awaitable[object]] = _last
     for _ in range(10):
         chain = partial(pass_on, execute=chain)

@@ -1,4 +1,4 @@
-"""What a call of a worker on another machine costs, beside one of a worker process and a bare echo over TCP."""
+"""Cost of a call to a worker over TCP, compared with a local worker process and with a bare TCP echo."""
 
 import math
 import os
@@ -33,7 +33,7 @@ _MESSAGE = b"x" * 64
 
 
 def remote(*, calls: int) -> Table:
-    """In turns, as the machine's speed wanders; the other machine is this one."""
+    """Measure in alternating turns, because the machine's speed changes. The remote machine is this one."""
     table = Table("Workers on other machines", ["", *BACKENDS])
     rows = [anyio.run(_rounds, calls, backend=backend) for backend in BACKENDS]
     names = ("echo over bare TCP, p50, us", "warm call of a worker process, p50, us", "warm call by TCP, p50, us")
@@ -65,7 +65,7 @@ def _worker() -> list[str]:
 
 
 async def _rounds(count: int) -> tuple[float, float, float]:
-    """Medians of an echo, of a call of a process, of a call by TCP."""
+    """Return the medians of an echo, of a call to a process, and of a call over TCP."""
     from callboard.testing import _engine_bodies as bodies
 
     body = Body(fn=bodies.add, args=(1,), title="add")

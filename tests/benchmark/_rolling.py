@@ -1,4 +1,4 @@
-"""What callers of four workers notice when these are replaced, one after the other."""
+"""Effect of a rolling restart of four workers on their callers."""
 
 import os
 import signal
@@ -23,13 +23,13 @@ _ROOT = Path(__file__).parents[__name__.count(".")]
 
 
 async def work(number: int, seconds: float) -> int:
-    """What workers do: wait, and say which it was."""
+    """Wait, and return the number of the work item."""
     await anyio.sleep(seconds)
     return number
 
 
 def rolling(*, workers: int, callers: int, seconds: float, body: float) -> Table:
-    """Callers without a pause; for so many seconds nothing happens, and then each worker is replaced."""
+    """Measure continuous callers, first without changes and then while each worker is replaced."""
     table = Table("Workers that are replaced", ["", *BACKENDS])
     found = [anyio.run(_restarted, workers, callers, seconds, body, backend=backend) for backend in BACKENDS]
     for title, at in (("while nothing happens", 0), ("while all are replaced", 1)):
@@ -78,7 +78,7 @@ async def _fleet(count: int) -> AsyncGenerator[list[_Worker]]:
 
 
 async def _restarted(workers: int, callers: int, seconds: float, body: float) -> tuple[list[float], list[float], int]:
-    """Seconds that calls took before and while workers were replaced; how many were lost."""
+    """Return the durations of calls before and during the restart, and the number of lost calls."""
     async with _fleet(workers) as fleet:
         engine = RemoteEngine([one.address for one in fleet], secret=_SECRET, patience=60.0)
         async with ToolNode([work], policies={"work": CallPolicy(runs_in=engine, on_unknown="fail")}) as node:

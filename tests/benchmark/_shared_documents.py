@@ -1,4 +1,4 @@
-"""What a shared circuit and a shared result cost, in Redis and in PostgreSQL, beside those of one process."""
+"""Cost of a shared circuit and a shared cache in Redis and in PostgreSQL, compared with local ones."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ BACKENDS = ("asyncio", "trio")
 
 
 def documents(*, calls: int) -> Table:
-    """One call after the other: through a closed circuit, to a result that is not there, and to one that is."""
+    """Measure sequential calls: through a closed circuit, with a cache miss, and with a cache hit."""
     table = Table("Circuits and results", ["", *BACKENDS])
     with _stores() as stores:
         for name, shared in stores.items():
@@ -52,7 +52,7 @@ def _stores() -> "Iterator[Mapping[str, SharedDocuments | None]]":
 
 
 def _seconds(shared: SharedDocuments | None, calls: int, backend: str) -> tuple[float, float, float]:
-    """A call through a closed circuit, one that finds nothing, and one that finds a result."""
+    """Return the seconds of a call through a closed circuit, of a cache miss, and of a cache hit."""
 
     async def nothing(n: int) -> int:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""What a place costs at a limit of this process, and of many: in Redis and in PostgreSQL, on this machine."""
+"""Cost of a place at a local limit and at limits shared through Redis and PostgreSQL on this machine."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ from ._measure import WALL, Table
 
 BACKENDS = ("asyncio", "trio")
 _SILENCE = 2.5
-"""Seconds after which a server that has just started gives places; no number here has them in it."""
+"""Seconds during which a server that has just started grants no places. The results do not include them."""
 
 
 def places(*, calls: int, width: int) -> Table:
-    """One call after the other, with nobody else at the limit; then many at once, of which most wait."""
+    """Measure sequential calls without contention, then many at once, most of which wait."""
     table = Table("Places", ["", *BACKENDS])
     with _stores() as stores:
         for name, shared in stores.items():
@@ -53,7 +53,7 @@ def _stores() -> "Iterator[Mapping[str, SharedLimits | None]]":
 
 
 def _seconds(shared: SharedLimits | None, calls: int, width: int, backend: str) -> tuple[float, float]:
-    """A call that finds a place free, and one of many."""
+    """Return the seconds of a call that finds a free place, and of one among many."""
 
     async def nothing(n: int) -> int:
         """Do nothing."""

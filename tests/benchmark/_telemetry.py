@@ -1,4 +1,4 @@
-"""What it adds to a call to be seen: by nobody, by an observer, by OpenTelemetry's SDK, by a recorder."""
+"""Cost of observing a call: none, an observer, OpenTelemetry's SDK, and a recorder."""
 
 import math
 import tempfile
@@ -28,14 +28,14 @@ NONE, UNWIRED, OBSERVER = "nobody watches", "the wire to telemetry cut", "an obs
 SPANS, BARE, RECORDER, METRICS = "SDK, batch export", "the SDK alone, same spans", "recorder", "metrics"
 LANGGRAPH = "LangGraph in a graph"
 _REFERENCE = 52.0
-"""Microseconds of LangGraph's call on the machine that the budgets were set on."""
+"""Microseconds of LangGraph's call on the machine for which the budgets were set."""
 _AT_LEAST = 500
 
 Around = Callable[[], AbstractContextManager[object]]
 
 
 def telemetry(*, sizes: Sequence[int], repetitions: int) -> Table:
-    """What each way of watching adds to a call, in microseconds of processor time, exports included."""
+    """Measure the additional processor time per call of each kind of observer, including exports."""
     table = Table("Cost of being seen", ["calls in the batch", *map(str, sizes)])
     found = [_samples(size, repetitions) for size in sizes]
     for name in found[0]:
@@ -44,12 +44,12 @@ def telemetry(*, sizes: Sequence[int], repetitions: int) -> Table:
     for size, samples in zip(sizes, found, strict=True):
 
         def added(name: str, samples: Any = samples) -> float:
-            """Microseconds, as they would be on the machine of the budgets."""
+            """Return the microseconds, scaled to the machine of the budgets."""
             return (samples[name] - samples[NONE]) / samples[LANGGRAPH] * _REFERENCE
 
         table.budgets.append(Budget(f"{size} calls, nobody watches : the wire cut", 1.02, samples.ratio(NONE, UNWIRED)))
         if size == 1:
-            continue  # LangGraph's graph costs more than its call there
+            continue  # there, LangGraph's graph costs more than its call
         table.budgets += [
             Budget(f"{size} calls, SDK with batch export, us at LangGraph's {_REFERENCE:.0f}", 40.0, added(SPANS)),
             Budget(f"{size} calls, recorder, us at LangGraph's {_REFERENCE:.0f}", 15.0, added(RECORDER)),
@@ -86,7 +86,7 @@ def _samples(size: int, repetitions: int) -> Any:
 
 
 def _per_call(work: Work, size: int, around: Around, after: Callable[[], object]) -> Contestant:
-    """Seconds of processor time for each call, of all threads, with what has to be done after all of them."""
+    """Return the processor time per call over all threads, including the final flush."""
     times = math.ceil(_AT_LEAST / size)
 
     async def main() -> float:
@@ -102,7 +102,7 @@ def _per_call(work: Work, size: int, around: Around, after: Callable[[], object]
 
 
 class _Encoding(SpanExporter):
-    """Does all that an OTLP exporter does, but for the network."""
+    """Exporter that does all the work of an OTLP exporter except the network."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         encode_spans(spans).SerializeToString()
@@ -116,7 +116,7 @@ def _provider() -> TracerProvider:
 
 
 def _bare(tracer: Tracer, count: int) -> Work:
-    """Two spans for each call, one in the other, as many attributes as ours: what nobody can do without."""
+    """Measure the minimum: two nested spans per call with as many attributes as callboard's."""
     outer = dict.fromkeys(("operation", "tool", "type", "id", "description"), "look_up") | {"batch": 1}
 
     async def run() -> None:
@@ -139,7 +139,7 @@ def _cut() -> AbstractContextManager[object]:
 
 
 class _Cut:
-    """Nothing is asked whether anybody watches."""
+    """Context manager that removes the check whether a call is observed."""
 
     def __enter__(self) -> None:
         self._before = observe_by_default()

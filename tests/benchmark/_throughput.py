@@ -36,13 +36,13 @@ NAP = StructuredTool.from_function(func=_nap, name="nap")
 
 
 def threads(*, count: int, few: int, limit: int, repetitions: int) -> Table:
-    """Sync tools in worker threads.
+    """Measure sync tools in worker threads.
 
     Args:
-        count: of calls.
-        few: calls of LangGraph's `ainvoke`, which is slow; its time is scaled.
-        limit: of calls at once.
-        repetitions: of everything.
+        count: number of calls.
+        few: number of calls of LangGraph's `ainvoke`, which is slow. Its time is scaled.
+        limit: maximum number of concurrent calls.
+        repetitions: number of repetitions of all measurements.
     """
     ideal = SECONDS * count / limit
     ours = direct(callboard.ToolNode([NAP], limit=Limit(concurrency=limit)), queries(count, "nap"))
@@ -79,7 +79,7 @@ def _sync(node: Any, count: int, limit: int) -> float:
 
 
 def http(*, count: int, limit: int, repetitions: int) -> Table:
-    """Requests to the demo's service, which runs in a process of its own and answers after about 50 ms."""
+    """Measure requests to the demo's service, which runs in its own process and answers after about 50 ms."""
     items = list(islice(_items(), count))
     ideal = _makespan([answer_for(SEED, item).latency for item in items], limit)
     contestants: dict[str, Contestant] = {}
@@ -97,7 +97,7 @@ def http(*, count: int, limit: int, repetitions: int) -> Table:
 
 
 class KeepAlive:
-    """The least that an HTTP client can do, to tell the cost of a call from that of a client."""
+    """Minimal HTTP client, which separates the cost of a call from the cost of a client."""
 
     def __init__(self, *, connections: int) -> None:
         self._places = anyio.CapacityLimiter(connections)
@@ -127,7 +127,7 @@ class KeepAlive:
 
 
 class Httpx2:
-    """The demo's client, behind a limiter: requests that wait in its own pool cost it much time."""
+    """The demo's client behind a limiter, because requests that queue in its own pool cost it much time."""
 
     def __init__(self, *, connections: int) -> None:
         self._places = anyio.CapacityLimiter(connections)
@@ -147,7 +147,7 @@ class Httpx2:
 
 
 def _items() -> Iterator[int]:
-    """Those that take 49 to 51 ms and succeed."""
+    """Return items that succeed after 49 to 51 ms."""
     for item in numbers():
         answer = answer_for(SEED, item)
         if abs(answer.latency - SECONDS) <= 0.001 and answer.status == 200:
@@ -155,7 +155,7 @@ def _items() -> Iterator[int]:
 
 
 def _makespan(latencies: list[float], limit: int) -> float:
-    """When the last one ends, if each starts as soon as there is a place."""
+    """Return the end of the last call, if each call starts as soon as a place is free."""
     ends = [0.0] * limit
     for latency in latencies:
         heapq.heapreplace(ends, ends[0] + latency)
@@ -171,7 +171,7 @@ def _requests(backend: str, make: Any, items: list[int], limit: int, run: Callab
                 assert status == 200
                 return body.decode()
 
-            # Open the connections first: they are not what is measured.
+            # Open the connections first: they are not measured.
             await run(fetch, items[:limit], limit)
             began = WALL()
             await run(fetch, items, limit)
@@ -181,7 +181,7 @@ def _requests(backend: str, make: Any, items: list[int], limit: int, run: Callab
 
 
 async def _alone(fetch: Callable[[int], Any], items: list[int], limit: int) -> None:
-    async with anyio.create_task_group() as group:  # the client keeps the limit itself
+    async with anyio.create_task_group() as group:  # the client enforces the limit itself
         for item in items:
             group.start_soon(fetch, item)
 

@@ -1,4 +1,4 @@
-"""What a worker process costs: a round trip, the first call, a replacement after a kill, and its memory."""
+"""Cost of a worker process: a round trip, the first call, a replacement after a kill, and memory."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ _OTHERS = ("ProcessPoolExecutor awaited", "ProcessPoolExecutor.submit")
 
 
 def workers(*, calls: int, kills: int, starts: int) -> Table:
-    """A warm call beside an echo over a bare socket pair; what starts and kills take; what a worker weighs."""
+    """Compare a warm call with an echo over a socket pair, and measure starts, kills and memory."""
     table = Table("Workers", ["", *BACKENDS])
     echoes, calls_, ratios = zip(*(anyio.run(_round_trips, calls, backend=one) for one in BACKENDS), strict=True)
     table.add("echo over a bare socket pair, p50, us", *(one * 1e6 for one in echoes))
@@ -69,7 +69,7 @@ def workers(*, calls: int, kills: int, starts: int) -> Table:
 
 
 async def _round_trips(count: int) -> tuple[float, float, float]:
-    """Medians of an echo, of a call, and of the ratios, in turns, as the machine's speed wanders."""
+    """Return the medians of an echo, of a call, and of their ratios, measured in alternating turns."""
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-c", _ECHO, str(theirs.fileno())]
@@ -92,7 +92,7 @@ async def _round_trips(count: int) -> tuple[float, float, float]:
 
 
 def _many(count: int, backend: str) -> Samples:
-    """Seconds a call, of so many at once on two workers that have been used before."""
+    """Return the seconds per call with this many calls at once on two warm workers."""
 
     async def ours() -> float:
         async with Processes(workers=2) as pool:
@@ -109,7 +109,7 @@ def _many(count: int, backend: str) -> Samples:
     def in_executor() -> Awaitable[object]:
         if backend == "asyncio":
             return asyncio.get_running_loop().run_in_executor(executor, math.sqrt, 4.0)
-        # Trio knows no other way to wait for its futures.
+        # trio has no other way to wait for its futures
         return trio.to_thread.run_sync(lambda: executor.submit(math.sqrt, 4.0).result())
 
     def submitted() -> float:
@@ -128,7 +128,7 @@ def _many(count: int, backend: str) -> Samples:
 
 
 async def _all(calls: Sequence[Callable[[], Awaitable[object]]]) -> None:
-    """At once, as the event loop itself does it: a task group of anyio takes 15 us more for each."""
+    """Run all at once with the event loop's own means: anyio's task group takes 15 us more for each."""
     if sniffio.current_async_library() == "asyncio":
         await asyncio.gather(*(call() for call in calls))
         return
@@ -155,7 +155,7 @@ async def _first_call() -> float:
 
 
 async def _replacements(count: int) -> list[float]:
-    """From `kill -9` of a worker until there are as many as before."""
+    """Return the seconds from `kill -9` of a worker until the pool is complete again."""
     taken = []
     async with Processes(workers=2) as pool:
         for _ in range(count):
@@ -170,7 +170,7 @@ async def _replacements(count: int) -> list[float]:
 
 
 async def _megabytes() -> float:
-    """Pages that nobody shares with it, after a call."""
+    """Return the memory that the worker does not share with other processes, after a call."""
     async with Processes(workers=1) as pool:
         await pool.run(math.sqrt, 4.0)
         rollup = Path(f"/proc/{pool.pids[0]}/smaps_rollup").read_text()

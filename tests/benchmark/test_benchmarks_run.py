@@ -1,4 +1,4 @@
-"""The benchmarks work; what they measure is nobody's test, because the machine may be busy."""
+"""Smoke tests of the benchmarks. The measured values are not checked, because the machine may be busy."""
 
 from math import isfinite
 
