@@ -67,9 +67,9 @@ def test_messages_begin_in_order_alone_or_with_their_group(plan: list[Any]) -> N
 
 @given(plan=steps)
 def test_what_a_message_needs_is_what_keeps_it_from_beginning(plan: list[Any]) -> None:
-    """The deadlock check relies on this list.
+    """The deadlock check relies on the messages that `needs` returns.
 
-    Once the listed messages have ended, the message or an earlier one may begin.
+    Once these messages have ended, the waiting message or an earlier one may begin.
     """
     mailbox, count = box(), 0
     for step in plan:
