@@ -161,7 +161,7 @@ def test_spans_that_nobody_asked_for_in_code_capture_nothing_and_say_so_once(
 ) -> None:
     """An environment variable asks for captured content without the library.
 
-    Calls work, nothing is captured, one warning.
+    Calls still work, nothing is captured, and one warning is logged.
     """
     hide("phonenumbers")
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
