@@ -1,4 +1,4 @@
-"""What confined workers return and raise."""
+"""Functions whose results and exceptions test what a confined worker can send back."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -85,7 +85,7 @@ def numbers() -> list[int]:
 
 
 class OwnError(Exception):
-    """What this side must not make by itself."""
+    """Exception class that the parent process must not construct by itself."""
 
 
 class StrangeError(Exception):

@@ -1,6 +1,6 @@
-"""What a confined worker should not get at. Each works where nothing is confined, and says so by returning True."""
+"""Attempts at what a confined worker must not do. Each works in an unconfined worker and then returns True."""
 
-# The system call is the matter here, not the way to write it.
+# The system call itself is tested, not the idiomatic way to write it.
 # ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH116, PTH123, PTH208, PTH211
 
 import ctypes
@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 def grow_buffers() -> bool:
-    """Whether a socket has larger buffers if that is asked for; they are memory of the kernel."""
+    """Return whether the kernel grants larger socket buffers; buffers are kernel memory."""
     one, other = socket.socketpair()
     with one, other:
         before = [one.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
@@ -30,7 +30,7 @@ def grow_buffers() -> bool:
 
 
 def fill_sockets() -> tuple[int, int]:
-    """Open as many pairs of sockets as there may be, and write into each as much as it takes; pairs, and bytes."""
+    """Open as many socket pairs as possible and fill their buffers; return the numbers of pairs and bytes."""
     pairs, written = [], 0
     try:
         while True:
@@ -48,7 +48,7 @@ def fill_sockets() -> tuple[int, int]:
 
 
 def hold_in_children(count: int, size: int) -> int:
-    """How many processes can have so many bytes of address space each, all at once."""
+    """Return how many processes can each hold so many bytes of address space at the same time."""
     children, held = [], 0
     for _ in range(count):
         heard, told = os.pipe()
@@ -73,7 +73,7 @@ def limits_of_files_and_core() -> list[list[int]]:
 
 
 def raise_limits() -> list[str]:
-    """Returns which limits could be raised."""
+    """Return the names of the limits that could be raised."""
     raised = []
     for name in ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_AS"):
         hard = resource.getrlimit(getattr(resource, name))[1]
@@ -200,7 +200,7 @@ def listen() -> bool:
 
 
 def send_datagram(address: str) -> bool:
-    """From a socket that is allowed to all, were it of this kind."""
+    """Send a datagram from a socket of a kind that is always allowed, such as a socket pair."""
     one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     return one.sendto(b"hello", address) == 5
 
@@ -231,19 +231,19 @@ def send_signal_by_pidfd(pid: int) -> bool:
 
 
 def have_signals_sent(pid: int) -> bool:
-    """By a file that is ready, to whoever is said to own it."""
+    """Set the owner of a file descriptor so that the kernel sends a signal to that process when the file is ready."""
     fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, pid)
     return True
 
 
 def trace(pid: int) -> bool:
-    """Seize it; it is let go when the worker ends."""
+    """Seize the process with ptrace; it is released when the worker ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     return _checked(libc.ptrace(0x4206, pid, None, None))
 
 
 def read_memory(pid: int) -> bool:
-    """By no file; there is nothing at this address, which the kernel says only to who may look."""
+    """Read memory of another process by system call. The address is invalid, which only a permitted reader is told."""
     return _call({"x86_64": 310, "aarch64": 270}, pid, None, 0, None, 0, 0)
 
 
@@ -287,7 +287,7 @@ def fork() -> bool:
 
 
 def fork_bomb(count: int) -> bool:
-    """A small one."""
+    """Fork a small number of processes that fork again."""
     for _ in range(count):
         if not os.fork():
             time.sleep(60)
@@ -328,7 +328,7 @@ def shared_memory() -> bool:
 
 
 def _call(numbers: dict[str, int], *args: object) -> bool:
-    # A number without a type is half of what the kernel reads; the other half is whatever stands there.
+    # For a number without a type, ctypes passes only half of the register; the other half is undefined.
     whole = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
     return _checked(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(numbers[_machine()]), *whole))
 
@@ -344,7 +344,7 @@ def _checked(result: int) -> bool:
     return True
 
 
-# What works in a confined worker, too.
+# Attempts that also work in a confined worker.
 
 
 def is_there(path: str) -> int:
@@ -398,7 +398,7 @@ def what_time_it_is() -> str:
 
 
 def kinds_of_open_files() -> dict[int, str]:
-    """What its descriptors are, without a look at /proc."""
+    """Return the kinds of the worker's open file descriptors without reading /proc."""
     import stat
 
     kinds = {stat.S_ISSOCK: "socket", stat.S_ISFIFO: "pipe", stat.S_ISCHR: "device", stat.S_ISREG: "file"}

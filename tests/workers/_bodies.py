@@ -1,4 +1,7 @@
-"""What the workers of these tests run; importable by its name, as it has to be, and soon, as each worker imports it."""
+"""Functions that workers run in these tests.
+
+Each worker imports this module, so it is importable by name and loads quickly.
+"""
 
 import logging
 import os
@@ -31,7 +34,7 @@ def pid() -> int:
 
 
 def say_where(folder: str) -> None:
-    """Tell the test that this runs, by a file with the process id as its name."""
+    """Create a file named after the process id, so that the test knows that the function runs."""
     import pathlib
 
     (pathlib.Path(folder) / str(os.getpid())).touch()
@@ -64,7 +67,7 @@ def ignore_sigterm(folder: str) -> None:
 
 
 def fork_a_grandchild(folder: str) -> None:
-    """One that ignores SIGTERM, too."""
+    """Start a grandchild that also ignores SIGTERM."""
     if not os.fork():
         ignore_sigterm(folder)
     say_where(folder)
@@ -72,7 +75,7 @@ def fork_a_grandchild(folder: str) -> None:
 
 
 def daemonise(folder: str) -> None:
-    """A grandchild that leaves the process group, and whose parent has ended."""
+    """Start a grandchild that leaves the process group and whose parent has ended."""
     if not os.fork():
         os.setsid()
         if not os.fork():
@@ -117,7 +120,7 @@ def raise_group() -> None:
 
 
 def raise_unpicklable() -> None:
-    raise type("UnpicklableError", (Exception,), {})("1 and 2")  # a class that nobody finds
+    raise type("UnpicklableError", (Exception,), {})("1 and 2")  # a class that other processes cannot find
 
 
 def return_unpicklable() -> object:
@@ -153,7 +156,7 @@ _held: list[bytes] = []
 
 
 def hold(megabytes: int) -> int:
-    """Keep so much more after the call, as a library that leaks does."""
+    """Keep this much more memory after the call, as a leaking library does."""
     _held.append(os.urandom(1024) * (megabytes * 1024))
     return os.getpid()
 
@@ -198,7 +201,7 @@ def _is_socket(fd: int) -> bool:
 
 
 def send_raw(data: bytes) -> None:
-    """Be hostile: write to the socket of the worker what is no reply."""
+    """Write bytes that are no reply to the worker's socket."""
     os.write(_own_socket(), data)
     time.sleep(600)
 
@@ -213,14 +216,14 @@ def close_socket() -> None:
 
 
 def hold_socket_in_a_child_and_end() -> None:
-    """A fork has a copy of the socket, so that it has no end when the worker has one."""
+    """Keep the worker's socket open in a forked child, so that the end of the worker does not close it."""
     if not os.fork():
         time.sleep(600)
     os._exit(4)
 
 
 def open_files() -> list[str]:
-    """What the file descriptors are, by kind or path."""
+    """Return the kinds or paths of the open file descriptors."""
     from pathlib import Path
 
     return sorted(str(fd.readlink()).split(":")[0] for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
@@ -297,7 +300,7 @@ def flood(folder: str) -> None:
 
 
 def talk_on() -> None:
-    """Speak after the end, from a thread that goes on."""
+    """Send log messages from a thread that continues after the call."""
     import contextvars
     import threading
 
@@ -313,7 +316,7 @@ def talk_on() -> None:
 
 
 def speak_in_a_signal_handler() -> int:
-    """Interrupt a word with another one, again and again."""
+    """Send a message from a signal handler that interrupts another message, again and again."""
     import itertools
 
     from callboard import progress
@@ -329,7 +332,7 @@ def speak_in_a_signal_handler() -> int:
 
 
 def speak_in_a_fork() -> None:
-    """A copy that speaks as well, and then comes back out of the call."""
+    """Send messages from a forked copy, which then returns from the call as well."""
     from callboard import progress
 
     child = os.fork()
@@ -383,7 +386,7 @@ async def speak_there(text: str) -> str:
 async def send_raw_there(data: bytes) -> None:
     import anyio
 
-    for fd in range(3, 64):  # the event loop has some, too
+    for fd in range(3, 64):  # the event loop has open files, too
         if _is_socket(fd):
             os.write(fd, data)
     await anyio.sleep(600)
@@ -395,7 +398,7 @@ async def end_there() -> None:
 
 
 def log_as_told() -> None:
-    """Write to loggers with levels of their own, also in a thread."""
+    """Write to loggers that have levels of their own, also from a thread."""
     logging.getLogger("callboard.tests.loud").debug("in the open")
     logging.getLogger("callboard.tests.quiet").debug("unheard")
     thread = threading.Thread(target=lambda: logging.getLogger("callboard.tests.loud").info("in a thread"))

@@ -1,6 +1,6 @@
-"""A program that was started without some of stdin, stdout and stderr, and has a pool.
+"""Program that is started without some of stdin, stdout and stderr and opens a pool.
 
-Arguments: the event loop, how workers come to be, and the file for what it finds.
+Arguments: the event loop, the start method of workers, and the file for the findings.
 """
 
 import sys

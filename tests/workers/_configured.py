@@ -1,4 +1,4 @@
-"""An actor whose handlers look at the config of the run, for workers to find."""
+"""Actor whose handlers read the config of the run, in a module that workers can load."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Functions as users have them: behind decorators."""
+"""Functions behind decorators, as users write them."""
 
 import functools
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Wrapped:
-    """As a framework makes of a function."""
+    """Object that a framework puts in the place of a function."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
@@ -32,7 +32,7 @@ def triple(number: int) -> int:
 
 
 class Counter:
-    """Something with state that can be pickled."""
+    """Stateful object that can be pickled."""
 
     def __init__(self, start: int) -> None:
         self.start = start

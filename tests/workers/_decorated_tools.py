@@ -1,4 +1,4 @@
-"""Tools of LangChain's, whose functions are not what their names lead to."""
+"""LangChain tools: the name of each function leads to a tool, not to the function."""
 
 from langchain_core.tools import tool
 

@@ -1,6 +1,6 @@
-"""A program with a pool whose workers are busy; somebody kills it.
+"""Program with a pool whose workers are busy; the test kills it.
 
-Arguments: the event loop, a folder, a mode, and how workers come to be, if not as they do by themselves.
+Arguments: the event loop, a folder, a mode, and the start method of workers if it is not the default.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ async def main(folder: str, mode: str, start: Any = None) -> None:
         anyio.create_task_group() as group,
     ):
         if mode == "forks":
-            # It holds a copy of every socket, so that none of them closes when this program is killed.
+            # The fork holds a copy of every socket, so that none of them closes when this program is killed.
             multiprocessing.get_context("fork").Process(target=time.sleep, args=(5,), daemon=True).start()
         group.start_soon(pool.run, bodies.fork_a_grandchild, folder)
         group.start_soon(pool.run, bodies.ignore_sigterm, folder)

@@ -1,4 +1,4 @@
-"""A module that ends the process that loads it."""
+"""Module that ends the process that imports it."""
 
 import os
 

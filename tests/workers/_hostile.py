@@ -1,4 +1,4 @@
-"""What a worker does that is against us: to the socket, the output and the notebook that it has."""
+"""Attacks that a hostile worker makes with its socket, its output and its begun counter."""
 
 import os
 import pickle
@@ -14,7 +14,7 @@ CHUNK = bytes(1024 * 1024)
 
 
 class Bomb:
-    """Leaves a trace where it is unpickled, unless that is where it was made for."""
+    """Object that leaves a trace where it is unpickled, except in the process that made it."""
 
     def __init__(self, trace: str) -> None:
         self.trace = trace
@@ -44,7 +44,7 @@ def _socket() -> int:
 
 
 def send(data: bytes) -> None:
-    """And be silent."""
+    """Send bytes and then stay silent."""
     os.write(_socket(), data)
     time.sleep(600)
 
@@ -59,7 +59,7 @@ def send_and_return(data: bytes) -> str:
 
 
 def answer_for_others(first: int, count: int) -> str:
-    """Leave behind a thread that says, again and again, what those who come are to be told."""
+    """Leave behind a thread that keeps sending forged replies for later calls."""
     fd = _socket()
 
     def forge() -> None:
@@ -77,7 +77,7 @@ def answer_for_others(first: int, count: int) -> str:
 
 
 def stay(seconds: float) -> str:
-    """Leave behind a thread, deaf to SIGTERM."""
+    """Leave behind a thread, and ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=time.sleep, args=(seconds,)).start()
     return "returned"
@@ -92,7 +92,7 @@ def flood_socket(header: bytes, size: int) -> None:
 
 
 def flood_words(number: int, count: int) -> str:
-    """As fast as they are read."""
+    """Send messages as fast as they are read."""
     fd = _socket()
     word = frame(Kind.TOLD, number, b'{"nobody": "' + b"x" * 32_000 + b'"}')
     for _ in range(count):
@@ -117,7 +117,7 @@ def close_socket() -> None:
 
 
 def deny_to_have_begun(trace: str) -> None:
-    """Rub out what the notebook says, and end, to be given to another worker, and another."""
+    """Erase the begun counter and end, so that the call is given to another worker."""
     for fd in _fds(stat.S_ISREG):
         os.pwrite(fd, bytes(8), 0)
     with Path(trace).open("a") as file:
@@ -126,7 +126,7 @@ def deny_to_have_begun(trace: str) -> None:
 
 
 def act(trace: str, call: int, end: str) -> int:
-    """Leave the trace of an effect, and end in this way, perhaps with a lie about which call has begun."""
+    """Leave the trace of an effect and end in the given way, perhaps with a false begun counter."""
     with Path(trace).open("a") as file:
         file.write(f"{call}\n")
     if "denies" in end:
@@ -148,7 +148,7 @@ def _write_into_notes(number: int) -> None:
 
 
 def grow_notebook() -> int:
-    """Memory that no limit counts."""
+    """Grow the file of the begun counter, whose memory no limit counts."""
     [fd] = _fds(stat.S_ISREG)
     return os.pwrite(fd, CHUNK, 0)
 

@@ -1,4 +1,4 @@
-"""Bodies that end in odd ways; importable by their names, as those of `_bodies`."""
+"""Functions that end in unusual ways; importable by name, like those of `_bodies`."""
 
 import errno
 import logging
@@ -13,7 +13,7 @@ from ._bodies import say_where
 
 
 async def block_until(folder: str, go: str) -> str:
-    """Keep the event loop busy until a file is there."""
+    """Block the event loop until a file exists."""
     say_where(folder)
     while not Path(go).exists():
         time.sleep(0.001)
@@ -25,7 +25,7 @@ async def leave_a_mark(path: str) -> None:
 
 
 async def interrupt_oneself() -> None:
-    """As Ctrl+C does where code runs that was given as text."""
+    """Interrupt the own process, as Ctrl+C does while code runs that was given as text."""
     import anyio
 
     os.kill(os.getpid(), signal.SIGINT)
@@ -33,7 +33,7 @@ async def interrupt_oneself() -> None:
 
 
 def lose_an_inner_worker(path: str) -> None:
-    """As a body does that has a pool of its own."""
+    """Lose a worker of a pool that the function itself has opened."""
     from callboard_actors.process import WorkerDiedError
 
     with Path(path).open("a") as file:
@@ -42,7 +42,7 @@ def lose_an_inner_worker(path: str) -> None:
 
 
 class StatusError(Exception):
-    """As those of HTTP clients are: it is made with more than its text."""
+    """Exception whose constructor takes more than its text, like those of HTTP clients."""
 
     def __init__(self, message: str, *, status: int, held: object = None) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class StatusError(Exception):
 
 
 class PlaceError(OSError):
-    """One whose class behind it keeps what is in no `__dict__`."""
+    """Exception whose base class keeps state outside of `__dict__`."""
 
     def __init__(self, number: int, *, place: str) -> None:
         super().__init__(number, "nothing there", place)
@@ -59,7 +59,7 @@ class PlaceError(OSError):
 
 
 class PretenderError(Exception):
-    """Its pickle is read, but as what is no exception."""
+    """Exception whose pickle is read as an object that is no exception."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return int, ("1",)

@@ -1,4 +1,4 @@
-"""Tools and an actor that run in workers, of a module that loads neither LangChain nor LangGraph there."""
+"""Tools and an actor that run in workers, in a module that loads neither LangChain nor LangGraph there."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Which processes there are; read from /proc, so that ended ones which nobody has asked for count too."""
+"""Helpers that list processes. They read /proc, so that zombies count, too."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def parent_of(pid: int) -> int | None:
-    """`None` if there is no such process."""
+    """Return the parent's process id, or `None` if there is no such process."""
     stat = _stat(pid)
     return None if stat is None else int(stat[1])
 
@@ -46,7 +46,7 @@ def _state_of(pid: int) -> str | None:
 
 
 def descendants(pid: int) -> set[int]:
-    """All processes below one, zombies included; but for a database server's, whose own come and go."""
+    """Return all descendants of a process, zombies included, except those of a database server."""
     parents = {int(one.name): parent_of(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdigit()}
     found: set[int] = set()
     due = [pid]
@@ -59,11 +59,11 @@ def descendants(pid: int) -> set[int]:
 
 
 def _is_of_database(pid: int) -> bool:
-    """Whether it belongs to a PostgreSQL that another test of this process has started."""
+    """Return whether the process belongs to a PostgreSQL server that another test of this process has started."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip() == "postgres"
     except OSError:
-        return False  # it has ended
+        return False  # the process has ended
 
 
 def alive(pids: Iterable[int]) -> set[int]:
@@ -71,7 +71,7 @@ def alive(pids: Iterable[int]) -> set[int]:
 
 
 def running(pids: Iterable[int]) -> set[int]:
-    """Those that have not ended, whether or not somebody has asked how; init takes its time."""
+    """Return the processes that have not ended. Zombies do not count, because init may reap them late."""
     return {pid for pid in pids if _state_of(pid) not in (None, "Z")}
 
 
@@ -80,7 +80,7 @@ def open_fds() -> int:
 
 
 async def started(folder: Path, count: int = 1) -> set[int]:
-    """Wait until so many bodies say that they run; their process ids."""
+    """Wait until so many functions have reported that they run; return their process ids."""
     with anyio.fail_after(WAIT):
         while len(found := {int(path.name) for path in folder.iterdir()}) < count:
             await anyio.sleep(0.001)
@@ -88,19 +88,19 @@ async def started(folder: Path, count: int = 1) -> set[int]:
 
 
 def below_us() -> set[int]:
-    """Those that we have started ourselves, and no worker: zygotes."""
+    """Return our direct children that are not workers: zygotes."""
     return {pid for pid in descendants(os.getpid()) if parent_of(pid) == os.getpid()}
 
 
 def zygote_of(pool: Processes) -> int:
-    """The process that all workers of a pool were forked from."""
+    """Return the process that all workers of a pool were forked from."""
     [zygote] = {parent_of(pid) for pid in pool.pids}
     assert zygote is not None
     return zygote
 
 
 async def only_workers_beside(pool: Processes, helpers: set[int]) -> None:
-    """Nothing but workers has been left; of new interpreters one waits to be a worker, and not always the same."""
+    """Return whether only workers are left. Of new interpreters a changing spare one waits to become a worker."""
     if _kernel.FORKS:
         assert descendants(os.getpid()) - helpers == set(pool.pids)
         return

@@ -1,11 +1,11 @@
-"""A module that puts something of its own where output goes, as loggers and terminals in colour do."""
+"""Module that replaces `sys.stdout`, as loggers and coloured terminals do."""
 
 import sys
 from typing import Any
 
 
 class _Shouted:
-    """Has what `print` needs of a stream, and no more."""
+    """Stream that has only the methods that `print` needs."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

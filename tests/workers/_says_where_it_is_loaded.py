@@ -1,4 +1,4 @@
-"""A module that tells the test which processes have loaded it."""
+"""Module that records which processes have imported it."""
 
 import os
 

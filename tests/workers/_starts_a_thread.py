@@ -1,4 +1,4 @@
-"""A module that no zygote may load."""
+"""Module that starts a thread, which a zygote must not import."""
 
 import threading
 

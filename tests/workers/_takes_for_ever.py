@@ -1,4 +1,4 @@
-"""A module that never finishes loading."""
+"""Module whose import never finishes."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Tools as LangChain makes them, which run in workers."""
+"""LangChain tools that run in workers."""
 
 from typing import Annotated, Any
 

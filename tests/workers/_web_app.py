@@ -1,4 +1,4 @@
-"""A web application whose tool runs in worker processes."""
+"""Web application whose tools run in worker processes."""
 
 import os
 from collections.abc import AsyncGenerator
@@ -29,7 +29,7 @@ async def lifespan(app: Starlette) -> AsyncGenerator[None]:
 
 
 async def run(request: Request) -> JSONResponse:
-    """Run the tool that hangs, and then the other one."""
+    """Run the tool that hangs and then the other one."""
     folder = request.query_params["folder"]
     [hung] = await _node.ainvoke([calls(("hang", {"how": "sleep_in_c", "folder": folder}))])
     [found] = await _node.ainvoke([calls(("later", {"text": "fine"}))])

@@ -1,4 +1,7 @@
-"""A program for a system that has no more than POSIX says. Arguments: the event loop, a folder."""
+"""Program for a simulated system that has only POSIX.
+
+Arguments: the event loop, a folder.
+"""
 
 import os
 import sys
@@ -29,14 +32,14 @@ async def main(folder: Path) -> None:
 
 
 async def _kill(pool: Processes, folder: Path) -> None:
-    """Cancel a call that is deaf, and has a child that is."""
+    """Cancel a call that ignores SIGTERM and has a child that does so, too."""
     async with anyio.create_task_group() as group:
         group.start_soon(pool.run, bodies.fork_a_grandchild, str(folder))
         while len(list(folder.iterdir())) < 2:
             await anyio.sleep(0.001)
         group.cancel_scope.cancel()
     with anyio.fail_after(5):
-        while any(map(_is_alive, folder.iterdir())):  # it is init that buries the child
+        while any(map(_is_alive, folder.iterdir())):  # init reaps the child
             await anyio.sleep(0.001)
 
 

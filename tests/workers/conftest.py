@@ -1,4 +1,4 @@
-"""The bodies of the tests are modules that workers have to find."""
+"""Put the folder of the tests on the path: workers have to find the modules with the functions that they run."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,13 @@ from . import _bodies
 
 @pytest.fixture(autouse=True)
 def _bodies_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    # pytest imports files by their path, and gives them names that no other process would find them by.
+    # pytest imports files by their path, under names by which no other process would find them.
     root = Path(_bodies.__file__).parents[_bodies.__name__.count(".")]
     monkeypatch.setattr(sys, "path", [*sys.path, str(root)])
 
 
 @pytest.fixture(params=["fork", pytest.param("spawn", marks=pytest.mark.exhaustive)])
 def any_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a test with workers that are forked, and with such as are new interpreters."""
+    """Run a test twice: with workers that are forked and with workers that are new interpreters."""
     if request.param == "spawn":
         monkeypatch.setattr(_kernel, "FORKS", False)

@@ -1,4 +1,7 @@
-"""What is not even there for a worker inside of bubblewrap. Each test first shows that it is, without."""
+"""Files, processes and networks that do not exist for a worker inside bubblewrap.
+
+Each test first shows that they exist outside.
+"""
 
 import os
 import signal
@@ -38,7 +41,7 @@ async def pool_of(confine: Confine, **more: Any) -> AsyncGenerator[Processes]:
 
 
 async def becomes(before: set[int], count: int) -> set[int]:
-    """Wait until we have so many processes more than before."""
+    """Wait until there are so many more descendant processes than before."""
     with anyio.fail_after(WAIT):
         while len(found := descendants(os.getpid()) - before) != count:
             await anyio.sleep(0.005)
@@ -46,7 +49,7 @@ async def becomes(before: set[int], count: int) -> set[int]:
 
 
 async def test_files_that_are_not_given_are_not_even_there(world: World) -> None:
-    """Landlock shows names, sizes and times to who guesses a path."""
+    """Landlock alone shows names, sizes and times of files to a worker that guesses a path."""
     hidden = ["/etc/passwd", world.secret(), str(world.outside), "/home", "/var"]
     async with pool_of(world.confine()) as pool:
         assert all([await pool.run(os.path.exists, path) for path in hidden])
@@ -56,7 +59,7 @@ async def test_files_that_are_not_given_are_not_even_there(world: World) -> None
 
 
 async def test_processes_outside_are_not_even_there() -> None:
-    """Neither the parent nor anybody else has a number inside."""
+    """Neither the parent nor any other outside process has a process id inside bubblewrap."""
     ours = f"/proc/{os.getpid()}"
     async with pool_of(confined_here()) as pool:
         assert await pool.run(os.path.exists, ours)
@@ -66,7 +69,7 @@ async def test_processes_outside_are_not_even_there() -> None:
 
 
 async def test_pids_are_those_that_others_know_them_by() -> None:
-    """Who looks at the pool looks from outside; a worker's own number may be anybody's there."""
+    """Reported process ids are those of the outer namespace; a worker's inner id may be another process there."""
     async with pool_of(inside(reuse=True)) as pool:
         [pid] = pool.pids
         assert pid in descendants(os.getpid())
@@ -82,7 +85,10 @@ async def test_pids_are_those_that_others_know_them_by() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ALL)
 async def test_what_is_refused_to_a_confined_worker_is_refused_inside_too(world: World, name: str) -> None:
-    """Landlock and the filter of system calls hold there as well; what works unconfined fails, and has done nothing."""
+    """Landlock and the system call filter hold inside bubblewrap, too.
+
+    Attempts that work unconfined fail without effect.
+    """
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0) as pool:
             fn, args = ALL[name](world)
@@ -99,7 +105,7 @@ async def test_what_is_refused_to_a_confined_worker_is_refused_inside_too(world:
 
 @pytest.mark.exhaustive
 async def test_this_machine_is_reached_only_with_network(world: World) -> None:
-    """Without, there is another loopback, and sockets are refused besides."""
+    """Without network permission the worker has another loopback interface, and sockets are refused besides."""
     async with pool_of(inside(network=True)) as pool:
         assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
         with pytest.raises(OSError):
@@ -111,7 +117,7 @@ async def test_this_machine_is_reached_only_with_network(world: World) -> None:
 
 @pytest.mark.exhaustive
 async def test_the_network_is_another_one_for_the_zygote_too(world: World) -> None:
-    """The namespaces hold where the filter of system calls would not."""
+    """The namespaces also confine the zygote, which the system call filter does not cover."""
     names = ["net", "pid", "ipc", "uts", "user", "cgroup", "mnt"]
     for network in (False, True):
         before = descendants(os.getpid())
@@ -127,7 +133,7 @@ def _namespace(pid: int, name: str) -> str:
 
 @pytest.mark.exhaustive
 async def test_what_is_written_stays_where_it_may(world: World) -> None:
-    """A folder that may be read is read-only, also below the temporary one; the latter is nobody else's."""
+    """A readable folder is read-only, also below the temporary folder. Each worker has its own temporary folder."""
     own = f"/tmp/callboard-{os.getpid()}"
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
@@ -148,7 +154,7 @@ async def test_what_is_written_stays_where_it_may(world: World) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_folder_that_may_be_written_lies_in_one_that_may_be_read(world: World) -> None:
-    """In either order, as without bubblewrap."""
+    """A writable folder inside a readable one works in either order of options, as without bubblewrap."""
     below = world.readable / "below"
     below.mkdir()
     for confine in (
@@ -161,7 +167,7 @@ async def test_a_folder_that_may_be_written_lies_in_one_that_may_be_read(world: 
 
 @pytest.mark.exhaustive
 async def test_a_fork_bomb_ends_with_its_call(world: World) -> None:
-    """And what leaves its group and its parent ends, too."""
+    """Processes that leave their group and their parent end with the call, too."""
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0) as pool:
@@ -182,7 +188,7 @@ async def test_a_fork_bomb_ends_with_its_call(world: World) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_late_call_is_killed_within_its_grace(tmp_path: Path) -> None:
-    """Deaf to SIGTERM as it is."""
+    """A call that ignores SIGTERM is killed at the end of its grace period."""
     async with pool_of(inside(write=[tmp_path])) as pool:
         began = time.monotonic()
         async with anyio.create_task_group() as group:
@@ -196,7 +202,7 @@ async def test_a_late_call_is_killed_within_its_grace(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 async def test_many_calls_leave_nothing() -> None:
-    """No process, no descriptor."""
+    """After many calls no process and no file descriptor is left."""
     before = descendants(os.getpid())
     async with pool_of(inside()) as pool:
         assert await pool.run(bodies.add, 1, 2) == 3
@@ -205,14 +211,14 @@ async def test_many_calls_leave_nothing() -> None:
         for _ in range(50):
             await pool.run(bodies.add, 1, 2)
         await becomes(before, OF_A_POOL)
-        assert open_fds() <= fds  # fewer where what an earlier test left was closed meanwhile
+        assert open_fds() <= fds  # fewer, if files of an earlier test were closed meanwhile
     assert not descendants(os.getpid()) - before
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("which", [0, 1, 2])
 async def test_who_is_killed_takes_all_the_others_along(tmp_path: Path, which: int) -> None:
-    """Bubblewrap itself, its first process inside, the zygote: its call fails, and the pool goes on with others."""
+    """If bubblewrap, its first inner process or the zygote is killed, the call fails and the pool starts new ones."""
     before = descendants(os.getpid())
     async with pool_of(inside(write=[tmp_path], processes=True)) as pool:
         began = time.monotonic()
@@ -235,7 +241,7 @@ async def _dies(pool: Processes, folder: str) -> None:
 
 
 def _in_line(pid: int, below: set[int]) -> list[int]:
-    """Bubblewrap, its first process inside, the zygote."""
+    """Return the process ids of bubblewrap, its first inner process and the zygote."""
     first = next(one for one in below if pid in _parents(one))
     init = next(one for one in below if first in _parents(one))
     return [first, init, next(one for one in below if init in _parents(one))]
@@ -248,7 +254,7 @@ def _parents(pid: int) -> list[int]:
 async def test_what_cannot_be_had_is_refused_at_the_start(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what is missing, and not as something weaker."""
+    """If the requested confinement is unavailable, the pool refuses to start; it never falls back to a weaker one."""
     with pytest.raises(ValueError, match="isolation='jail' is neither 'landlock' nor 'bubblewrap'"):
         inside_of: Any = "jail"
         Confine(isolation=inside_of)

@@ -1,4 +1,4 @@
-"""What a call in a worker process returns, raises, prints and may send."""
+"""Results, exceptions, output and arguments of calls in worker processes."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_functions_run_elsewhere_and_their_values_come_back() -> None:
-    """Sync and async functions, of this module's neighbours and of the library; async ones on the caller's loop."""
+    """Sync and async functions run in a worker; async ones run on the kind of event loop that the caller has."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, preload=["json"]) as pool:
             assert await pool.run(bodies.add, 1, 2) == 3
@@ -37,7 +37,7 @@ async def test_functions_run_elsewhere_and_their_values_come_back() -> None:
 
 
 async def test_calls_run_side_by_side_as_many_as_there_are_workers() -> None:
-    """The others wait for their turn; nobody is refused, and nobody is lost."""
+    """Calls beyond the number of workers wait in a queue; none is refused and none is lost."""
     async with Processes(workers=2) as pool:
         found: list[int] = []
 
@@ -53,7 +53,7 @@ async def test_calls_run_side_by_side_as_many_as_there_are_workers() -> None:
 
 
 async def test_an_exception_comes_back_as_itself_with_the_workers_traceback() -> None:
-    """Who handles ValueError goes on to handle it, and sees where it came from and what was printed before."""
+    """Code that handles ValueError works unchanged; the exception shows the worker's traceback and earlier output."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             with pytest.raises(ValueError, match=r"^outer") as caught:
@@ -79,7 +79,7 @@ async def test_an_exception_comes_back_as_itself_with_the_workers_traceback() ->
 async def test_a_result_that_cannot_come_back_is_an_error_that_says_it_finished(
     fn: Callable[[], object], reason: str
 ) -> None:
-    """It had its effect, so nobody should try again as if it had not; the worker goes on."""
+    """A call whose result cannot be pickled had its effect, so the error says that it finished. The worker is kept."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, max_result=5_000) as pool:
             before = pool.pids
@@ -102,7 +102,7 @@ async def test_a_result_that_cannot_come_back_is_an_error_that_says_it_finished(
 async def test_what_cannot_cross_is_refused_before_anything_is_sent(
     fn: Callable[..., Any], args: tuple[object, ...], message: str
 ) -> None:
-    """The error names the function and the argument, and is raised here."""
+    """The error names the function and the argument, and is raised in the calling process."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             with pytest.raises(TypeError, match=message):
@@ -111,7 +111,7 @@ async def test_what_cannot_cross_is_refused_before_anything_is_sent(
 
 
 async def test_what_main_defines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has another `__main__`, in which it would look in vain."""
+    """A worker has another `__main__` module and would not find the function there."""
     monkeypatch.setattr(bodies.add, "__module__", "__main__")
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
@@ -120,7 +120,7 @@ async def test_what_main_defines_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
-    """Print, file descriptors, children: none of it reaches our stdout, or disturbs what goes over the socket."""
+    """Output of print, file descriptors and child processes reaches neither our stdout nor the worker's socket."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             with pytest.raises(RuntimeError) as caught:
@@ -155,7 +155,7 @@ async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
 async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
     fn: Callable[..., object], args: tuple[object, ...], reason: str
 ) -> None:
-    """Exit, crash, signal: its call may have had its effect, others go on, and a new worker is there."""
+    """After an exit, a crash or a signal the call's outcome is unknown; other calls continue in a new worker."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             before = pool.pids
@@ -169,7 +169,7 @@ async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
 
 
 async def test_a_call_that_was_not_begun_runs_in_another_worker() -> None:
-    """A worker that is killed before it takes the call has not run any of it, so it is as if it had not been there."""
+    """A worker that is killed before it takes the call has run none of it, so another worker may run it."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool, anyio.create_task_group() as group:
             [first] = pool.pids
@@ -189,7 +189,7 @@ async def test_a_call_that_was_not_begun_runs_in_another_worker() -> None:
 
 @pytest.mark.exhaustive
 async def test_after_so_many_workers_a_call_that_was_not_begun_is_an_error_that_says_so() -> None:
-    """A pool whose workers die all the time must not keep a call for ever."""
+    """A pool whose workers keep dying must not retry a call for ever."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             killed: set[int] = set()
@@ -202,7 +202,7 @@ async def test_after_so_many_workers_a_call_that_was_not_begun_is_an_error_that_
 
 
 class _stopping_each_new_worker:
-    """Stop each worker as soon as it is there, and kill it soon afterwards."""
+    """Stop each new worker as soon as it exists and kill it soon afterwards."""
 
     def __init__(self, pool: Processes, killed: set[int]) -> None:
         self._pool = pool
@@ -230,7 +230,7 @@ class _stopping_each_new_worker:
 
 
 async def test_memory_beyond_the_bound_is_an_error_and_the_worker_is_replaced() -> None:
-    """The kernel refuses it to the worker; a neighbour and we are not touched."""
+    """The kernel refuses memory to one worker only; other workers and our process are not affected."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, memory=1024**3) as pool:
             before = pool.pids
@@ -242,7 +242,7 @@ async def test_memory_beyond_the_bound_is_an_error_and_the_worker_is_replaced() 
 
 @pytest.mark.exhaustive
 async def test_processor_time_beyond_the_bound_ends_the_worker() -> None:
-    """Also where nobody has set a timeout; it is counted for each call."""
+    """The processor time limit holds without any timeout and is counted for each call."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, cpu=1) as pool:
             with pytest.raises(WorkerDiedError, match="SIGXCPU, for it had used its 1 s of processor time"):
@@ -251,7 +251,7 @@ async def test_processor_time_beyond_the_bound_ends_the_worker() -> None:
 
 
 async def test_a_closed_pool_refuses_calls_and_can_be_opened_again() -> None:
-    """A call never waits for workers that will not come."""
+    """A closed pool refuses a call at once, because no worker would ever take it."""
     pool = Processes(workers=1)
     with anyio.fail_after(WAIT):
         with pytest.raises(ActorGoneError, match="'add' was not started: its pool of processes is not open"):
@@ -271,7 +271,7 @@ async def test_a_closed_pool_refuses_calls_and_can_be_opened_again() -> None:
     ],
 )
 async def test_a_module_that_cannot_be_preloaded_is_told_at_the_start(preload: str, message: str) -> None:
-    """And not by each call."""
+    """The error is raised when the pool is opened, not by each call."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=message) as caught:
         async with Processes(workers=1, preload=[preload]):
             pass
@@ -280,7 +280,7 @@ async def test_a_module_that_cannot_be_preloaded_is_told_at_the_start(preload: s
 
 
 async def test_a_start_that_takes_too_long_is_given_up() -> None:
-    """And leaves nothing, although a module that is being loaded hears of nothing."""
+    """Opening the pool fails after its timeout and leaves no process, even if a module import never returns."""
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=r"was not ready within 0\.2 s"):
         async with Processes(workers=1, preload=[f"{__package__}._takes_for_ever"], start_timeout=0.2):
@@ -290,7 +290,7 @@ async def test_a_start_that_takes_too_long_is_given_up() -> None:
 
 
 async def test_an_error_of_the_block_leaves_it_as_it_is() -> None:
-    """Not in a group, as errors of tasks are."""
+    """An exception from the block of the pool is not wrapped into an exception group."""
     with anyio.fail_after(WAIT), pytest.raises(KeyError, match="mine"):
         async with Processes(workers=1):
             raise KeyError("mine")
@@ -298,7 +298,7 @@ async def test_an_error_of_the_block_leaves_it_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["workers", "max_calls", "max_resident", "memory", "cpu", "max_result", "max_output"])
 def test_numbers_that_cannot_be_meant_are_refused_by_name(name: str) -> None:
-    """Before anything starts."""
+    """Invalid numbers raise an error with the argument's name before any process starts."""
     with pytest.raises(ValueError, match=f"{name}=0 is less than 1"):
         Processes(**{name: 0})
     with pytest.raises(TypeError, match=f"{name}='2' is no integer"):
@@ -306,7 +306,7 @@ def test_numbers_that_cannot_be_meant_are_refused_by_name(name: str) -> None:
 
 
 def test_other_mistakes_are_refused_by_name() -> None:
-    """A string is a sequence of strings, and would be loaded letter by letter."""
+    """A string is a sequence of strings, so a single module name would be loaded character by character."""
     with pytest.raises(TypeError, match="preload='json' is one string"):
         Processes(preload="json")
     with pytest.raises(ValueError, match="grace=-1 is no number of seconds"):
@@ -314,7 +314,7 @@ def test_other_mistakes_are_refused_by_name() -> None:
 
 
 def test_two_event_loops_in_turn_have_a_pool_each() -> None:
-    """Nothing of the first is left in the second, whichever object is used."""
+    """Each event loop has its own workers, and none of the first loop's workers are left in the second."""
     pool = Processes(workers=1)
 
     async def main() -> int:
@@ -327,7 +327,7 @@ def test_two_event_loops_in_turn_have_a_pool_each() -> None:
 
 @pytest.mark.exhaustive
 async def test_a_pool_in_another_thread_is_one_like_any() -> None:
-    """The kernel tells a child when the thread that made it ends; that need not be the end of the program."""
+    """The kernel can signal a child when the thread that made it ends; the end of a thread must not end the pool."""
 
     async def main() -> int:
         async with Processes(workers=1) as pool:
@@ -340,7 +340,7 @@ async def test_a_pool_in_another_thread_is_one_like_any() -> None:
 
 
 async def test_workers_have_no_files_of_ours() -> None:
-    """A socket of the pool in a worker would keep it open, or let it speak for others."""
+    """A worker that inherited a socket of the pool could keep it open or send replies for other workers."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=2) as pool:
             files = await pool.run(bodies.open_files)
@@ -350,7 +350,7 @@ async def test_workers_have_no_files_of_ours() -> None:
 
 
 async def test_a_call_from_another_event_loop_is_refused() -> None:
-    """Its sockets are watched by one loop; another one would wait for ever."""
+    """The pool's sockets are watched by one event loop; a call from another loop would wait for ever."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
 
@@ -363,7 +363,7 @@ async def test_a_call_from_another_event_loop_is_refused() -> None:
 
 
 async def test_signals_are_as_a_program_finds_them() -> None:
-    """The zygote ignores Ctrl-C; a tool and its children do not."""
+    """The zygote ignores Ctrl-C, but a tool and its child processes must have the default signal handlers."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             found = [await pool.run(signal.getsignal, number) for number in (signal.SIGTERM, signal.SIGHUP)]
@@ -374,7 +374,7 @@ async def test_signals_are_as_a_program_finds_them() -> None:
 
 
 def test_children_are_found_where_the_kernel_has_no_list_of_them() -> None:
-    """Some are built without it."""
+    """Some kernels are built without the list of children in /proc."""
     with subprocess.Popen(["sleep", "60"]) as child:
         assert child.pid in _kernel._children_by_search(os.getpid())
         assert _kernel._children_by_search(os.getpid()) >= _kernel.children()
@@ -382,7 +382,7 @@ def test_children_are_found_where_the_kernel_has_no_list_of_them() -> None:
 
 
 def test_errors_can_be_pickled() -> None:
-    """Whoever has the pool may be a worker, too."""
+    """A worker may itself have a pool, whose errors it has to send to its parent."""
     import pickle
 
     died = WorkerDiedError("spin", "it ended", begun=True, exitcode=-9, pid=7, output="words")

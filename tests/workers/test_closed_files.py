@@ -1,4 +1,4 @@
-"""Programs that were started without stdin, stdout or stderr, as some daemons are."""
+"""Pools of programs that were started without stdin, stdout or stderr, as some daemons are."""
 
 import socket
 import subprocess
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_program_without_standard_files_has_a_pool(
     tmp_path: Path, anyio_backend: Backend, start: str, closed: str
 ) -> None:
-    """Their numbers are those of other files then, such as the event loop's; nobody writes his messages there."""
+    """Descriptors 0 to 2 then belong to other files, such as the event loop's; no worker may write messages to them."""
     backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
     found = tmp_path / "found"
     program = [sys.executable, "-m", "tests.workers._closed_files", backend, start, str(found)]
@@ -31,7 +31,7 @@ def test_a_program_without_standard_files_has_a_pool(
 
 
 def test_a_zygote_whose_program_was_killed_while_it_loaded_says_nothing() -> None:
-    """Nobody is left for a traceback, but for the terminal of who has killed it."""
+    """After the program was killed, a traceback of its zygote would only appear in some user's terminal."""
     zygotes, programs = socket.socketpair()
     with zygotes:
         programs.close()

@@ -1,4 +1,4 @@
-"""Handlers that run in a worker and take the config of the run: the data in it crosses, and the rest stays."""
+"""Handlers that run in a worker and take the config of the run: plain data is sent, other objects are left out."""
 
 from typing import Any
 
@@ -35,16 +35,16 @@ def said(messages: list[Any]) -> list[str]:
 
 
 async def test_a_handler_in_a_worker_reads_the_config_of_a_node_that_is_awaited_alone() -> None:
-    """What cannot cross, such as an object in `configurable`, is left out."""
+    """Objects in `configurable` that cannot be pickled are left out of the config."""
     with anyio.fail_after(WAIT):
         async with node() as tools:
             found = await tools.ainvoke({"messages": [CALL]}, CONFIG)
     assert said(found["messages"]) == SAID
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph and LangChain know no other loop
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph and LangChain support asyncio only
 async def test_a_handler_in_a_worker_reads_the_config_of_a_graph() -> None:
-    """LangGraph's own part of it belongs to the process of the graph."""
+    """LangGraph's internal entries of the config stay in the process of the graph."""
     builder = StateGraph(MessagesState)
     with anyio.fail_after(WAIT):
         async with node() as tools:
@@ -56,7 +56,7 @@ async def test_a_handler_in_a_worker_reads_the_config_of_a_graph() -> None:
 
 
 async def test_a_handler_in_a_worker_reads_the_config_of_an_agent() -> None:
-    """With a checkpointer, too."""
+    """The config reaches the handler when the agent has a checkpointer, too."""
     model = ScriptedModel([AIMessage("", tool_calls=CALL.tool_calls), "done"])
     agent = create_react_agent(model, node(), checkpointer=InMemorySaver())
     with anyio.fail_after(WAIT):
@@ -65,9 +65,9 @@ async def test_a_handler_in_a_worker_reads_the_config_of_an_agent() -> None:
     assert said(found["messages"]) == SAID
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph and LangChain know no other loop
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # LangGraph and LangChain support asyncio only
 async def test_a_handler_in_a_worker_reads_the_config_of_a_tool_that_is_run_without_its_node() -> None:
-    """As LangChain runs it."""
+    """A tool that LangChain itself runs, without a node, passes the config as well."""
     tools = node().tools_by_name
     with anyio.fail_after(WAIT):
         found = await tools["look"].ainvoke({"place": "a"}, CONFIG)

@@ -1,4 +1,4 @@
-"""What a confined worker cannot do. Each test first shows that it works in a worker that is not confined."""
+"""Operations that a confined worker cannot perform. Each test first shows that an unconfined worker can."""
 
 import os
 import resource
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.real_clock
 
 @dataclass(frozen=True)
 class World:
-    """Folders, sockets and a process; a worker may write to one folder and read another."""
+    """Folders, sockets and a process for the attempts; a worker may write to one folder and read another."""
 
     outside: Path
     readable: Path
@@ -37,37 +37,37 @@ class World:
     neighbour: int
 
     def secret(self) -> str:
-        """A file that is none of its business."""
+        """Path of a file that the worker may not read."""
         path = self.outside / "secret"
         path.write_text("secret")
         return str(path)
 
     def book(self) -> str:
-        """A file to be read only."""
+        """Path of a file that the worker may only read."""
         path = self.readable / "book"
         path.write_text("book")
         return str(path)
 
     def new(self) -> str:
-        """A name in the folder that may be written to, which is not there."""
+        """Path of a file in the writable folder that does not exist yet."""
         path = self.writable / "new"
         path.unlink(missing_ok=True)
         return str(path)
 
     def above(self) -> str:
-        """The way to the secret out of the folder that may be written to."""
+        """Path to the secret that leads out of the writable folder."""
         self.secret()
         return f"{self.writable}/../outside/secret"
 
     def no_folder(self) -> str:
-        """A name for a folder, which is not there."""
+        """Path of a folder that does not exist."""
         path = self.outside / "folder"
         if path.exists():
             path.rmdir()
         return str(path)
 
     def contents(self) -> dict[str, str]:
-        """What cannot have changed."""
+        """Contents of the files that must not change."""
         folders = (self.outside, self.readable)
         return {str(path): path.read_text() for folder in folders for path in folder.iterdir() if path.is_file()}
 
@@ -191,7 +191,7 @@ QUICK = ("read", "write", "TCP", "signal to the parent", "fork")
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.exhaustive) for name in ALL]
 )
 async def test_what_works_elsewhere_is_refused_to_a_confined_worker(world: World, name: str) -> None:
-    """By the kernel, with an error that the call may handle; nothing has happened."""
+    """The kernel refuses the operation with an error that the call can handle, and nothing has changed."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0) as pool:
             fn, args = ALL[name](world)
@@ -208,7 +208,7 @@ async def test_what_works_elsewhere_is_refused_to_a_confined_worker(world: World
 
 
 async def test_a_secret_in_the_environment_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is it in the memory of the worker, whose zygote was started without it; what was asked for is there."""
+    """A secret variable is neither in the worker's environment nor in its memory; requested variables are there."""
     monkeypatch.setenv("CALLBOARD_SECRET", "secret")
     monkeypatch.setenv("LC_TIME", "C")
     with anyio.fail_after(WAIT):
@@ -231,11 +231,11 @@ def read_environment(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
-        return b""  # it has ended
+        return b""  # the process has ended
 
 
 async def test_a_confined_worker_has_no_files_but_its_own() -> None:
-    """Not even the notebook of what has begun, which another one might be told from."""
+    """The worker has not even the file of another worker's begun counter."""
     async with confined(confined_here()) as pool:
         found = await pool.run(attempts.kinds_of_open_files)
 
@@ -243,7 +243,7 @@ async def test_a_confined_worker_has_no_files_but_its_own() -> None:
 
 
 async def test_root_is_nothing_but_the_owner_of_its_files() -> None:
-    """A capability is a way around what is confined."""
+    """Capabilities would let root pass the confinement, so the worker has none."""
     async with confined(confined_here(read=["/proc"])) as pool:
         told = await pool.run(attempts.capabilities)
 
@@ -268,19 +268,19 @@ async def test_root_is_nothing_but_the_owner_of_its_files() -> None:
 async def test_what_python_needs_goes_on_in_a_confined_worker(
     fn: Callable[..., Any], args: tuple[object, ...], value: object
 ) -> None:
-    """Threads, modules in C that are loaded late, pairs of sockets, signals to oneself, zones of time."""
+    """Threads, late imports of C modules, socket pairs, signals to itself and time zones work in a confined worker."""
     async with confined(confined_here()) as pool:
         assert await pool.run(fn, *args) == value
 
 
 async def test_async_functions_run_in_a_confined_worker() -> None:
-    """An event loop has a selector and a pair of sockets of its own."""
+    """An event loop needs a selector and a socket pair, which stay allowed."""
     async with confined(confined_here()) as pool:
         assert (await pool.run(bodies.add_later, 1, 2))[0] == 3
 
 
 async def test_a_folder_may_be_read_and_another_written_to(world: World) -> None:
-    """With all that is below; a file that is written can be read, moved and deleted."""
+    """Access includes subfolders; a written file can be read, moved and deleted."""
     new = world.new()
     async with confined(world.confine()) as pool:
         assert await pool.run(attempts.read, world.book())
@@ -294,13 +294,13 @@ async def test_a_folder_may_be_read_and_another_written_to(world: World) -> None
 
 
 async def test_that_a_file_is_there_can_be_seen(world: World) -> None:
-    """Landlock does not keep names, sizes and times of files; the docs say so."""
+    """Landlock does not hide names, sizes and times of files, as the documentation says."""
     async with confined(confined_here()) as pool:
         assert await pool.run(attempts.is_there, world.secret()) == len("secret")
 
 
 async def test_network_that_was_asked_for_is_there_and_nothing_beside_it(world: World) -> None:
-    """UNIX sockets are ways to other programs of this machine."""
+    """With network access a worker still has no UNIX sockets, which lead to other programs of this machine."""
     async with confined(confined_here(network=True)) as pool:
         assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
         assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_DGRAM, world.udp)
@@ -312,7 +312,7 @@ async def test_network_that_was_asked_for_is_there_and_nothing_beside_it(world: 
 
 
 async def test_processes_that_were_asked_for_are_confined_too(world: World) -> None:
-    """They execute what may be read; what they start ends with the call."""
+    """Child processes can execute readable files, are confined, and end with the call."""
     confine = confined_here(read=["/usr/bin", "/bin"], processes=True)
     async with confined(confine) as pool:
         helpers = descendants(os.getpid()) - set(pool.pids)
@@ -333,7 +333,7 @@ async def test_processes_that_were_asked_for_are_confined_too(world: World) -> N
 
 @pytest.mark.parametrize("confine", [None, confined_here()])
 async def test_limits_hold_with_and_without_confinement(confine: Confine | None) -> None:
-    """Open files, processor time for others, memory."""
+    """Limits of open files, processor time and memory hold in both kinds of workers."""
     most = 2 * 1024**3
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0, files=64, nice=5, memory=most, confine=confine) as pool:
@@ -348,7 +348,7 @@ async def test_limits_hold_with_and_without_confinement(confine: Confine | None)
 
 @pytest.fixture
 def cores() -> Iterator[None]:
-    """Allow this process core files of any size, where it may."""
+    """Allow this process core files of any size, if the system permits it."""
     before = resource.getrlimit(resource.RLIMIT_CORE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.RLIM_INFINITY))
@@ -359,14 +359,14 @@ def cores() -> Iterator[None]:
 
 @pytest.mark.usefixtures("cores")
 async def test_a_confined_worker_has_few_files_and_no_core_and_cannot_raise_its_limits() -> None:
-    """It could have had tens of thousands of sockets, each with memory of the kernel that nobody counts."""
+    """Otherwise a worker could open tens of thousands of sockets, whose kernel memory no limit counts."""
     async with confined(confined_here(), memory=2 * 1024**3) as pool:
         assert await pool.run(attempts.limits_of_files_and_core) == [[256, 256], [0, 0]]
         assert await pool.run(attempts.raise_limits) == []
 
 
 async def test_buffers_of_sockets_stay_as_they_are_in_a_confined_worker() -> None:
-    """Two gigabytes of them had been outside of a limit of memory that let a worker have 20 MB."""
+    """Socket buffers of two gigabytes were possible under a memory limit of 20 MB."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0) as pool:
             assert await pool.run(attempts.grow_buffers)
@@ -375,7 +375,7 @@ async def test_buffers_of_sockets_stay_as_they_are_in_a_confined_worker() -> Non
 
 
 async def test_what_sockets_of_a_confined_worker_hold_has_a_bound() -> None:
-    """It is memory of the kernel, which `memory` does not count: a few hundred kilobytes for each file."""
+    """Socket buffers are kernel memory, which `memory` does not count: a few hundred kilobytes for each file."""
     async with confined(confined_here(), memory=512 * 1024**2) as pool:
         pairs, written = await pool.run(attempts.fill_sockets)
 
@@ -384,14 +384,14 @@ async def test_what_sockets_of_a_confined_worker_hold_has_a_bound() -> None:
 
 
 async def test_limits_count_for_each_process_where_processes_are_allowed() -> None:
-    """As the docs say: a call may have more memory than `memory`, in processes that it starts."""
+    """A call that may start processes can use more than `memory` in total, as the documentation says."""
     async with confined(confined_here(processes=True), memory=512 * 1024**2) as pool:
         assert await pool.run(attempts.hold_in_children, 3, 256 * 1024**2) == 3
 
 
 @pytest.mark.exhaustive
 async def test_processor_time_cannot_be_had_by_ignoring_the_signal() -> None:
-    """SIGXCPU can be caught; the kernel has another word."""
+    """A process can catch SIGXCPU; the kernel then sends SIGKILL at the hard limit."""
     async with confined(confined_here(), cpu=1) as pool:
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
             await pool.run(attempts.burn_deaf)
@@ -399,7 +399,7 @@ async def test_processor_time_cannot_be_had_by_ignoring_the_signal() -> None:
 
 
 async def test_a_worker_serves_one_call_unless_told_otherwise() -> None:
-    """What a call leaves behind, such as a thread, could read the arguments of the next and answer for it."""
+    """A thread that a call leaves behind could read the arguments of the next call and answer for it."""
     async with confined(confined_here()) as pool:
         assert len({await pool.run(bodies.pid) for _ in range(4)}) == 4
     async with confined(confined_here(reuse=True)) as pool:
@@ -407,7 +407,7 @@ async def test_a_worker_serves_one_call_unless_told_otherwise() -> None:
 
 
 async def test_a_path_that_has_become_a_link_is_refused_at_the_start(world: World) -> None:
-    """A worker of before may have put it there, to be given more."""
+    """An earlier worker could have put the link there to widen its access."""
     confine = confined_here(read=[world.readable])
     world.readable.rmdir()
     world.readable.symlink_to("/etc")

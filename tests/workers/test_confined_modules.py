@@ -1,4 +1,4 @@
-"""Files beside a program's own modules are closed to confined workers, unless they are named."""
+"""Confined workers cannot read files beside a program's own modules unless their folder is named."""
 
 import shutil
 import sys
@@ -37,7 +37,7 @@ def late(x: int) -> int:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a script, which is the first entry of `sys.path`, and the working directory."""
+    """Create the folder of a script, which is the first entry of `sys.path` and the working directory."""
     folder = tmp_path / "project"
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "public").write_text("public")
@@ -61,7 +61,7 @@ def secrets_of(project: Path) -> list[str]:
 async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(
     project: Path, isolation: Isolation
 ) -> None:
-    """`Confine(read=["data"])` means that folder, and not every entry of `sys.path`."""
+    """`Confine(read=["data"])` opens that folder, not every entry of `sys.path`."""
     confine = Confine(read=["data"], isolation=isolation)
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, confine=confine) as pool:
@@ -72,7 +72,7 @@ async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_scr
 
 
 async def test_a_cell_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(project: Path) -> None:
-    """As the page of the tool suggests it."""
+    """The Python tool, configured as its page suggests, cannot read a file beside the script."""
     async with ToolNode([python_tool(confine=Confine(read=["data"]))]) as node:
         with anyio.fail_after(WAIT):
             assert "public" in await _told(node, "open('data/public').read()")
@@ -87,7 +87,7 @@ async def _told(node: ToolNode, code: str) -> str:
 
 
 async def test_a_command_cannot_read_what_lies_beside_the_script(project: Path, tmp_path: Path) -> None:
-    """The folder of the commands is another one than the script's."""
+    """The shell cannot read the script's folder when its commands run in another folder."""
     work = tmp_path / "work"
     work.mkdir()
     with anyio.fail_after(WAIT):
@@ -98,7 +98,7 @@ async def test_a_command_cannot_read_what_lies_beside_the_script(project: Path, 
 
 
 async def test_a_module_that_is_preloaded_needs_no_folder(project: Path) -> None:
-    """It is loaded before the confinement; what lies beside it stays closed."""
+    """A preloaded module is imported before the confinement, so its folder can stay closed."""
     own: Any = import_module("own_module")
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, preload=["own_module"], confine=Confine()) as pool:
@@ -109,7 +109,7 @@ async def test_a_module_that_is_preloaded_needs_no_folder(project: Path) -> None
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_a_folder_of_modules_that_is_named_can_be_loaded_from(project: Path, isolation: Isolation) -> None:
-    """Whatever lies in it can be read; that is for the program to say."""
+    """Every file in a named folder becomes readable, which the program has to accept explicitly."""
     own: Any = import_module("own_module")
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, confine=Confine(modules=["."], isolation=isolation)) as pool:
@@ -117,7 +117,7 @@ async def test_a_folder_of_modules_that_is_named_can_be_loaded_from(project: Pat
 
 
 async def test_a_module_that_is_not_named_is_an_error_with_the_remedy(project: Path) -> None:
-    """Of a function in it, and of what it imports late."""
+    """The error covers the module of the function itself and modules that the function imports later."""
     own: Any = import_module("own_module")
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, confine=Confine()) as pool:
@@ -129,7 +129,7 @@ async def test_a_module_that_is_not_named_is_an_error_with_the_remedy(project: P
 
 
 def test_entries_of_the_path_are_not_among_what_is_always_readable(project: Path) -> None:
-    """Neither `PYTHONPATH`, nor what a .pth file adds for an editable installation."""
+    """Neither `PYTHONPATH` nor the .pth file of an editable installation makes a folder readable."""
     found = [Path(path) for path in _readable.always_readable((), network=False)]
     own = [Path(entry) for entry in sys.path if entry and "site-packages" not in entry]
     own = [path for path in own if path.is_dir() and "lib" not in path.parts]
@@ -138,7 +138,7 @@ def test_entries_of_the_path_are_not_among_what_is_always_readable(project: Path
 
 
 def test_a_shared_library_of_the_program_opens_no_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module in C beside the script is a file of its own; its folder has the `.env`."""
+    """Only the file of a C module beside the script becomes readable; its folder may contain a `.env`."""
     library = project / "own.cpython-311-x86_64-linux-gnu.so"
     library.write_bytes(b"")
     monkeypatch.setattr(_readable, "_mapped", lambda: {str(library)})

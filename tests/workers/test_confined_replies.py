@@ -1,4 +1,4 @@
-"""What a confined worker answers is data: read as JSON, never unpickled."""
+"""Replies of a confined worker are read as JSON and never unpickled."""
 
 import json
 import pickle
@@ -28,7 +28,7 @@ real_clock = pytest.mark.real_clock
 
 @real_clock
 async def test_results_are_what_their_annotation_says() -> None:
-    """Made here, from JSON; without an annotation, or with one that nobody could follow, they are plain data."""
+    """The parent builds the result from JSON by the annotation. Without a usable annotation it is plain data."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0, confine=confined_here(reuse=True)) as pool:
             assert await pool.run(answers.point) == answers.Point(1)
@@ -54,7 +54,7 @@ async def test_results_are_what_their_annotation_says() -> None:
     ],
 )
 async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable[[], Any], reason: str) -> None:
-    """It had its effect."""
+    """The call had its effect, so the error says that it finished and names the type of its result."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0, confine=confined_here()) as pool:
             with pytest.raises(ResultLostError, match=reason) as caught:
@@ -65,7 +65,7 @@ async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable
 
 @real_clock
 async def test_pythons_own_exceptions_come_back_with_their_text_and_others_by_name() -> None:
-    """To bring back a class that a worker names would be to run what it wants here."""
+    """The parent never builds an exception class that a worker names: that could run code of the worker's choice."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0, confine=confined_here(reuse=True)) as pool:
 
@@ -102,7 +102,7 @@ _PLAIN = st.recursive(
 
 @given(value=_PLAIN)
 def test_plain_data_comes_back_as_it_was(value: object) -> None:
-    """Infinities, large numbers and every text that is one."""
+    """Plain data includes infinities, large integers and every valid text."""
     kind, reply = returned(value)
     assert kind is Kind.VALUE
     assert _opened(kind, reply) == value
@@ -113,7 +113,7 @@ def _opened(kind: Kind, reply: bytes, fn: Callable[..., Any] = answers.give) -> 
 
 
 class Bomb:
-    """Goes off when it is unpickled."""
+    """Object that leaves a trace when it is unpickled."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return pytest.fail, ("it was unpickled",)
@@ -140,7 +140,7 @@ class Bomb:
     ],
 )
 def test_what_no_honest_worker_says_is_an_error_of_its_call(kind: Kind, reply: bytes) -> None:
-    """Deep, long, wrong or no JSON at all; the text of the error is short."""
+    """Replies that are deeply nested, long, mistyped or not JSON fail their call with a short error text."""
     with pytest.raises(ResultLostError) as caught:
         _opened(kind, reply)
 
@@ -149,7 +149,7 @@ def test_what_no_honest_worker_says_is_an_error_of_its_call(kind: Kind, reply: b
 
 @pytest.mark.parametrize("type_name", ["SystemExit", "KeyboardInterrupt", "GeneratorExit", "exec", "print", "object"])
 def test_no_name_that_a_worker_gives_makes_anything_but_an_error(type_name: str) -> None:
-    """What ends a program, or is no exception, is looked for in vain."""
+    """Names of classes that end a program, or are no exceptions, are not looked up."""
     reply = f'{{"module": "builtins", "type": "{type_name}", "text": "1", "traceback": ""}}'.encode()
 
     with pytest.raises(WorkerCallError):
@@ -157,7 +157,7 @@ def test_no_name_that_a_worker_gives_makes_anything_but_an_error(type_name: str)
 
 
 def test_many_commas_in_a_text_are_a_text() -> None:
-    """The bound is on values."""
+    """The bound counts values, not commas inside of texts."""
     text = 'a,b[c{"' * 400_000
 
     assert _opened(*returned(text)) == text
@@ -165,7 +165,7 @@ def test_many_commas_in_a_text_are_a_text() -> None:
 
 @given(value=_PLAIN, most=st.integers(0, 30), piece=st.integers(1, 9))
 def test_values_are_counted_as_a_parser_counts_them(value: object, most: int, piece: int) -> None:
-    """Whatever texts contain, and wherever the pieces are cut that are looked at one by one."""
+    """The count is right whatever texts contain and wherever the reply is cut into pieces."""
     reply = json.dumps(value, ensure_ascii=False).encode(errors="replace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_plain_codec, "_PIECE", piece)
@@ -173,7 +173,7 @@ def test_values_are_counted_as_a_parser_counts_them(value: object, most: int, pi
 
 
 def _marks_of(value: object) -> int:
-    """The commas and opening brackets that JSON has outside of texts."""
+    """Return the commas and opening brackets outside of JSON texts."""
     if isinstance(value, list):
         return max(1, len(value)) + sum(map(_marks_of, value))
     if isinstance(value, dict):
@@ -196,7 +196,7 @@ ENDLESS = {
 @real_clock
 @pytest.mark.parametrize("reply", ENDLESS.values(), ids=ENDLESS)
 async def test_a_reply_that_takes_long_to_read_does_not_hold_the_event_loop(reply: bytes) -> None:
-    """Each byte is looked at a few times and no more, and in a thread; the loop goes on ticking."""
+    """A long reply is scanned in a thread, a few times per byte, so the event loop keeps running."""
     ticks = 0
 
     async def tick() -> None:
@@ -220,7 +220,7 @@ async def test_a_reply_that_takes_long_to_read_does_not_hold_the_event_loop(repl
 
 @given(reply=st.lists(st.sampled_from([b'"', b"\\", b",", b"x"]), max_size=300).map(b"".join), piece=st.integers(1, 9))
 def test_each_byte_of_a_reply_is_looked_at_in_one_piece_of_bounded_size(reply: bytes, piece: int) -> None:
-    """So the work is linear, whatever the bytes are; no piece is larger than its bound and the end of an escape."""
+    """The scan is linear for any bytes: no piece is larger than its bound plus the end of an escape sequence."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_plain_codec, "_PIECE", piece)
         pieces = list(_plain_codec.without_escapes(reply))
@@ -229,7 +229,7 @@ def test_each_byte_of_a_reply_is_looked_at_in_one_piece_of_bounded_size(reply: b
 
 
 def test_an_exception_has_fewer_bytes_than_a_result_may_have() -> None:
-    """Its texts are short; sixty megabytes of brackets beside them would take gigabytes here."""
+    """Exception texts are short. Sixty megabytes of brackets beside them would take gigabytes in the parent."""
     reply = b'{"module": "m", "type": "T", "text": "", "traceback": "", "more": [' + b"[]," * 400_000 + b"[]]}"
     with pytest.raises(ResultLostError, match=r"an exception of .* bytes"):
         _opened(Kind.RAISED, reply)

@@ -1,4 +1,4 @@
-"""What can be asked for where workers are confined, and what is refused before anything starts."""
+"""Options of confinement, and the combinations that are refused before a worker starts."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ from callboard_actors.process._confinement._confinement import why_not
     ],
 )
 def test_a_mistake_is_refused_by_name(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Before anything starts."""
+    """An invalid option raises an error that names it before anything starts."""
     with pytest.raises(error, match=message):
         Confine(**arguments)
 
@@ -57,13 +57,13 @@ def test_a_mistake_is_refused_by_name(arguments: dict[str, Any], error: type[Exc
 def test_terms_that_do_not_go_together_are_refused_by_name(
     arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """What would be a weaker promise is none."""
+    """An option that would weaken another one is refused, not ignored."""
     with pytest.raises(error, match=message):
         Processes(**arguments)
 
 
 def test_paths_are_resolved_when_they_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a link leads to, or where the working directory is, may be another thing when a worker starts."""
+    """Paths are resolved once; links and the working directory may change before a worker starts."""
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there")
     monkeypatch.chdir(tmp_path)
@@ -72,7 +72,7 @@ def test_paths_are_resolved_when_they_are_said(tmp_path: Path, monkeypatch: pyte
 
 
 def test_little_of_our_environment_is_theirs() -> None:
-    """What has no secrets as a rule; the rest has to be said."""
+    """Workers get only variables that usually hold no secrets; others have to be named."""
     ours = {"PATH": "/bin", "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "API_KEY": "secret", "HOME": "/home/me"}
 
     assert Confine(environment={"TZ": "CET", "MORE": "1"}).environment_from(ours) == {
@@ -98,7 +98,7 @@ def test_little_of_our_environment_is_theirs() -> None:
     ],
 )
 def test_an_old_kernel_is_refused_what_it_cannot_keep(confine: Confine, version: int, message: str | None) -> None:
-    """Never a weaker promise."""
+    """If the kernel lacks a feature, the pool refuses to start and does not use a weaker confinement."""
     reason = why_not(confine, version)
     if message is None:
         assert reason is None
@@ -109,7 +109,7 @@ def test_an_old_kernel_is_refused_what_it_cannot_keep(confine: Confine, version:
 
 
 class Filter:
-    """The kernel's reading of a filter, in a few lines."""
+    """Minimal interpreter of a BPF filter, as the kernel evaluates it."""
 
     def __init__(self, code: bytes) -> None:
         self._code = [code[at : at + 8] for at in range(0, len(code), 8)]
@@ -151,7 +151,7 @@ _NOTHING = _seccomp.Allowed(network=False, processes=False, signals=False)
 
 @pytest.mark.parametrize("machine", _syscalls.MACHINES)
 def test_both_machines_have_the_same_filter_by_other_numbers(machine: str) -> None:
-    """Only one of them is at hand, so that the other's filter is read here."""
+    """Only one architecture is at hand, so the filter of the other one is interpreted here."""
     filtered = Filter(_seccomp.program(machine, 77, _NOTHING))
     numbers = _syscalls.always(machine) | _syscalls.conditional(machine)
 
@@ -191,7 +191,7 @@ def test_both_machines_have_the_same_filter_by_other_numbers(machine: str) -> No
 
 
 def test_the_second_set_of_numbers_of_x86_64_is_refused() -> None:
-    """It has the same calls once more."""
+    """The x32 numbers of x86_64 reach the same system calls and would pass a list of normal numbers."""
     filtered = Filter(_seccomp.program("x86_64", 77, _NOTHING))
 
     assert filtered.verdict(_data("x86_64", 0x40000000 + 59)) == _ENOSYS
@@ -210,7 +210,7 @@ LISTED = {
 
 @given(number=st.integers(0, 600), arguments=st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6))
 def test_a_filter_lets_pass_what_is_listed_and_nothing_else(number: int, arguments: list[int]) -> None:
-    """Whatever is asked, there is an answer, and a call that nobody has listed is none that is allowed."""
+    """Every system call gets an answer, and only listed calls are allowed."""
     for machine, filtered in FILTERS:
         found = filtered.verdict(_data(machine, number, *arguments))
         assert found in (_ALLOW, _NO_ERROR, _EPERM, _ENOSYS)

@@ -1,4 +1,4 @@
-"""What an engine promises, of worker processes: bodies, their names in errors, and whether an end would come again."""
+"""Worker processes as an engine: calls, names in errors, and whether a failure would repeat itself."""
 
 import signal
 import time
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
 
 async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> None:
-    """A model is told of the tool that it called, not of the function behind it."""
+    """Errors name the tool that the model called, not the function behind it."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             assert await pool.run_body(Body(fn=bodies.add, args=(1,), kwargs={"other": 2}, title="sum")) == 3
@@ -47,7 +47,7 @@ async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> No
 async def test_an_end_that_would_come_again_says_so(
     fn: Callable[..., object], args: tuple[object, ...], recurs: bool
 ) -> None:
-    """What crashes its worker is not worth another one; what somebody else has killed is."""
+    """A call that crashes its worker should not be retried; a worker that was killed from outside is another matter."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0.2) as pool:
             with pytest.raises(WorkerDiedError) as caught:
@@ -57,7 +57,7 @@ async def test_an_end_that_would_come_again_says_so(
 
 
 async def test_the_grace_of_a_body_is_kept_where_it_is_the_shorter(tmp_path: Path) -> None:
-    """A pool is generous, a policy may be strict."""
+    """The shorter of the pool's and the policy's grace period applies."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=60) as pool, anyio.create_task_group() as group:
             body = Body(fn=bodies.ignore_sigterm, args=(str(tmp_path),), title="deaf", grace=0.1)
@@ -70,7 +70,7 @@ async def test_the_grace_of_a_body_is_kept_where_it_is_the_shorter(tmp_path: Pat
 
 
 def test_a_function_that_could_not_run_there_is_refused_before_it_is_called() -> None:
-    """When a node is built, and not by its first call in the night."""
+    """The error is raised when the node is built, not by its first call."""
     pool = Processes()
     pool.check(bodies.add, title="sum")
     with pytest.raises(TypeError, match="'cube' cannot run in a worker process: its function"):

@@ -1,4 +1,4 @@
-"""Worker processes are an engine like any."""
+"""Worker processes pass callboard's contract tests for engines."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 
 class TestProcesses(EngineContract):
-    """Held to what callboard's own suite for engines asks."""
+    """Contract tests of an engine on worker processes."""
 
     patience = 20.0
 

@@ -1,4 +1,4 @@
-"""A worker that is against us gets an error for its own call, and nothing else."""
+"""A hostile worker causes an error of its own call and nothing else."""
 
 import resource
 import time
@@ -28,7 +28,7 @@ GIGABYTE = 1024**3
 
 @asynccontextmanager
 async def besieged(**confine: Any) -> AsyncIterator[Processes]:
-    """A pool whose other worker answers calls all the while, and which is at full strength afterwards."""
+    """Open a pool whose second worker keeps answering calls; check at the end that the pool has all its workers."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
             answered: list[int] = []
@@ -51,13 +51,13 @@ async def besieged(**confine: Any) -> AsyncIterator[Processes]:
 
 
 def _memory() -> int:
-    """The most that this process ever had, in KB."""
+    """Return the peak memory of this process in KB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @asynccontextmanager
 async def alone(**confine: Any) -> AsyncIterator[Processes]:
-    """A pool of one worker, in which calls are numbered from 1."""
+    """Open a pool of one worker, in which calls are numbered from 1."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
             yield pool
@@ -66,7 +66,7 @@ async def alone(**confine: Any) -> AsyncIterator[Processes]:
 
 @pytest.mark.parametrize("kind", [Kind.VALUE, Kind.RAISED])
 async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -> None:
-    """It would run here, with all that we may; in a pool that trusts its workers it does."""
+    """Unpickling would run the worker's code with our permissions; pools that trust their workers do it."""
     trusting, confined = str(tmp_path / "trusting"), str(tmp_path / "confined")
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=GRACE) as pool:
@@ -99,7 +99,7 @@ async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -
     ],
 )
 async def test_what_is_no_reply_ends_the_worker_and_its_call(data: bytes, reason: str | None) -> None:
-    """And where it is only half of one, the timeout of the call does."""
+    """An invalid reply ends the worker and fails the call; half of a reply ends with the timeout of the call."""
     async with alone() as pool:
         if reason is None:
             with anyio.move_on_after(0.3) as scope:
@@ -111,7 +111,7 @@ async def test_what_is_no_reply_ends_the_worker_and_its_call(data: bytes, reason
 
 
 async def test_a_closed_socket_ends_the_call() -> None:
-    """Nobody would answer."""
+    """The call would otherwise wait for ever, because no reply can arrive."""
     async with besieged() as pool:
         with pytest.raises(WorkerDiedError, match="closed its socket"):
             await pool.run(hostile.close_socket)
@@ -119,7 +119,7 @@ async def test_a_closed_socket_ends_the_call() -> None:
 
 @pytest.mark.parametrize("reuse", [False, True])
 async def test_a_reply_before_it_is_asked_for_is_nobodys(reuse: bool) -> None:
-    """One for the next call, sent by this one."""
+    """A reply that the current call sends for the next one is ignored."""
     async with alone(reuse=reuse) as pool:
         with pytest.raises(WorkerDiedError, match="it is for another call"):
             await pool.run(hostile.send_and_return, hostile.frame(Kind.VALUE, 2, b"1"))
@@ -127,7 +127,7 @@ async def test_a_reply_before_it_is_asked_for_is_nobodys(reuse: bool) -> None:
 
 
 async def test_a_call_that_is_answered_twice_has_one_answer() -> None:
-    """Its own doing; the second answer reaches nobody, whether or not it is there when the first is read."""
+    """The caller gets the first reply; the second one reaches no call, whenever it arrives."""
     async with alone() as pool:
         with suppress(WorkerDiedError):
             await pool.run(hostile.send_and_return, hostile.frame(Kind.VALUE, 1, b'"forged"'))
@@ -136,16 +136,16 @@ async def test_a_call_that_is_answered_twice_has_one_answer() -> None:
 
 
 async def test_what_a_call_leaves_behind_answers_for_nobody() -> None:
-    """A thread that goes on after its call, with the right numbers: the worker ends with the call."""
+    """A thread that outlives its call knows the right call numbers, so the worker is ended with the call."""
     async with alone() as pool:
-        with suppress(WorkerDiedError):  # on a busy machine, the thread may speak before its call's reply is read
+        with suppress(WorkerDiedError):  # on a busy machine, the thread may send before its call's reply is read
             assert await pool.run(hostile.answer_for_others, 2, 50) == "returned"
         for _ in range(20):
             assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_a_worker_that_will_not_go_is_replaced_at_once() -> None:
-    """Nothing that is confined gets a grace after its call."""
+    """A confined worker has no grace period after its call."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=10, confine=confined_here()) as pool:
             began = time.monotonic()
@@ -155,7 +155,7 @@ async def test_a_worker_that_will_not_go_is_replaced_at_once() -> None:
 
 
 async def test_a_call_that_denies_to_have_begun_is_not_run_again(tmp_path: Path) -> None:
-    """In a pool that trusts its workers it would be, for it could not have said so."""
+    """A pool that trusts its workers would run the call again; a confined worker may have erased its begun counter."""
     trusting, confined = tmp_path / "trusting", tmp_path / "confined"
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=GRACE) as pool:
@@ -171,7 +171,7 @@ async def test_a_call_that_denies_to_have_begun_is_not_run_again(tmp_path: Path)
 
 
 async def test_a_reused_worker_that_denies_to_have_begun_is_not_believed(tmp_path: Path) -> None:
-    """It keeps its notebook for the next call."""
+    """A reused worker keeps its begun counter writable for the next call."""
     trace = tmp_path / "trace"
     async with alone(write=[tmp_path], reuse=True) as pool:
         with pytest.raises(WorkerDiedError, match="had begun") as caught:
@@ -182,7 +182,7 @@ async def test_a_reused_worker_that_denies_to_have_begun_is_not_believed(tmp_pat
 
 
 async def test_a_seat_that_denies_to_have_begun_is_not_believed(tmp_path: Path) -> None:
-    """What was sent there is unknown at best: it counts as the end of a life, and is not run again by itself."""
+    """A call that was sent to a confined session is unknown at best. It counts as a restart and is not run again."""
     trace = tmp_path / "trace"
     body = Body(fn=hostile.deny_to_have_begun, args=(str(trace),), title="deny")
     async with alone(write=[tmp_path]) as pool, pool.seat("owner") as seat:
@@ -194,7 +194,7 @@ async def test_a_seat_that_denies_to_have_begun_is_not_believed(tmp_path: Path) 
 
 
 async def test_a_call_that_was_never_sent_to_a_confined_seat_had_not_begun() -> None:
-    """The seat is gone before; another one may have the call."""
+    """The session ended before the call was sent, so another session may run it."""
     async with alone() as pool, pool.seat("owner") as seat:
         with pytest.raises(WorkerDiedError):
             await seat.run_body(Body(fn=bodies.end_at_once, args=(0,), title="exit"))
@@ -205,14 +205,14 @@ async def test_a_call_that_was_never_sent_to_a_confined_seat_had_not_begun() -> 
 
 
 async def test_the_notebook_of_a_worker_holds_one_number() -> None:
-    """It is memory that no limit counts."""
+    """The file of the begun counter is memory that no limit counts, so it holds one number only."""
     async with alone(reuse=True) as pool:
         with pytest.raises(PermissionError):
             await pool.run(hostile.grow_notebook)
 
 
 async def test_the_text_of_an_error_has_a_bound() -> None:
-    """It is shown to a model, and written to logs."""
+    """The text of an error is shown to models and written to logs."""
     async with besieged() as pool:
         with pytest.raises(ValueError) as caught:
             await pool.run(hostile.raise_many_times_its_size)
@@ -233,7 +233,7 @@ async def test_the_text_of_an_error_has_a_bound() -> None:
 async def test_a_gigabyte_over_the_socket_is_read_no_further_than_a_reply_may_go(
     body: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
-    """Our memory has a bound, and the worker's neighbours have their turn."""
+    """The parent's memory stays bounded, and other workers keep their share of its time."""
     async with besieged() as pool:
         with pytest.raises((WorkerDiedError, ResultLostError)):
             await pool.run(body, *args)
@@ -241,6 +241,6 @@ async def test_a_gigabyte_over_the_socket_is_read_no_further_than_a_reply_may_go
 
 @pytest.mark.exhaustive
 async def test_a_gigabyte_of_output_is_taken_and_not_kept() -> None:
-    """The last of it is shown in errors."""
+    """Only the last part of the output is kept, for errors."""
     async with besieged() as pool:
         assert await pool.run(hostile.flood_output, GIGABYTE) == "returned"

@@ -1,4 +1,4 @@
-"""Pools of processes within programs that have their own ideas of processes and event loops."""
+"""Pools of processes within programs that manage processes or event loops themselves."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ async with Processes(workers=2) as pool:
 
 
 def test_in_ipython_a_cell_has_a_pool(tmp_path: Path) -> None:
-    """Its event loop is IPython's; what is defined in a cell cannot be found by others, and that is said."""
+    """The event loop is IPython's. Functions defined in a cell cannot be found by workers, and the error says so."""
     command = [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", _CELL]
     env = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=WAIT * 3, check=False)
@@ -40,7 +40,7 @@ def test_in_ipython_a_cell_has_a_pool(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_uvicorn_worker_has_a_pool_and_leaves_nothing_behind(tmp_path: Path, workers: int) -> None:
-    """Also one of several, which uvicorn starts itself; SIGTERM ends all of it."""
+    """Several uvicorn workers may each have a pool; SIGTERM ends all processes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "uvicorn", "tests.workers._web_app:app", "--port", str(port), "--log-level=error"]

@@ -1,4 +1,4 @@
-"""Whoever has the pool is killed: its workers do not outlive it."""
+"""Workers end when the process that opened their pool is killed."""
 
 import os
 import signal
@@ -29,7 +29,10 @@ ROOT = Path(__file__).parents[2]
 async def test_no_worker_outlives_its_parent_by_more_than_a_second(
     tmp_path: Path, anyio_backend: Backend, mode: str
 ) -> None:
-    """Idle, busy, deaf to SIGTERM, with children, in namespaces, or where a fork of the parent has all its sockets."""
+    """This holds for workers that are idle, busy, deaf to SIGTERM, have children, or are in namespaces.
+
+    It also holds while a fork of the parent has all its sockets open.
+    """
     backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
     command = [sys.executable, "-m", "tests.workers._doomed_parent", backend, str(tmp_path), mode]
     with subprocess.Popen(command, cwd=ROOT) as parent:

@@ -1,4 +1,4 @@
-"""A call in a worker can be ended, whatever it does; and nothing is left of it."""
+"""Cancelled calls in workers end, whatever they do, and leave nothing behind."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ SLACK = 1.0
 async def test_a_cancelled_call_is_gone_within_its_grace_with_all_that_it_has_started(
     tmp_path: Path, body: Callable[[str], None]
 ) -> None:
-    """A thread would go on for ever; when `run` ends, the worker, its children and theirs have ended."""
+    """A thread could not be stopped; after `run` the worker, its children and their children have ended."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=GRACE) as pool:
             helpers = descendants(os.getpid()) - set(pool.pids)
@@ -63,7 +63,7 @@ async def _full(pool: Processes, size: int) -> None:
 
 
 async def test_a_timeout_of_the_caller_ends_the_call() -> None:
-    """By anyio's own means; there is no second word for it."""
+    """Timeouts are anyio's own cancel scopes; the pool has no timeout API besides them."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=GRACE) as pool:
             with pytest.raises(TimeoutError), anyio.fail_after(0.1):
@@ -72,7 +72,7 @@ async def test_a_timeout_of_the_caller_ends_the_call() -> None:
 
 
 async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) -> None:
-    """A call that has no worker yet has nothing that could be killed."""
+    """A call that has no worker yet can be cancelled without killing any worker."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0) as pool, anyio.create_task_group() as group:
             group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))
@@ -85,7 +85,7 @@ async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) ->
 
 
 async def test_a_worker_killed_in_mid_call_fails_that_call_alone(tmp_path: Path) -> None:
-    """`kill -9`, as the kernel does when memory runs out: the neighbours go on, a new worker comes."""
+    """The kernel sends SIGKILL when memory runs out; other calls continue and a new worker starts."""
     neighbours = tmp_path / "neighbours"
     neighbours.mkdir()
     with anyio.fail_after(WAIT):
@@ -113,7 +113,7 @@ async def test_a_worker_killed_in_mid_call_fails_that_call_alone(tmp_path: Path)
 
 
 async def test_an_idle_worker_that_is_killed_fails_nobody() -> None:
-    """The next call has another one."""
+    """No call fails, because the next call gets another worker."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             for _ in range(5):
@@ -123,7 +123,7 @@ async def test_an_idle_worker_that_is_killed_fails_nobody() -> None:
 
 
 async def test_a_killed_zygote_is_replaced_with_all_its_workers(tmp_path: Path) -> None:
-    """Its workers die with it, by the kernel; calls in them are told so."""
+    """The kernel ends the workers with their zygote, and their calls fail with an error that says so."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0) as pool:
             before = set(pool.pids)
@@ -158,7 +158,7 @@ def _reply(kind: int, number: int, length: int, body: bytes = b"") -> bytes:
     ],
 )
 async def test_a_worker_that_sends_what_is_no_reply_is_ended(data: bytes, reason: str) -> None:
-    """An error for its call, and nothing else; the length that it claims sets no memory aside."""
+    """Only its own call fails, and no memory is allocated for the length that the bytes claim."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=GRACE) as pool:
             before = pool.pids
@@ -170,7 +170,7 @@ async def test_a_worker_that_sends_what_is_no_reply_is_ended(data: bytes, reason
 
 
 async def test_a_worker_that_closes_its_socket_is_ended() -> None:
-    """It would never answer."""
+    """A worker that closes its socket could never answer its call."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=GRACE) as pool:
             with pytest.raises(WorkerDiedError, match="its worker process closed its socket"):
@@ -179,7 +179,7 @@ async def test_a_worker_that_closes_its_socket_is_ended() -> None:
 
 
 async def test_a_worker_that_talks_between_calls_gets_none() -> None:
-    """A forged reply, sent early, is nobody's."""
+    """A reply that is sent before its call must not be taken for the reply to the next one."""
     forged = _reply(Kind.VALUE, 2, 2, b"N.")
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=GRACE) as pool:
@@ -189,7 +189,7 @@ async def test_a_worker_that_talks_between_calls_gets_none() -> None:
 
 
 async def test_closing_the_pool_ends_calls_of_others_and_leaves_nothing(tmp_path: Path) -> None:
-    """A call in a task that outlives the block is told that the pool was closed."""
+    """A call in a task that outlives the pool's block gets an error that the pool was closed."""
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
@@ -206,7 +206,7 @@ async def test_closing_the_pool_ends_calls_of_others_and_leaves_nothing(tmp_path
 
 
 async def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
-    """The pool's own tasks go on until every worker has ended."""
+    """Clean-up of a cancelled pool continues until every worker has ended."""
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
@@ -224,7 +224,7 @@ async def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_start_that_is_cancelled_at_any_time_leaves_nothing() -> None:
-    """Before the zygote is there, while it loads, while it forks."""
+    """The start can be cancelled before the zygote exists, while it loads modules, and while it forks."""
     before = descendants(os.getpid())
     fds = None
     for step in range(25):
@@ -237,8 +237,8 @@ async def test_a_start_that_is_cancelled_at_any_time_leaves_nothing() -> None:
 
 
 async def _kill_many(count: int, folder: Path) -> None:
-    """Cancel so many calls, or kill their workers, and see that nothing grows."""
-    each = 0.2 if _kernel.FORKS else 2.0  # a new interpreter for each
+    """Cancel so many calls or kill their workers, and check that no resource leaks."""
+    each = 0.2 if _kernel.FORKS else 2.0  # each worker is a new interpreter
     with anyio.fail_after(WAIT + count * each):
         async with Processes(workers=2, grace=0, preload=[bodies.__name__]) as pool:
             helpers = descendants(os.getpid()) - set(pool.pids)
@@ -259,7 +259,7 @@ async def _kill_many(count: int, folder: Path) -> None:
 
 @pytest.mark.timeout(300)
 async def test_50_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -> None:
-    """What leaks a little with each kill ends a service after a week."""
+    """A small leak with each kill would end a service after a week."""
     await _kill_many(50, tmp_path)
 
 
@@ -267,5 +267,5 @@ async def test_50_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("any_start", ["fork"], indirect=True)
 async def test_1000_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -> None:
-    """At length."""
+    """The long version of the test with 50 kills."""
     await _kill_many(1_000, tmp_path)

@@ -1,4 +1,4 @@
-"""An async tool that is moved into a process loses its clean-up, and is told so."""
+"""A warning is logged when an async tool with clean-up code is moved into a process, which may be killed."""
 
 import warnings
 from collections.abc import Callable
@@ -25,13 +25,13 @@ SHIELDING = [_cleans_up.hold, _cleans_up.hold_by_the_name_of_the_package]
 def test_a_tool_with_clean_up_that_would_be_killed_is_warned_about(
     tool: Callable[..., Any], engine: Callable[[], Any]
 ) -> None:
-    """When the node is built: later there is nobody left to say it."""
+    """The warning comes when the node is built, because a killed process can log nothing."""
     with pytest.warns(CallboardWarning, match=rf"'{tool.__name__}' uses cleanup\(\), and where it runs its process is"):
         ToolNode([tool], policies={tool.__name__: CallPolicy(runs_in=engine())})
 
 
 def test_a_tool_without_clean_up_of_its_own_is_not() -> None:
-    """Files and connections are closed by the kernel."""
+    """The kernel closes files and connections, so no warning is needed."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ToolNode([_cleans_up.plain], policies={"plain": CallPolicy(runs_in=Processes())})
@@ -40,7 +40,7 @@ def test_a_tool_without_clean_up_of_its_own_is_not() -> None:
 
 @pytest.mark.real_clock
 async def test_an_async_tool_in_a_process_is_killed_without_its_clean_up(tmp_path: Path) -> None:
-    """As `choose-isolation.md` says; here the same tool cleans up."""
+    """As `choose-isolation.md` says, a killed tool does not clean up; in the event loop the same tool does."""
     for cleans_up, policy in ((False, CallPolicy(runs_in=(pool := Processes(workers=1)))), (True, CallPolicy())):
         folder = tmp_path / str(cleans_up)
         folder.mkdir()

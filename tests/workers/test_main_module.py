@@ -1,4 +1,4 @@
-"""What a script defines, in its workers: everybody's first program has its tools in `__main__`."""
+"""Functions and classes of a script's `__main__` in workers: most first programs define their tools there."""
 
 import subprocess
 import sys
@@ -165,7 +165,7 @@ print("passed")
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_what_a_script_defines_runs_in_workers_and_comes_back_as_itself(tmp_path: Path, backend: str) -> None:
-    """Functions, methods, dataclasses, enums and exceptions; each worker loads the script when it first needs it."""
+    """Functions, methods, dataclasses, enums and exceptions work; each worker loads the script on first use."""
     _passes(_script(tmp_path, _VALUES, backend=backend), cwd=tmp_path)
     assert _loads(tmp_path) == ["loaded by __main__", "loaded by __mp_main__"]
 
@@ -173,7 +173,7 @@ def test_what_a_script_defines_runs_in_workers_and_comes_back_as_itself(tmp_path
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_tools_of_a_script_run_in_workers_which_load_it_once_for_all(tmp_path: Path, backend: str) -> None:
-    """The node has seen them before the pool is opened, so that the script is preloaded."""
+    """The node checks its tools before the pool opens, so that the script can be preloaded once."""
     body = """
 async with in_pool(double, halve) as node:
     for _ in range(2):
@@ -216,7 +216,7 @@ anyio.run(main, backend={backend!r})
 )
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_script_without_a_guard_is_told_to_have_one(tmp_path: Path, body: str, backend: str) -> None:
-    """Its workers would run it, and start workers, which would run it; even if it takes no notice of the error."""
+    """Without the guard each worker would run the script and start more workers, even if the error is ignored."""
     more = _TOOLS if "in_pool" in body else ""
     found = _run(_script(tmp_path, body, backend=backend, more=more, tail=_BARE), cwd=tmp_path)
     assert found.returncode == 1
@@ -244,7 +244,7 @@ except TypeError as error:
     ["-c", pytest.param("stdin", marks=pytest.mark.exhaustive), pytest.param("package", marks=pytest.mark.exhaustive)],
 )
 def test_what_no_worker_could_load_is_refused_with_a_remedy(tmp_path: Path, how: str) -> None:
-    """A text without a file, and the `__main__` of a package, which does without a guard as a rule."""
+    """Code without a file, and the `__main__` of a package, which usually has no guard, are refused."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(_INLINE)
     arguments, given = {
@@ -261,7 +261,7 @@ def test_what_no_worker_could_load_is_refused_with_a_remedy(tmp_path: Path, how:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_module_run_by_its_name_is_loaded_by_its_name(tmp_path: Path, backend: str) -> None:
-    """So that it may import its neighbours relatively."""
+    """A module run with `-m` keeps its package, so that its relative imports work."""
     folder = tmp_path / "package"
     folder.mkdir()
     (folder / "__init__.py").touch()
@@ -361,7 +361,7 @@ def children():
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("what", _PROGRAMS)
 def test_a_script_is_a_module_as_good_as_any(tmp_path: Path, what: str, backend: str) -> None:
-    """Wherever what it defines is used in a worker; one that is confined reads it as it reads other files."""
+    """Definitions of a script work in every use of workers; a confined worker needs read access to the script."""
     more = _MORE.format(log=str(tmp_path / "log")) + (_TOOLS if "in_pool" in _PROGRAMS[what] else "")
     _passes(_script(tmp_path, f"{_PROGRAMS[what]}\nprint('passed')", backend=backend, more=more), cwd=tmp_path)
 
@@ -379,7 +379,7 @@ def test_a_script_is_a_module_as_good_as_any(tmp_path: Path, what: str, backend:
 def test_a_script_that_cannot_be_loaded_fails_its_calls_once_and_says_why(
     tmp_path: Path, effect: str, said: str, checked: bool
 ) -> None:
-    """What it did is not done again by each call; functions of other modules run all the same."""
+    """Each call would repeat the script's side effects; functions of other modules still run."""
     body = f"""
 pool = Processes(workers=1)
 if {checked}:
@@ -401,7 +401,7 @@ print("passed")
 
 @pytest.mark.exhaustive
 def test_a_script_that_starts_a_thread_is_loaded_by_each_worker(tmp_path: Path) -> None:
-    """A fork would lose it."""
+    """A fork would lose the thread, so the zygote must not preload the script."""
     more = f"{_TOOLS}\nimport threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
     body = """
 async with in_pool(double) as node:
@@ -414,7 +414,7 @@ print("passed")
 
 @pytest.mark.exhaustive
 def test_a_script_that_never_ends_is_told_of_the_guard_in_time(tmp_path: Path) -> None:
-    """A server, for instance, that was meant for the program alone."""
+    """A script that runs a server without a guard would never finish loading in a worker."""
     body = """
 pool = Processes(workers=1, start_timeout=2.0)
 pool.check(pid, title="pid")

@@ -1,4 +1,4 @@
-"""Which functions workers find, and what is said of those that they cannot."""
+"""Which functions workers can find by name, and the errors for functions that they cannot find."""
 
 import inspect
 import logging
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_functions_behind_decorators_are_found() -> None:
-    """Of what stands under their name, whichever way they are kept there; methods go with their objects."""
+    """Wrapped functions are found behind the object under their name; methods are sent with their objects."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             for fn in (_decorated.double.fn, _decorated.triple.fn):
@@ -33,7 +33,7 @@ async def test_functions_behind_decorators_are_found() -> None:
 
 @pytest.mark.exhaustive
 async def test_functions_of_langchains_tools_are_found() -> None:
-    """`@tool` leaves a tool under the name of the function, in nearly every program that has one."""
+    """`@tool` puts a tool object under the name of the function, in nearly every LangChain program."""
     tools: list[Any] = [_decorated_tools.halve, _decorated_tools.halve_later]
     pool = Processes(workers=1)
     with anyio.fail_after(WAIT):
@@ -61,13 +61,13 @@ async def _lists_later() -> Any:
     ],
 )
 def test_what_no_worker_could_run_is_refused_with_a_remedy(fn: Callable[..., Any], message: str) -> None:
-    """When a node is built."""
+    """The error is raised when the node is built."""
     with pytest.raises(TypeError, match=message):
         Processes().check(fn, title="tool")
 
 
 async def test_modules_of_checked_functions_are_preloaded() -> None:
-    """So that not every worker has to load them."""
+    """Preloading saves the import in each worker."""
     pool = Processes(workers=1)
     pool.check(_decorated.double.fn, title="double")
     with anyio.fail_after(WAIT):
@@ -76,7 +76,7 @@ async def test_modules_of_checked_functions_are_preloaded() -> None:
 
 
 async def test_modules_that_cannot_be_preloaded_are_left_to_the_workers(caplog: pytest.LogCaptureFixture) -> None:
-    """One that starts a thread, or ends its process, is told in the log; the others are preloaded all the same."""
+    """A module that starts a thread or ends its process is logged and skipped; the others are still preloaded."""
     caplog.set_level(logging.INFO, "callboard_actors.process")
     pool = Processes(workers=1)
     thread = f"{__package__}._starts_a_thread"

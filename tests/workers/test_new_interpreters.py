@@ -1,4 +1,4 @@
-"""Workers that are new interpreters, as they are where no fork is sound; and systems that have no more than POSIX."""
+"""Workers that are new interpreters, for systems where fork is unsafe, and systems that have only POSIX."""
 
 import logging
 import os
@@ -29,12 +29,12 @@ NO_LINUX = Path(__file__).with_name("_no_linux")
 
 @pytest.fixture
 def spawns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be where no process can be forked."""
+    """Simulate a system where no process can be forked."""
     monkeypatch.setattr(_kernel, "FORKS", False)
 
 
 def _without_linux() -> dict[str, str]:
-    """An environment on a system that has no more than POSIX says."""
+    """Return an environment that simulates a system with only POSIX."""
     return {**os.environ, "PYTHONPATH": str(NO_LINUX)}
 
 
@@ -43,7 +43,7 @@ def _without_linux() -> dict[str, str]:
 async def test_a_module_may_put_something_of_its_own_where_output_goes(
     monkeypatch: pytest.MonkeyPatch, forks: bool
 ) -> None:
-    """Whatever a worker sets on its streams, it asks whether they have it; else no worker would ever begin."""
+    """A stream may lack attributes that the worker sets; the worker must check for them or it could never start."""
     monkeypatch.setattr(_kernel, "FORKS", forks)
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, preload=[f"{__package__}._replaces_stdout"]) as pool:
@@ -55,7 +55,7 @@ async def test_a_module_may_put_something_of_its_own_where_output_goes(
 async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all that it has started; the next one has loaded its modules before."""
+    """The cancelled call ends with all its child processes; the spare interpreter has loaded its modules before."""
     (running_in := tmp_path / "running").mkdir()
     (loaded_in := tmp_path / "loaded").mkdir()
     monkeypatch.setenv("CALLBOARD_TEST_LOADED", str(loaded_in))
@@ -79,7 +79,7 @@ async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its
 @pytest.mark.real_clock
 @pytest.mark.usefixtures("spawns")
 async def test_modules_that_a_fork_would_not_stand_are_loaded_by_interpreters(caplog: pytest.LogCaptureFixture) -> None:
-    """Threads are no trouble where each has its own; one that ends its process is left to the calls."""
+    """Threads are safe where each worker is its own process. A module that ends its process is left to the calls."""
     caplog.set_level(logging.INFO, "callboard_actors.process")
     thread, end = f"{__package__}._starts_a_thread", f"{__package__}._ends_its_process"
     pool = Processes(workers=1, preload=[thread])
@@ -104,7 +104,7 @@ async def test_modules_that_a_fork_would_not_stand_are_loaded_by_interpreters(ca
     ],
 )
 async def test_a_pool_that_cannot_start_says_why_and_leaves_nothing(preload: str, message: str) -> None:
-    """Several interpreters may be on their way."""
+    """Several interpreters may be starting when the pool gives up."""
     before = descendants(os.getpid())
     timeout = 0.5 if "for_ever" in preload else WAIT
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=message):
@@ -120,7 +120,7 @@ async def test_a_pool_that_cannot_start_says_why_and_leaves_nothing(preload: str
 async def test_interpreters_that_cannot_start_any_more_are_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library that is being installed anew, for instance: there are fewer workers meanwhile, and nobody spins."""
+    """While a library is being reinstalled, for instance, there are fewer workers and retries are paced."""
     broken, tries = tmp_path / "broken", tmp_path / "tries"
     code = f"open({str(tries)!r}, 'a').write('x')\nassert not __import__('os').path.exists({str(broken)!r})\n"
     (tmp_path / "breaks_later.py").write_text(code)
@@ -129,7 +129,7 @@ async def test_interpreters_that_cannot_start_any_more_are_tried_again(
         async with Processes(workers=1, grace=0, preload=["breaks_later"]) as pool:
             assert await pool.run(bodies.add, 1, 2) == 3
             broken.touch()
-            for _ in range(3):  # the spare one, and one that was on its way
+            for _ in range(3):  # the spare interpreter and one that was starting
                 if pool.pids:
                     os.kill(pool.pids[0], signal.SIGKILL)
                 await anyio.sleep(1)
@@ -154,7 +154,7 @@ async def test_interpreters_that_cannot_start_any_more_are_tried_again(
 def test_what_a_system_cannot_keep_is_refused_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, platform: str, options: dict[str, Any], message: str
 ) -> None:
-    """Which argument, which system, and what may be said in its place."""
+    """The error names the argument, the system and the alternative."""
     monkeypatch.setattr(sys, "platform", platform)
     for name in ("FORKS", "TELLS_SIZE", "LIMITS_MEMORY"):
         monkeypatch.setattr(_kernel, name, platform == "linux")
@@ -166,7 +166,7 @@ def test_what_a_system_cannot_keep_is_refused_before_anything_starts(
 def test_a_system_without_process_groups_is_told_so_by_the_import(
     monkeypatch: pytest.MonkeyPatch, platform: str
 ) -> None:
-    """And not that some module of the standard library is missing."""
+    """The message names the missing process groups, not some missing module of the standard library."""
     assert process.__file__ is not None
     code = compile(Path(process.__file__).read_text(), process.__file__, "exec")
     monkeypatch.setattr(sys, "platform", platform)
@@ -177,7 +177,7 @@ def test_a_system_without_process_groups_is_told_so_by_the_import(
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_a_system_that_has_no_more_than_posix_says_has_pools(tmp_path: Path, backend: str) -> None:
-    """Nothing that only Linux has is touched: interpreters of the pool, its zygote and its workers end if it is."""
+    """No Linux-only function is called: the simulated system ends every process that does so."""
     command = [sys.executable, "-m", "tests.workers._without_linux", backend, str(tmp_path)]
     found = subprocess.run(
         command, cwd=ROOT, env=_without_linux(), capture_output=True, text=True, timeout=WAIT * 3, check=False
@@ -200,7 +200,7 @@ def test_a_system_that_has_no_more_than_posix_says_has_pools(tmp_path: Path, bac
 async def test_no_interpreter_outlives_its_parent_by_more_than_a_second(
     tmp_path: Path, anyio_backend: Backend, env: Callable[[], dict[str, str]], mode: str, with_zygote: bool
 ) -> None:
-    """Also where the kernel tells nobody of it: the zygote looks, and workers see its end of their lifeline close."""
+    """On systems where the kernel does not signal this, the zygote polls and workers see their lifeline pipe close."""
     backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
     command = [sys.executable, "-m", "tests.workers._doomed_parent", backend, str(tmp_path), mode, "spawn"]
     with subprocess.Popen(command, cwd=ROOT, env=env()) as parent:
@@ -230,7 +230,7 @@ def _command_of(pid: int) -> bytes:
 @pytest.mark.real_clock
 @pytest.mark.usefixtures("spawns")
 async def test_a_pool_that_is_closed_while_interpreters_load_leaves_none(tmp_path: Path) -> None:
-    """Seats that were asked for and are not there yet end with the pool, too."""
+    """Sessions that were requested but have not started yet end with the pool."""
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group, Processes(workers=1, grace=0) as pool:
@@ -251,7 +251,7 @@ async def test_a_pool_that_is_closed_while_interpreters_load_leaves_none(tmp_pat
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 class TestInterpreters(EngineContract):
-    """Held to what callboard's own suite for engines asks."""
+    """Contract tests of an engine on new interpreters."""
 
     patience = 90.0
 

@@ -1,4 +1,4 @@
-"""Calls that end in odd ways: before they began, by what nobody asked for, with what is hard to send."""
+"""Calls with unusual ends: cancelled before they began, interrupted from outside, or with results hard to send."""
 
 import errno
 import logging
@@ -26,7 +26,7 @@ def _body(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> Bod
 
 
 async def test_a_call_of_a_seat_that_is_cancelled_before_it_runs_leaves_the_seat_alive(tmp_path: Path) -> None:
-    """Call and cancellation are read at once by a worker that was busy; it answers all the same, and runs nothing."""
+    """A busy session reads the call and its cancellation together; it replies without running the call."""
     here, go, mark = tmp_path / "here", tmp_path / "go", tmp_path / "mark"
     here.mkdir()
     found: list[str] = []
@@ -41,7 +41,7 @@ async def test_a_call_of_a_seat_that_is_cancelled_before_it_runs_leaves_the_seat
                 await started(here)
                 async with anyio.create_task_group() as inner:
                     inner.start_soon(seat.run_body, _body(odd.leave_a_mark, str(mark)))
-                    await anyio.wait_all_tasks_blocked()  # it has been sent
+                    await anyio.wait_all_tasks_blocked()  # the call has been sent
                     inner.cancel_scope.cancel()
                     outer.start_soon(_touch_when_all_wait, go)
             assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
@@ -57,7 +57,7 @@ async def _touch_when_all_wait(path: Path) -> None:
 
 
 async def test_a_call_of_a_seat_that_nobody_cancelled_is_unknown_when_its_process_is_interrupted() -> None:
-    """SIGINT cancels all that runs there; nothing of it has finished, and nobody may believe so."""
+    """SIGINT cancels all calls in the session; none has finished and none may be reported as finished."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool, pool.seat("owner") as seat:
             with pytest.raises(WorkerDiedError, match="exited with code 1") as caught:
@@ -67,7 +67,10 @@ async def test_a_call_of_a_seat_that_nobody_cancelled_is_unknown_when_its_proces
 
 
 async def test_a_body_that_raises_that_a_worker_died_is_run_once(tmp_path: Path) -> None:
-    """The error is of a pool that the body has; its own worker lives, and it has had its effect."""
+    """The error comes from a pool that the function itself opened.
+
+    Its own worker lives, and the call had its effect.
+    """
     runs = tmp_path / "runs"
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
@@ -92,7 +95,7 @@ def _notes(error: BaseException) -> str:
 
 
 async def test_an_exception_that_is_made_with_more_than_its_args_arrives_as_itself() -> None:
-    """So those of httpx and openai are; whoever retries by their class has to find it."""
+    """Exceptions of httpx and openai are of this kind; code that retries by class has to recognise them."""
     error = await _raised(odd.raise_status, "nothing")
     assert isinstance(error, odd.StatusError)
     assert (str(error), error.status, error.held) == ("no service", 503, None)
@@ -100,7 +103,7 @@ async def test_an_exception_that_is_made_with_more_than_its_args_arrives_as_itse
 
 
 async def test_what_such_an_exception_holds_arrives_if_it_can_be_sent() -> None:
-    """Also if it is one of its kind."""
+    """Exceptions stored in an attribute arrive, too, even if they are of the same class."""
     error = await _raised(odd.raise_status, "an error")
     assert isinstance(error, odd.StatusError)
     assert isinstance(error.held, odd.StatusError)
@@ -108,7 +111,7 @@ async def test_what_such_an_exception_holds_arrives_if_it_can_be_sent() -> None:
 
 
 async def test_an_attribute_that_cannot_be_sent_is_left_out_and_named() -> None:
-    """The rest of the exception is worth having."""
+    """The rest of the exception is still useful without the attribute."""
     error = await _raised(odd.raise_status, "a lock")
     assert isinstance(error, odd.StatusError)
     assert error.status == 503
@@ -117,7 +120,7 @@ async def test_an_attribute_that_cannot_be_sent_is_left_out_and_named() -> None:
 
 
 async def test_an_exception_that_holds_itself_arrives() -> None:
-    """Without what holds it: it is not looked for again within itself."""
+    """The cycle is cut: an exception within itself is not sent again."""
     error = await _raised(odd.raise_itself_again)
     assert isinstance(error, odd.StatusError)
     assert error.status == 503
@@ -125,7 +128,7 @@ async def test_an_exception_that_holds_itself_arrives() -> None:
 
 
 async def test_an_argument_that_cannot_be_sent_arrives_as_its_text() -> None:
-    """Its place is kept, for the others have theirs."""
+    """Positions in `args` are kept, because other arguments depend on them."""
     error = await _raised(odd.raise_with_a_lock)
     assert type(error) is RuntimeError
     assert error.args[0] == "held"
@@ -134,21 +137,21 @@ async def test_an_argument_that_cannot_be_sent_arrives_as_its_text() -> None:
 
 
 async def test_what_python_itself_keeps_of_an_exception_arrives() -> None:
-    """The number and the file of an OSError are in no dictionary."""
+    """The errno and filename of an OSError are not in its `__dict__`."""
     error = await _raised(odd.raise_place)
     assert isinstance(error, odd.PlaceError)
     assert (error.errno, error.filename, error.place) == (errno.ENOENT, "/nowhere", "/nowhere")
 
 
 async def test_an_exception_whose_pickle_is_read_as_something_else_arrives_as_itself() -> None:
-    """What `__reduce__` says is worth nothing then."""
+    """If `__reduce__` gives another object, the exception is sent without it."""
     error = await _raised(odd.raise_pretender)
     assert isinstance(error, odd.PretenderError)
     assert str(error) == "indeed"
 
 
 async def test_exceptions_within_groups_arrive_however_deep_they_are() -> None:
-    """In a time that does not double with each level."""
+    """The time to send nested groups does not double with each level."""
     error = await _raised(odd.raise_in_groups, 30)
     assert isinstance(error, ExceptionGroup)
     found = error.subgroup(odd.StatusError)
@@ -159,7 +162,7 @@ async def test_exceptions_within_groups_arrive_however_deep_they_are() -> None:
 
 
 async def test_only_notes_show_the_traceback_of_an_exception_that_is_lost() -> None:
-    """The text is shown to models; a traceback is for whoever mends it."""
+    """The text of an exception is shown to models; tracebacks are only for developers, in notes."""
     error = await _raised(odd.raise_what_nobody_finds)
     assert isinstance(error, ResultLostError)
     assert r"LocalError(local\0text), which cannot be pickled" in str(error)
@@ -183,7 +186,7 @@ def _refusing() -> Generator[None]:
 
 @pytest.mark.usefixtures("_refusing")
 async def test_what_a_log_filter_raises_is_no_fault_of_the_worker() -> None:
-    """It is raised to the caller as it would be here, and a seat, which has said nothing wrong, lives on."""
+    """A log filter raises in the caller, as it would for a local log line; the session stays usable."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool, pool.seat("owner") as seat:
             with pytest.raises(ValueError, match="no such line"):
@@ -194,7 +197,7 @@ async def test_what_a_log_filter_raises_is_no_fault_of_the_worker() -> None:
 
 
 async def test_a_seat_whose_block_has_ended_reads_no_files_of_others(tmp_path: Path) -> None:
-    """The numbers of its own are somebody else's by then; what it has said is remembered."""
+    """Its file descriptors may belong to other files by then; its output was read before."""
     other = tmp_path / "other"
     other.write_text("somebody else's")
     with anyio.fail_after(WAIT):
@@ -213,7 +216,7 @@ async def test_a_seat_whose_block_has_ended_reads_no_files_of_others(tmp_path: P
 
 @pytest.mark.parametrize("fn", [odd.close_stdout, odd.take_stdout_away])
 async def test_a_body_that_leaves_no_stdout_has_returned_all_the_same(fn: Callable[[], str]) -> None:
-    """It had its effect, and what it returned is known."""
+    """The call had its effect and its result is known, although the worker cannot write its output."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             assert await pool.run(fn) in {"closed", "taken"}
@@ -221,7 +224,7 @@ async def test_a_body_that_leaves_no_stdout_has_returned_all_the_same(fn: Callab
 
 
 async def test_a_function_of_a_seat_that_leaves_no_stdout_has_returned_all_the_same() -> None:
-    """The seat, which is its actor's state, lives on."""
+    """The session holds its actor's state, so closing stdout must not end it."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool, pool.seat("owner") as seat:
             assert await seat.run_body(_body(odd.close_stdout_there)) == "closed"

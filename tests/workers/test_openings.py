@@ -1,4 +1,4 @@
-"""A pool is opened by several: in one event loop, in many, one after the other and at once."""
+"""Pools that are opened several times: in one event loop or in many, in turn or at once."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 async def test_the_pool_begins_with_the_first_who_opens_it_and_ends_with_the_last() -> None:
-    """A node, an actor and a user have it open, and leave in any order; it is one pool all the while."""
+    """A node, an actor and the program may open one pool and leave it in any order; it stays one pool."""
     pool = Processes(workers=1)
     before = descendants(os.getpid())
     may_leave = anyio.Event()
@@ -54,7 +54,7 @@ async def test_the_pool_begins_with_the_first_who_opens_it_and_ends_with_the_las
 
 
 async def test_one_who_is_cancelled_while_it_opens_takes_it_from_nobody() -> None:
-    """Not even the first, who began with it."""
+    """Cancelling one opener, even the first, does not fail the others."""
     pool = Processes(workers=1)
     before = descendants(os.getpid())
 
@@ -80,7 +80,7 @@ async def test_one_who_is_cancelled_while_it_opens_takes_it_from_nobody() -> Non
 
 
 async def test_all_who_open_it_are_told_that_it_cannot_start() -> None:
-    """Each gets an error of its own; afterwards somebody may try again."""
+    """Each opener gets its own error, and the pool can be opened again afterwards."""
     pool = Processes(workers=1, preload=["no_such_module"])
     found: list[ActorStartError] = []
 
@@ -100,7 +100,7 @@ async def test_all_who_open_it_are_told_that_it_cannot_start() -> None:
 
 
 async def test_each_event_loop_has_workers_of_its_own() -> None:
-    """One pool in two threads at once: neither waits for the other, nor ends with it."""
+    """A pool opened in two threads at once has separate workers; neither waits for the other nor ends with it."""
     pool = Processes(workers=1)
     library = sniffio.current_async_library()
     found: list[int] = []
@@ -127,7 +127,7 @@ async def test_each_event_loop_has_workers_of_its_own() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_event_loop_that_ends_without_closing_it_leaves_nothing(backend: str) -> None:
-    """As when a program is interrupted between opening and leaving; the next one has a new pool."""
+    """A program may be interrupted between opening and leaving; the next event loop gets a new pool."""
     pool = Processes(workers=2)
     before, fds = descendants(os.getpid()), open_fds()
 
@@ -146,7 +146,7 @@ def test_an_event_loop_that_ends_without_closing_it_leaves_nothing(backend: str)
 
 
 def test_an_event_loop_that_is_closed_in_the_middle_of_it_leaves_nothing_to_the_next() -> None:
-    """Without a word to its tasks; what they held is taken from them."""
+    """The loop's tasks are never resumed, so their processes and files are released for them."""
     pool = Processes(workers=2)
     before = descendants(os.getpid())
 
@@ -163,13 +163,13 @@ def test_an_event_loop_that_is_closed_in_the_middle_of_it_leaves_nothing_to_the_
     value, helpers = asyncio.run(use())
     assert (value, len(helpers)) == (3, 1)
     assert descendants(os.getpid()) == before
-    with warnings.catch_warnings(action="ignore"):  # Python says that tasks were destroyed
+    with warnings.catch_warnings(action="ignore"):  # Python warns that pending tasks were destroyed
         gc.collect()
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_ctrl_c_ends_the_pool_with_the_program(tmp_path: Path, backend: str) -> None:
-    """In the middle of a call, which ignores it."""
+    """Ctrl-C ends the program during a call that ignores the signal."""
     command = [sys.executable, "-m", "tests.workers._doomed_parent", backend, str(tmp_path), "plain"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as program:
         anyio.run(started, tmp_path, 3)
@@ -183,7 +183,7 @@ def test_ctrl_c_ends_the_pool_with_the_program(tmp_path: Path, backend: str) -> 
 
 
 async def test_calls_are_told_when_no_workers_can_be_had_and_run_when_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A zygote that was killed and cannot be started again fails calls, and nobody's block."""
+    """If a killed zygote cannot be restarted, calls fail, but the blocks of the pool's openers go on."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             executable = sys.executable

@@ -1,4 +1,4 @@
-"""A worker that one owner has for itself: async functions side by side, and how it ends."""
+"""Worker sessions: one worker reserved for one owner, its concurrent async functions, and how it ends."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def _body(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> Bod
 
 
 async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None:
-    """Neither a process nor a file is left of it; the pool has as many workers as before."""
+    """A session takes no worker from the pool and leaves neither a process nor a file."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             workers = pool.pids
@@ -41,7 +41,7 @@ async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None
 
 
 async def test_a_cancelled_function_cleans_up_and_is_waited_for(tmp_path: Path) -> None:
-    """The seat is the actor's state: it lives on."""
+    """The session holds the actor's state, so a cancelled function must not end it."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool, pool.seat("owner") as seat:
             async with anyio.create_task_group() as group:
@@ -53,7 +53,7 @@ async def test_a_cancelled_function_cleans_up_and_is_waited_for(tmp_path: Path) 
 
 
 async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Path) -> None:
-    """Whoever else has a call there is told that its end is unknown; the pool goes on."""
+    """Other calls in the session get an error that their outcome is unknown; the pool goes on."""
     found: list[WorkerDiedError] = []
 
     async def neighbour(seat: Any, folder: Path) -> None:
@@ -94,7 +94,7 @@ async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Pa
 async def test_what_ends_a_seat_is_told_to_every_open_call(
     tmp_path: Path, fn: Callable[..., Any], args: tuple[object, ...], reason: str, recurs: bool
 ) -> None:
-    """And to whoever watches it."""
+    """The reason also reaches the code that watches the session."""
     ends: list[EngineError] = []
 
     async def call(seat: Any, body: Body) -> None:
@@ -114,7 +114,7 @@ async def test_what_ends_a_seat_is_told_to_every_open_call(
 
 
 async def test_a_seat_that_never_stops_talking_holds_up_nobody(tmp_path: Path) -> None:
-    """Its words are bounded, its owner and the pool go on, and it is ended like any."""
+    """Messages of a session are bounded; its owner and the pool continue, and the session can be ended."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0.2) as pool, pool.seat("owner") as seat:
             async with anyio.create_task_group() as group:
@@ -126,7 +126,7 @@ async def test_a_seat_that_never_stops_talking_holds_up_nobody(tmp_path: Path) -
 
 
 async def test_calls_of_a_seat_that_is_killed_are_unknown(tmp_path: Path) -> None:
-    """`kill -9`, as the kernel does."""
+    """SIGKILL, as the kernel sends it, makes the outcome of open calls unknown."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool, pool.seat("owner") as seat:
             async with anyio.create_task_group() as group:
@@ -143,7 +143,7 @@ async def _killed(seat: Any, folder: str) -> None:
 
 
 async def test_a_call_whose_begin_fails_leaves_nothing_in_its_seat() -> None:
-    """A call that stayed registered would keep its arguments and its late reply for as long as the seat lives."""
+    """A call that stayed registered would keep its arguments and its late reply for as long as the session lives."""
 
     def fail() -> None:
         raise ValueError("nobody wants it to begin")

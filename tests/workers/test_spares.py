@@ -1,4 +1,4 @@
-"""Interpreters that are to be workers, as their zygote sees them; each of these tests is such a zygote."""
+"""Spare interpreters as their zygote sees them; each test takes the part of the zygote."""
 
 import os
 import select
@@ -42,7 +42,7 @@ def _begun(
 
 @contextmanager
 def _held(standbys: Standbys) -> Generator[None]:
-    """Nothing of them is left."""
+    """Hold the spare interpreters, and end them all at the end."""
     try:
         yield
     finally:
@@ -56,7 +56,7 @@ def _held(standbys: Standbys) -> Generator[None]:
 
 
 def _given(standbys: Standbys, poll: select.poll, begun_counter: int) -> _Standby:
-    """One that has said that it is a worker, with the number 7; nobody has heard it yet, or talks to it."""
+    """Return an interpreter that has reported as worker number 7, before the zygote has read the report."""
     while not any(one.is_ready for one in standbys._standbys.values()):
         for fd, _ in poll.poll():
             standbys.hear(fd)
@@ -69,7 +69,7 @@ def _given(standbys: Standbys, poll: select.poll, begun_counter: int) -> _Standb
 
 
 def test_the_module_that_ends_an_interpreter_is_known_though_it_was_buried_first() -> None:
-    """Its end may be seen before its last words are read; the module before that one would be blamed."""
+    """Otherwise the error would blame the previously loaded module, as the last messages are read after the exit."""
     said: list[tuple[Any, ...]] = []
     with _begun(said, select.poll(), wanted=["no_such_module", ENDS]) as standbys:
         assert standbys._first is not None
@@ -81,7 +81,7 @@ def test_the_module_that_ends_an_interpreter_is_known_though_it_was_buried_first
 
 
 def test_why_there_can_be_no_interpreter_is_known_though_it_was_buried_first() -> None:
-    """The pool would say that its zygote ended, and nobody would know why."""
+    """Otherwise the pool would only report that its zygote ended, without the reason."""
     with _begun([], select.poll(), preload=["no_such_module"]) as standbys:
         assert standbys._first is not None
         os.waitpid(standbys._first, 0)
@@ -90,7 +90,7 @@ def test_why_there_can_be_no_interpreter_is_known_though_it_was_buried_first() -
 
 
 def test_a_worker_that_ends_at_once_has_been_one(tmp_path: Path) -> None:
-    """Its end has a signal or an exit code, and is not a system without processes to spare."""
+    """The error gives the signal or exit code and does not claim that the system cannot start processes."""
     said: list[tuple[Any, ...]] = []
     poll = select.poll()
     with _begun(said, poll) as standbys, (tmp_path / "notebook").open("wb") as begun_counter:
@@ -104,7 +104,7 @@ def test_a_worker_that_ends_at_once_has_been_one(tmp_path: Path) -> None:
 
 
 def test_the_zygote_knows_the_end_of_a_worker_whose_birth_it_hears_of_in_the_same_instant(tmp_path: Path) -> None:
-    """Else it would take a process that is no more for a worker, for ever."""
+    """Otherwise the zygote would count a process that no longer exists as a worker for ever."""
     control, pool = socket.socketpair()
     settings = Settings(parent=os.getpid(), backend="asyncio", terms=Processes(workers=1, start="spawn")._terms)
     zygote = _Zygote(control, settings)

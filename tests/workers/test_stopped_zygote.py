@@ -1,4 +1,4 @@
-"""Pools whose zygote stands still: somebody has stopped it, or the system does not let it run."""
+"""Pools whose zygote stands still because it was stopped or gets no processor time."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real_clock
 
 @pytest.fixture
 def stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a stopped zygote stay so, as one would that the kernel does not let run."""
+    """Keep a stopped zygote stopped, as if the kernel did not schedule it."""
 
     def stay(self: ZygoteProxy) -> None: ...
 
@@ -26,7 +26,7 @@ def stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _gone(pids: set[int]) -> None:
-    """Wait until all of them have ended; init takes its time to ask how."""
+    """Wait until all processes have ended, including the time that init takes to reap them."""
     with anyio.fail_after(WAIT):
         while running(pids):
             await anyio.sleep(0.005)
@@ -37,7 +37,7 @@ CONFINED = [None, confined_here(), pytest.param("bubblewrap", marks=needs_bubble
 
 @pytest.mark.parametrize("confine", CONFINED, ids=["trusted", "confined", "bubblewrap"])
 async def test_a_pool_whose_zygote_was_stopped_closes_in_order(confine: Confine | str | None) -> None:
-    """It is continued, so that it can end what workers have started; closing it had waited for ever."""
+    """The zygote is continued so that it can end the workers' children; the pool once waited for ever here."""
     given = confined_here(isolation="bubblewrap") if isinstance(confine, str) else confine
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
@@ -51,7 +51,7 @@ async def test_a_pool_whose_zygote_was_stopped_closes_in_order(confine: Confine 
 async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even one that had left its process group, which only a zygote that runs would find."""
+    """Even a process that left its group is ended, which normally only a running zygote can find."""
     monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
@@ -69,7 +69,7 @@ async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leave
 async def test_the_closing_of_a_pool_whose_zygote_stands_still_can_be_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has the grace then, and little more; nothing is left all the same."""
+    """A cancelled close takes little more than the grace period and leaves no process."""
     monkeypatch.setattr(_crew, "_UNHEARD", 10_000.0)
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
@@ -87,7 +87,7 @@ async def test_the_closing_of_a_pool_whose_zygote_stands_still_can_be_cancelled(
 async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another zygote takes its place, and the pool goes on."""
+    """The pool replaces the zygote and goes on."""
     monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0.1) as pool:

@@ -1,4 +1,4 @@
-"""Tools of nodes and agents whose bodies run in worker processes, and actors that live in one."""
+"""Tools of nodes and agents that run in worker processes, and actors that live in one."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real_clock
 
 def _node(pool: Processes, **policy: Any) -> ToolNode:
     policies = {one.__name__: CallPolicy(runs_in=pool, **policy) for one in (plain.hang, plain.end)}
-    # Whatever becomes of the others, it has its time: on a busy machine, its worker takes a second to load it.
+    # The timeout covers the module import, which takes a second in a worker of a busy machine.
     policies["later"] = CallPolicy(runs_in=pool)
     return ToolNode([plain.hang, plain.end, plain.later], policies=policies)
 
@@ -45,7 +45,7 @@ async def _run(node: ToolNode, *requests: Any) -> list[Any]:
 async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its_result(
     tmp_path: Path, how: str
 ) -> None:
-    """With a thread, it would hold a place for ever."""
+    """In a thread, the hanging tool would occupy its slot for ever."""
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         node = _node(Processes(workers=2), timeout=1.0, grace=0.3)
@@ -57,7 +57,7 @@ async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its
 
 
 async def test_a_tool_that_ends_its_process_fails_alone_and_says_how() -> None:
-    """It is not run again, because it would do so again."""
+    """The call is not retried, because the tool would end its next process, too."""
     with anyio.fail_after(WAIT):
         async with _node(Processes(workers=1)) as node:
             [ended] = await _run(node, ("end", {"code": 3}))
@@ -67,9 +67,9 @@ async def test_a_tool_that_ends_its_process_fails_alone_and_says_how() -> None:
     assert fine.status == "success"
 
 
-@pytest.mark.exhaustive  # LangGraph is loaded there; the quick part has it with a fake engine
+@pytest.mark.exhaustive  # The worker loads LangGraph, which is slow; the quick tests cover this with a fake engine.
 async def test_state_commands_and_artifacts_cross() -> None:
-    """As they do for tools that run here."""
+    """They arrive as they do for tools in this process."""
     with anyio.fail_after(WAIT):
         pool = Processes(workers=1)
         given = [tools.number_of_messages, tools.leave, tools.draw]
@@ -83,7 +83,7 @@ async def test_state_commands_and_artifacts_cross() -> None:
 
 
 async def test_an_agent_has_its_tools_run_in_one_pool_from_turn_to_turn() -> None:
-    """The workers are the same."""
+    """The agent's workers are kept between turns."""
     model = ScriptedModel([calls(("later", {"text": "a"})), calls(("later", {"text": "b"})), AIMessage("done")])
     with anyio.fail_after(WAIT):
         agent = create_react_agent(model, _node(Processes(workers=1)))
@@ -94,14 +94,14 @@ async def test_an_agent_has_its_tools_run_in_one_pool_from_turn_to_turn() -> Non
 
 
 def test_sync_code_has_them_too() -> None:
-    """The pool is started for each run that needs it."""
+    """The pool is opened for each synchronous run that needs it."""
     for _ in range(2):
         found = _node(Processes(workers=1)).invoke([calls(("later", {"text": "a"}))])
         assert found[0].content.startswith("a from ")
 
 
 async def test_an_actor_lives_in_a_process_of_its_own_and_comes_back_in_another_with_its_state() -> None:
-    """Plain handlers included; what it holds is kept after each call, where somebody asks for that."""
+    """Sync handlers run there, too. The state is saved after each call where this is requested."""
     with anyio.fail_after(WAIT):
         async with (
             Processes(workers=1) as pool,
@@ -125,7 +125,7 @@ async def _where(desk: plain.Desk) -> int | None:
 
 
 async def test_a_handler_that_hangs_in_c_ends_its_process_and_the_model_is_told_what_is_lost(tmp_path: Path) -> None:
-    """After its timeout and its grace; the next call is answered by the next life."""
+    """The process ends after the timeout and the grace period; a restarted actor answers the next call."""
     with anyio.fail_after(WAIT):
         policies = {"hang": CallPolicy(timeout=0.5, grace=0.3)}
         async with ToolNode([child(plain.Desk, "the hall", runs_in=Processes(workers=1))], policies=policies) as node:

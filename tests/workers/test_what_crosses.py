@@ -1,4 +1,4 @@
-"""What of a call goes with its body to a worker, and what comes back from there before the result."""
+"""Context that is sent to a worker with a call, and messages that come back before the result."""
 
 import logging
 import math
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def _result_of(tool: Callable[..., Any], **policy: Any) -> Any:
-    """Call a tool of a node, which has such a policy."""
+    """Call a tool of a node with the given policy and return its result."""
     node = ToolNode([make(tool, "tool")], policies={"tool": CallPolicy(**policy)})
     found = await node.ainvoke([calls("tool")])
     return found[0]
@@ -32,7 +32,7 @@ async def _result_of(tool: Callable[..., Any], **policy: Any) -> Any:
 
 @pytest.mark.parametrize("body", [bodies.time_left, bodies.time_left_later])
 async def test_the_time_that_is_left_is_known_in_the_body(body: Callable[..., Any]) -> None:
-    """It goes along as a duration, because the clocks of two event loops have nothing in common."""
+    """The deadline is sent as a duration, because the clocks of two event loops are unrelated."""
     async with Processes(workers=1) as pool:
         assert await pool.run(bodies.time_left) == math.inf
         with anyio.fail_after(WAIT):
@@ -47,7 +47,7 @@ async def test_the_time_that_is_left_is_known_in_the_body(body: Callable[..., An
 
 @pytest.mark.parametrize("body", [bodies.go_on, bodies.go_on_later])
 async def test_progress_is_told_here_and_keeps_the_call_alive(body: Callable[..., Any]) -> None:
-    """A call that says every now and then how far it is has an idle timeout that never runs out."""
+    """Each progress report resets the idle timeout."""
     said: list[str | None] = []
     with anyio.fail_after(WAIT), observe(lambda event: said.append(event.message)):
         async with Processes(workers=1) as pool:
@@ -62,7 +62,7 @@ async def test_progress_is_told_here_and_keeps_the_call_alive(body: Callable[...
 
 
 async def test_a_body_that_says_nothing_is_given_up() -> None:
-    """The other side of it."""
+    """A call without progress reports ends with its idle timeout."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0) as pool:
 
@@ -75,7 +75,7 @@ async def test_a_body_that_says_nothing_is_given_up() -> None:
 
 
 async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
-    """At the level that is asked for here; with tracebacks as text, and cut to their bound."""
+    """Log records have the level requested here, tracebacks as text, and a bounded length."""
     caplog.set_level(logging.INFO)
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
@@ -91,7 +91,7 @@ async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixt
 
 
 async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytest.LogCaptureFixture) -> None:
-    """Not only by the root's; and those of threads that the body starts, too."""
+    """Levels of individual loggers apply, not only the root's, also to threads that the function starts."""
     caplog.set_level(logging.DEBUG, "callboard.tests.loud")
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
@@ -103,7 +103,7 @@ async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytes
 
 
 async def test_the_trace_and_what_structlog_has_bound_go_along() -> None:
-    """Spans that a tool opens there belong to the call; its own log lines name the user, as ours do."""
+    """Spans of a tool in a worker belong to the call, and its log lines name the user."""
     context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
@@ -116,7 +116,7 @@ async def test_the_trace_and_what_structlog_has_bound_go_along() -> None:
 
 
 async def test_context_variables_of_users_go_along_where_they_are_named() -> None:
-    """Those that are not set are not set there, and what one call sets there is gone with it."""
+    """Unset variables stay unset in the worker, and changes by one call do not reach the next one."""
     name = f"{bodies.__name__}:USER"
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, carries=[name, f"{bodies.__name__}:UNSET"]) as pool:
@@ -143,13 +143,13 @@ async def test_context_variables_of_users_go_along_where_they_are_named() -> Non
     ],
 )
 def test_what_is_no_context_variable_is_refused_at_once(carries: Any, message: str) -> None:
-    """And not by the first call, or never."""
+    """The error is raised when the pool is built, not by the first call."""
     with pytest.raises((TypeError, ValueError), match=message):
         Processes(carries=carries)
 
 
 async def test_a_worker_that_never_stops_talking_keeps_nobody_from_working(tmp_path: Any) -> None:
-    """Others have their turn meanwhile, and it is ended like any other."""
+    """Other calls continue while messages flood in, and the worker can be ended."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0) as pool, anyio.create_task_group() as group:
             group.start_soon(pool.run, bodies.flood, str(tmp_path))
@@ -167,7 +167,7 @@ async def test_a_worker_that_never_stops_talking_keeps_nobody_from_working(tmp_p
 
 @pytest.mark.parametrize("body", [bodies.talk_on, bodies.speak_in_a_signal_handler, bodies.speak_in_a_fork])
 async def test_words_never_come_between_others(body: Callable[[], object]) -> None:
-    """A thread that goes on after its call, a handler of a signal, a fork: none of them spoils what is said."""
+    """Messages of threads, signal handlers and forks never corrupt each other."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             before = pool.pids
@@ -201,7 +201,7 @@ _DIGITS = b"9" * 400
     ],
 )
 async def test_a_word_that_says_nothing_ends_its_worker(data: bytes) -> None:
-    """Like all other bytes that are no message."""
+    """A malformed message counts as a protocol error."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0.2) as pool:
             with pytest.raises(WorkerDiedError, match="sent what is no reply"):
@@ -210,7 +210,7 @@ async def test_a_word_that_says_nothing_ends_its_worker(data: bytes) -> None:
 
 
 async def test_an_error_of_who_hears_a_word_is_not_the_workers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reaches the caller as it is, and the call is ended."""
+    """The exception of a message handler reaches the caller unchanged and ends the call."""
 
     class Broken(logging.Handler):
         def handle(self, record: logging.LogRecord) -> bool:

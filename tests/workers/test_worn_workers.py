@@ -1,4 +1,4 @@
-"""Workers that are replaced between calls, because of what calls have left in them."""
+"""Workers that are replaced between calls because of resources that earlier calls leaked."""
 
 import anyio
 import pytest
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_workers_are_replaced_after_so_many_calls() -> None:
-    """For libraries that leak."""
+    """Regular replacement limits the harm of leaking libraries."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, max_calls=2) as pool:
             pids = [await pool.run(bodies.pid) for _ in range(6)]
@@ -22,7 +22,7 @@ async def test_workers_are_replaced_after_so_many_calls() -> None:
 
 
 async def test_a_worker_that_has_grown_beyond_its_bound_is_replaced_after_the_call() -> None:
-    """For libraries that leak: the call that it grew in has its result, and the next one has a slim worker."""
+    """The call that grew the worker still gets its result; the next one gets a new worker."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, max_resident=160 * 1024**2) as pool:
             slim = [await pool.run(bodies.hold, 1) for _ in range(2)]
@@ -33,14 +33,14 @@ async def test_a_worker_that_has_grown_beyond_its_bound_is_replaced_after_the_ca
 
 
 async def test_a_worker_without_a_bound_may_grow() -> None:
-    """It is only replaced where somebody has asked for that."""
+    """Workers are replaced by size only where a bound was set."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             assert await pool.run(bodies.hold, 160) == await pool.run(bodies.pid)
 
 
 async def test_a_confined_worker_that_has_grown_is_replaced_too() -> None:
-    """Its size is looked up here; what it says itself would not be believed."""
+    """The parent reads the size itself, because a confined worker's own report is not trusted."""
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, confine=confined_here(reuse=True), max_resident=160 * 1024**2) as pool:
             slim = [await pool.run(bodies.hold, 1) for _ in range(2)]

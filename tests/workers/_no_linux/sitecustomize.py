@@ -1,7 +1,7 @@
-"""A system that has what POSIX says, and little more: every interpreter that has this folder on its path is on it.
+"""Simulate a system with little more than POSIX, for every interpreter that has this folder on its path.
 
-From where worker processes are imported it says that it is macOS, has nothing that only Linux has, and ends a process
-that asks for that all the same.
+When worker processes are imported, `sys.platform` is macOS and Linux-only functions are missing. A process that calls
+one of them all the same is ended.
 """
 
 import fcntl
@@ -47,7 +47,7 @@ class _Refuses(importlib.abc.MetaPathFinder):
 
 
 def _leave_linux() -> None:
-    # What was built for this machine has to be loaded as such.
+    # Extension modules built for this machine have to be loaded under its real platform name.
     import asyncio as asyncio
 
     import trio as trio
