@@ -1,4 +1,5 @@
-"""Ray, for real: two nodes on this machine, in a network namespace of their own, as Ray listens on every interface.
+"""Tests on a real Ray cluster: two nodes on this machine, in their own network namespace.
 
-By hand as yet: `unshare --net python -m tests.on_ray tests/on_ray/within_*.py`.
+Ray listens on every network interface. The tests are run by hand: `unshare --net python -m tests.on_ray
+tests/on_ray/within_*.py`.
 """

@@ -1,4 +1,7 @@
-"""Run tests beside a Ray cluster: `unshare --net python -m tests.on_ray FILES`, so that nobody else hears of it."""
+"""Run tests beside a Ray cluster: `unshare --net python -m tests.on_ray FILES`.
+
+The network namespace keeps the cluster unreachable from other machines.
+"""
 
 import fcntl
 import os
@@ -14,7 +17,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 
 def loopback_up() -> None:
-    """Have 127.0.0.1 in this namespace; a new one has nothing."""
+    """Bring up 127.0.0.1, which a new network namespace lacks."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = struct.pack("16sH14x", b"lo", 0)
         (flags,) = struct.unpack_from("H", fcntl.ioctl(sock, _SIOCGIFFLAGS, request), 16)
@@ -22,7 +25,7 @@ def loopback_up() -> None:
 
 
 class _Cluster:
-    """What tests get of the cluster; by hand, as a module of it would be imported twice."""
+    """Pytest plugin that gives tests the cluster. It is an object because a module would be imported twice."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
@@ -33,17 +36,17 @@ class _Cluster:
 
 
 def main(files: list[str]) -> int:
-    """Start the cluster, run the tests in it, and end it."""
+    """Start the cluster, run the tests in it and end it."""
     interfaces = [name for _, name in socket.if_nameindex()]
     if interfaces != ["lo"]:
         sys.exit(f"there are interfaces {interfaces}; run it by `unshare --net`, or Ray listens for others")
     loopback_up()
     os.environ |= {
         "RAY_AUTH_MODE": "disabled",
-        "PYTHONPATH": str(Path.cwd()),  # workers load tools from here
+        "PYTHONPATH": str(Path.cwd()),  # Ray workers import the tools from here.
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else workers start by `uv run`, which asks a network that is not here
-        "RAY_agent_register_timeout_ms": "120000",  # a busy machine takes its time
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # Otherwise Ray workers start by `uv run`, which needs a network.
+        "RAY_agent_register_timeout_ms": "120000",  # Ray starts slowly on a busy machine.
     }
     from ray.cluster_utils import Cluster
 

@@ -1,4 +1,4 @@
-"""Tools and an actor whose bodies run on the cluster."""
+"""Tools and an actor that run on the cluster."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from callboard import Actor, handler, progress
 
 
 def note_once(folder: str, number: int) -> str:
-    """Do what must not be done twice: write a number down."""
+    """Write a number to a file; the call must not run twice."""
     return _note(folder, number)
 
 
 def note_again(folder: str, number: int) -> str:
-    """Do what may be done twice: write a number down."""
+    """Write a number to a file; the call may run twice."""
     return _note(folder, number)
 
 
@@ -28,27 +28,27 @@ def _note(folder: str, number: int) -> str:
 
 
 def spin(folder: str) -> str:
-    """Never look up, and never end."""
+    """Loop for ever without any checkpoint."""
     Path(folder, "pid").write_text(str(os.getpid()))
     while True:
         pass
 
 
 def hold(folder: str) -> str:
-    """Hold the interpreter in C, which lets no other thread run, for minutes."""
+    """Hold the interpreter lock in C code for minutes, so that no other thread runs."""
     Path(folder, "pid").write_text(str(os.getpid()))
     re.fullmatch(r"(a|aa)+b", "a" * 60)
     return "matched"
 
 
 async def pause(seconds: float) -> int:
-    """Wait on the cluster; says where."""
+    """Wait on the cluster; return the place."""
     await anyio.sleep(seconds)
     return os.getpid()
 
 
 async def step(times: int, seconds: float) -> str:
-    """Tell of progress, slowly."""
+    """Report progress slowly."""
     for number in range(times):
         await anyio.sleep(seconds)
         progress("on the way", done=number + 1, total=times)

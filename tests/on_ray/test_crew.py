@@ -1,4 +1,4 @@
-"""The pool of Ray actors, with fake ones: no cluster is needed."""
+"""The pool of Ray actors, tested with fake Ray actors and without a cluster."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ WAIT = 60
 
 
 class _FakeHost:
-    """Ray actor that lives until it is lost."""
+    """Fake Ray actor that lives until it is lost."""
 
     def __init__(self, title: str, terms: RayOptions) -> None:
         self.idle_since = math.inf
@@ -58,7 +58,7 @@ def _body() -> Body:
 
 @pytest.mark.real_clock
 async def test_a_lost_additional_ray_actor_leaves_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that counted lost Ray actors would have only its first `workers` after a while."""
+    """If lost Ray actors still counted, only the first `workers` would remain after a while."""
     crew = _crew_of(monkeypatch, idle_for=60)
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
@@ -68,13 +68,13 @@ async def test_a_lost_additional_ray_actor_leaves_its_place_to_another(monkeypat
             for _ in range(3):
                 additional: Any = await crew.take(_body())
                 additional.lost.set()
-                await anyio.wait_all_tasks_blocked()  # a call counts its place as free only now
+                await anyio.wait_all_tasks_blocked()  # the slot of a call is free only from here on
             await crew.dismiss()
 
 
 @pytest.mark.real_clock
 async def test_an_additional_ray_actor_is_watched_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `idle_for=0` the watch would otherwise run in each step of the event loop while the Ray actor works."""
+    """With `idle_for=0` an unpaced watch would run in each step of the event loop while the Ray actor works."""
     crew = _crew_of(monkeypatch, idle_for=0)
     pauses: list[float] = []
     sleep = anyio.sleep

@@ -1,4 +1,4 @@
-"""Ray is an engine like any; run by `tests.on_ray`."""
+"""The Ray engine passes callboard's contract tests for engines; run by `tests.on_ray`."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 
 class TestRay(EngineContract):
-    """Held to what callboard's own suite for engines asks."""
+    """Contract tests of an engine on Ray."""
 
     patience = 120.0
 

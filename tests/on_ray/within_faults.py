@@ -1,4 +1,4 @@
-"""Workers and nodes of a cluster are killed while calls run; run by `tests.on_ray`."""
+"""Workers and nodes of a Ray cluster are killed while calls run; run by `tests.on_ray`."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-import tests.on_ray._tools as tools  # and not `from .`: workers load it by this name
+import tests.on_ray._tools as tools  # absolute import, because Ray workers import the module by this name
 from langchain_core.messages import ToolMessage
 
 from callboard import ActorDiedError, ActorStartError, CallPolicy, Drained, ToolNode, UnknownCall, child, running
@@ -31,7 +31,7 @@ def engine(**options: Any) -> RayEngine:
 
 @asynccontextmanager
 async def second_node(cluster: Any) -> AsyncGenerator[Any]:
-    # In the main thread: it handles signals.
+    # In the main thread, because Ray installs signal handlers.
     node = cluster.add_node(num_cpus=4, node_ip_address="127.0.0.1", object_store_memory=100 * 2**20)
     try:
         yield node
@@ -47,7 +47,7 @@ def noted(folder: Path) -> Counter[int]:
 async def test_every_call_has_its_one_message_though_a_worker_and_a_node_are_killed(
     tmp_path: Path, cluster: Any
 ) -> None:
-    """What may be done twice was done; what may not was done once at most, and is told as unknown if nobody knows."""
+    """Repeatable calls were done; others ran at most once and are reported as unknown if their outcome is lost."""
     once, again = tmp_path / "once", tmp_path / "again"
     once.mkdir()
     again.mkdir()
@@ -94,7 +94,7 @@ async def test_every_call_has_its_one_message_though_a_worker_and_a_node_are_kil
 
 
 async def test_a_body_that_spins_is_gone_within_its_timeout_and_grace(tmp_path: Path) -> None:
-    """`ray.cancel` would not reach it; its Ray actor is killed, and there is another one."""
+    """`ray.cancel` has no effect on such a call, so its Ray actor is killed and replaced."""
     with anyio.fail_after(WAIT):
         async with engine(workers=1) as ours:
             policies = {name: CallPolicy(runs_in=ours, timeout=1.0, grace=0.3) for name in ("spin", "pause")}
@@ -111,7 +111,7 @@ async def test_a_body_that_spins_is_gone_within_its_timeout_and_grace(tmp_path: 
 
 
 async def test_a_body_that_holds_the_interpreter_is_killed_and_its_place_is_filled(tmp_path: Path) -> None:
-    """Its call has a shorter grace than the end takes: what kills goes on when the call is gone."""
+    """The kill takes longer than the grace period of the call; it continues after the call has returned."""
     with anyio.fail_after(WAIT):
         async with engine(workers=1, grace=1.0) as ours:
             policies = {
@@ -129,7 +129,7 @@ async def test_a_body_that_holds_the_interpreter_is_killed_and_its_place_is_fill
 
 
 async def test_an_actor_that_has_no_room_on_the_cluster_is_told_what_lacks() -> None:
-    """The Ray actors of an engine take all processors, and an actor has one beside them."""
+    """The Ray actors of the engine take all processors, and each callboard actor needs one more."""
     with anyio.fail_after(WAIT):
         async with engine(workers=4, patience=1.0) as ours:
             with pytest.raises(ActorStartError, match=r"CPU: it needs 1, and 0 of 4 are free"):
@@ -138,7 +138,7 @@ async def test_an_actor_that_has_no_room_on_the_cluster_is_told_what_lacks() -> 
 
 
 async def test_a_call_waits_for_its_patience_where_no_ray_actor_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows when there will be one again."""
+    """The number of live Ray actors is 0, and it is not known when one will start again."""
 
     async def cannot(self: HostProxy) -> None:
         raise ActorStartError("RayEngine", "there is no more")
@@ -149,7 +149,7 @@ async def test_a_call_waits_for_its_patience_where_no_ray_actor_lives(monkeypatc
             monkeypatch.setattr(HostProxy, "start", cannot)
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(EngineError, match=r"no Ray actor lives, and none came within 0.5 s") as caught:
-                while True:  # the first may still be given the one that was killed
+                while True:  # the first call may still be given the killed Ray actor
                     with suppress_lost():
                         await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
             assert caught.value.ended == "unavailable"
@@ -165,7 +165,7 @@ def suppress_lost() -> Generator[None]:
 
 
 async def test_an_actor_lives_in_a_ray_actor_and_starts_again_when_that_is_killed() -> None:
-    """Its mailbox, its supervisor and its restarts are here."""
+    """The actor's mailbox, supervisor and restarts are in this process."""
     with anyio.fail_after(WAIT):
         ours = engine(workers=1)
         async with running(child(tools.Counter, runs_in=ours)) as counter:
@@ -183,12 +183,12 @@ async def test_an_actor_lives_in_a_ray_actor_and_starts_again_when_that_is_kille
 async def _added(counter: tools.Counter) -> tuple[int, int] | None:
     try:
         return await counter.add(1)
-    except ActorDiedError:  # asked before anybody knew
+    except ActorDiedError:  # asked before the loss was known
         return None
 
 
 async def test_more_ray_actors_come_while_calls_wait_and_go_when_they_have_nothing_to_do() -> None:
-    """Within their bounds."""
+    """The number of Ray actors stays within its bounds."""
     with anyio.fail_after(WAIT):
         async with engine(workers=1, most_workers=3, idle_for=1.0) as ours:
             node = ToolNode([tools.pause], policies={"pause": CallPolicy(runs_in=ours)})
@@ -213,7 +213,7 @@ def _lives(pid: int) -> bool:
 
 
 async def test_what_a_ray_actor_says_comes_while_its_body_runs() -> None:
-    """Its progress keeps an idle timeout from ending it."""
+    """Progress reports arrive during the call and reset its idle timeout."""
     with anyio.fail_after(WAIT):
         async with engine(workers=1) as ours:
             node = ToolNode([tools.step], policies={"step": CallPolicy(runs_in=ours, idle_timeout=2.0)})
@@ -222,7 +222,7 @@ async def test_what_a_ray_actor_says_comes_while_its_body_runs() -> None:
 
 
 async def test_an_engine_that_cannot_have_what_it_asks_for_says_so() -> None:
-    """Ray would wait for ever."""
+    """Ray itself would wait for ever for missing resources."""
     with anyio.fail_after(WAIT):
         with pytest.raises(ActorStartError, match="moon: it needs 1, and 0 of 0 are free"):
             async with engine(workers=1, resources={"moon": 1}, start_timeout=3.0):
@@ -233,7 +233,7 @@ async def test_an_engine_that_cannot_have_what_it_asks_for_says_so() -> None:
 
 
 async def test_an_engine_that_is_drained_ends_a_body_that_never_looks_up(tmp_path: Path) -> None:
-    """Within its timeout and its grace; what had not begun is not unknown."""
+    """The drain takes at most its timeout and grace period; calls that had not begun are not unknown."""
     ended: dict[str, str] = {}
     with anyio.fail_after(WAIT):
         async with engine(workers=1) as ours, anyio.create_task_group() as group:

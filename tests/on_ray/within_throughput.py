@@ -1,4 +1,4 @@
-"""How much more two nodes of a cluster do than one; reported, not judged; run by `tests.on_ray`."""
+"""Throughput of one and of two cluster nodes; reported, without a threshold; run by `tests.on_ray`."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-import tests.on_ray._tools as tools  # and not `from .`: workers load it by this name
+import tests.on_ray._tools as tools  # absolute import, because Ray workers import the module by this name
 
 from callboard import CallPolicy, ToolNode
 from callboard.testing import calls
@@ -23,7 +23,7 @@ _PLACES = 4
 async def test_throughput_of_one_node_and_of_two(
     cluster: Any, capsys: pytest.CaptureFixture[str], seconds: float, count: int
 ) -> None:
-    """Bodies that wait have twice the places; those that do nothing are bound by who sends them."""
+    """Calls that wait have twice the slots on two nodes; empty calls are bound by the process that sends them."""
     with anyio.fail_after(WAIT):
         one = await _calls_each_second(seconds, count, workers=_PLACES)
         async with second_node(cluster):

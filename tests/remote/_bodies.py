@@ -1,4 +1,4 @@
-"""Bodies that are served to other machines."""
+"""Functions and actors that are served to other machines."""
 
 import os
 import time
@@ -11,23 +11,23 @@ from callboard import Actor, handler
 
 
 def add(one: int, other: int = 1) -> int:
-    """A sum."""
+    """Return the sum."""
     return one + other
 
 
 async def add_later(one: int, other: int = 1) -> int:
-    """A sum, after a moment."""
+    """Return the sum after a moment."""
     await anyio.sleep(0.001)
     return one + other
 
 
 def where() -> int:
-    """The number of the process."""
+    """Return the process id."""
     return os.getpid()
 
 
 def parent() -> list[int]:
-    """The numbers of the processes above."""
+    """Return the process ids of all parent processes."""
     found, pid = [], os.getppid()
     while pid > 1:
         found.append(pid)
@@ -36,7 +36,7 @@ def parent() -> list[int]:
 
 
 def note_and_sleep(path: str, seconds: float) -> str:
-    """Write a line, the process id, and sleep; write another one."""
+    """Write a line with the process id, sleep, and write another line."""
     with Path(path).open("a") as file:
         file.write(f"{os.getpid()}\n")
     time.sleep(seconds)
@@ -46,7 +46,7 @@ def note_and_sleep(path: str, seconds: float) -> str:
 
 
 async def note_id(path: str, ident: str, seconds: float = 0.0) -> str:
-    """Write that a call has had its effect."""
+    """Write a line to a file, which shows that a call has had its effect."""
     await anyio.sleep(seconds)
     with Path(path).open("a") as file:
         file.write(f"{ident}\n")
@@ -54,12 +54,12 @@ async def note_id(path: str, ident: str, seconds: float = 0.0) -> str:
 
 
 def big(size: int) -> bytes:
-    """So many bytes."""
+    """Return so many bytes."""
     return b"x" * size
 
 
 def length(value: Any) -> int:
-    """How many there are."""
+    """Return the number of bytes."""
     return len(value)
 
 
@@ -82,7 +82,7 @@ class Notebook(Actor):
 
 
 class _Wherever:
-    """Something that is made anew where it is read, as any pickle may say of itself."""
+    """Object that is built by a function where it is unpickled, as any pickle may demand."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.getpid, ()

@@ -1,4 +1,4 @@
-"""Real workers: the command as its users start it, in a process of its own."""
+"""Real remote workers: the command as users start it, in its own process."""
 
 import os
 import re
@@ -23,7 +23,7 @@ COMMAND = (sys.executable, "-m", "callboard._cli", "worker")
 
 
 class Worker:
-    """A `callboard worker`, started."""
+    """Running `callboard worker` process."""
 
     def __init__(self, *arguments: str, log: Path | None = None, secret: str = SECRET) -> None:
         self._log = open(log, "a") if log is not None else None  # noqa: PTH123
@@ -49,11 +49,11 @@ class Worker:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait until it has ended; its exit code."""
+        """Wait until the process has ended; return its exit code."""
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:
-        """Leave nothing behind, also if the test has failed."""
+        """End the process, also if the test has failed."""
         with self.process:
             if self.process.poll() is None:
                 self.process.terminate()

@@ -1,4 +1,4 @@
-"""Bodies that end the process they run in, served to other machines."""
+"""Functions that end the process in which they run, served to other machines."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import anyio
 
 
 def leave(code: int) -> None:
-    """End the process, as scripts do."""
+    """End the process by `sys.exit`, as scripts do."""
     sys.exit(code)
 
 
@@ -19,10 +19,10 @@ async def leave_later(code: int) -> None:
 
 
 def die() -> None:
-    """End the process as the kernel does when memory is short."""
+    """End the process by SIGKILL, as the kernel does when memory is short."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stay() -> str:
-    """End nothing."""
+    """Return without ending the process."""
     return "here"

@@ -1,4 +1,4 @@
-"""The bodies of the tests are modules that workers have to find."""
+"""Put the folder of the tests on the path: workers have to find the modules with the functions that they serve."""
 
 import sys
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from ._commands import ROOT, Worker, worker
 
 @pytest.fixture(autouse=True)
 def _bodies_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    # pytest imports files by their path, and gives them names that no other process would find them by.
+    # pytest imports files by their path, under names by which no other process would find them.
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])
 
 
 @pytest.fixture(scope="session")
 def served() -> Iterator[Worker]:
-    """A worker for all tests that do it no harm."""
+    """Start one worker that all tests share which do not damage it."""
     with worker() as found:
         yield found

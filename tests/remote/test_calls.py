@@ -1,4 +1,4 @@
-"""Calls of tools and of actors whose bodies are at a worker, and what it refuses."""
+"""Calls of tools and actors that run at a remote worker, and calls that the worker refuses."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def _body(fn: Any, *args: Any, **options: Any) -> Body:
 
 
 async def test_a_tool_runs_at_the_worker(served: Worker) -> None:
-    """In a process below it, and not in this one."""
+    """The tool runs in a child process of the worker, not in this process."""
     with anyio.fail_after(WAIT):
         remote = engine(served)
         policies = {"add": CallPolicy(runs_in=remote, timeout=20.0), "parent": CallPolicy(runs_in=remote)}
@@ -38,7 +38,7 @@ async def test_a_tool_runs_at_the_worker(served: Worker) -> None:
 
 
 async def test_an_actor_lives_at_the_worker(served: Worker) -> None:
-    """Its state is there, and it ends with its block."""
+    """The actor's state is at the worker, and the actor ends with its block."""
     with anyio.fail_after(WAIT):
         remote = engine(served)
         async with remote, running(bodies.Notebook, runs_in=remote) as notebook:
@@ -50,7 +50,7 @@ async def test_an_actor_lives_at_the_worker(served: Worker) -> None:
 
 
 async def test_an_actor_among_the_tools_of_a_node_lives_at_the_worker(served: Worker) -> None:
-    """`child(..., runs_in=engine)` is all there is to say."""
+    """`child(..., runs_in=engine)` is the only change that the node needs."""
     with anyio.fail_after(WAIT):
         async with ToolNode([child(bodies.Notebook, runs_in=engine(served))]) as node:
             [first] = await node.ainvoke([calls(("append", {"line": "a"}))])
@@ -60,7 +60,7 @@ async def test_an_actor_among_the_tools_of_a_node_lives_at_the_worker(served: Wo
 
 
 async def test_what_is_not_served_is_refused_by_name(served: Worker) -> None:
-    """Whoever asks is told what is, before anything is sent."""
+    """The client's error lists the functions that are served, before anything is sent."""
     async with engine(served) as remote:
         with (
             anyio.fail_after(WAIT),
@@ -72,7 +72,7 @@ async def test_what_is_not_served_is_refused_by_name(served: Worker) -> None:
 
 
 async def test_the_worker_itself_refuses_what_is_not_served(served: Worker) -> None:
-    """It does not rely on what the agent's side looks at."""
+    """The worker does not rely on the checks of the client."""
     async with engine(served) as remote:
         [link] = remote._lifecycle.here("").links
         object.__setattr__(link.offer, "serves", (*link.offer.serves, "posix:getpid"))
@@ -81,14 +81,14 @@ async def test_the_worker_itself_refuses_what_is_not_served(served: Worker) -> N
 
 
 async def test_what_would_run_has_to_be_what_was_asked_for(served: Worker) -> None:
-    """A call that names one thing and carries another runs neither."""
+    """A call that names one function and carries another runs neither."""
     async with engine(served) as remote:
         with anyio.fail_after(WAIT), pytest.raises(TypeError, match=r"posix:getpid came with a call of .*:add"):
             await remote.run_body(_body(os.getpid, subject=bodies.add))
 
 
 def test_what_another_program_could_not_find_is_refused_when_a_node_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`__main__` is another module there."""
+    """A function of `__main__` cannot be served, because `__main__` is another module at the worker."""
 
     def local(one: int) -> int:
         """A function in a function."""
@@ -104,7 +104,7 @@ def test_what_another_program_could_not_find_is_refused_when_a_node_is_built(mon
 
 
 async def test_surplus_calls_wait_here_for_their_turn(served: Worker, tmp_path: Path) -> None:
-    """A worker is never given more than it has promised to run at once."""
+    """The client queues surplus calls: a worker never gets more than its announced number of slots."""
     most = 0
     path = str(tmp_path / "ids")
     async with engine(served) as remote:
@@ -121,7 +121,7 @@ async def test_surplus_calls_wait_here_for_their_turn(served: Worker, tmp_path: 
 
 
 async def test_large_arguments_and_results_cross(served: Worker) -> None:
-    """In pieces, both ways."""
+    """Arguments and results are sent in chunks, in both directions."""
     async with engine(served) as remote:
         with anyio.fail_after(WAIT):
             assert await remote.run_body(_body(bodies.length, b"x" * 5_000_000)) == 5_000_000
@@ -129,7 +129,7 @@ async def test_large_arguments_and_results_cross(served: Worker) -> None:
 
 
 async def test_what_is_too_large_is_refused_and_nothing_else_suffers(served: Worker) -> None:
-    """An argument before it is sent, a result as one that was lost."""
+    """A large argument is refused before it is sent; a large result is an error that the call finished."""
     async with engine(served, max_result=1_000_000) as remote:
         with anyio.fail_after(WAIT):
             with pytest.raises(TypeError, match="its worker takes 67108864"):
@@ -142,7 +142,7 @@ async def test_what_is_too_large_is_refused_and_nothing_else_suffers(served: Wor
 
 
 async def test_a_call_that_died_is_unknown_however_short_results_may_be() -> None:
-    """Why it has no result is none, and is not cut to "it has finished"."""
+    """The error text of a lost call is no result, so the limit for results must not turn it into "finished"."""
     with worker(exits.__name__) as found:
         async with engine(found, max_result=20) as remote:
             with anyio.fail_after(WAIT), pytest.raises(EngineError, match="SIGKILL") as why:
@@ -152,13 +152,13 @@ async def test_a_call_that_died_is_unknown_however_short_results_may_be() -> Non
 
 
 async def test_an_engine_that_is_not_open_says_so(served: Worker) -> None:
-    """And what to do."""
+    """The error says that the engine has to be opened."""
     with pytest.raises(ActorGoneError, match="its remote engine is not open; call it within `async with`"):
         await engine(served).run_body(_body(bodies.add, 1))
 
 
 async def test_no_worker_is_an_error_that_says_which_and_why() -> None:
-    """At the start, in time."""
+    """Opening the engine fails within its timeout, with the address and the reason."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=r"127\.0\.0\.1:1: .*refused") as why:
         async with engine("127.0.0.1:1", start_timeout=0.3):
             pass
@@ -167,7 +167,7 @@ async def test_no_worker_is_an_error_that_says_which_and_why() -> None:
 
 
 async def test_a_worker_runs_bodies_in_itself_if_it_is_told_to(tmp_path: Path) -> None:
-    """Where there are no processes to be had."""
+    """With this option a worker runs calls in its own process, for systems without worker processes."""
     with worker(bodies.__name__, "--in-process", "--backend", "trio") as found:
         async with engine(found) as remote:
             with anyio.fail_after(WAIT):
@@ -178,7 +178,7 @@ async def test_a_worker_runs_bodies_in_itself_if_it_is_told_to(tmp_path: Path) -
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("body", [exits.leave, exits.leave_later])
 async def test_a_body_that_would_end_its_worker_ends_alone(body: Any, backend: str) -> None:
-    """`sys.exit()` in a tool is no reason to take from all agents what runs there for them."""
+    """`sys.exit()` in a tool must not end the calls of all other clients of the worker."""
     with worker(exits.__name__, "--in-process", "--backend", backend) as found:
         async with engine(found) as remote:
             with anyio.fail_after(WAIT):
@@ -190,14 +190,14 @@ async def test_a_body_that_would_end_its_worker_ends_alone(body: Any, backend: s
 
 
 async def test_a_worker_that_is_not_confined_may_run_code_here(served: Worker) -> None:
-    """Its results are pickles: who has the secret is trusted with this process."""
+    """Results of an unconfined worker are pickles: a worker that has the secret is trusted with this process."""
     with anyio.fail_after(WAIT):
         async with engine(served) as remote:
             assert await remote.run_body(_body(bodies.wherever)) == os.getpid()
 
 
 async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its errors come with their names, its results as data."""
+    """Errors of a confined worker arrive by name, and its results as plain data."""
     monkeypatch.setattr("callboard_actors._engine._codec.loads", _never)
     monkeypatch.setattr("callboard_actors._engine._pickles.loads", _never)
     with worker(bodies.__name__, "--confine") as found:
@@ -212,7 +212,7 @@ async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatc
 
 
 async def test_an_actor_lives_in_a_confined_worker_that_serves_nothing_else() -> None:
-    """Its module is loaded before the confinement, in which the folder of it cannot be read."""
+    """The actor's module is imported before the confinement, which makes its folder unreadable."""
     with worker(f"{bodies.__name__}:Notebook", "--confine") as found, anyio.fail_after(WAIT):
         remote = engine(found)
         async with remote, running(bodies.Notebook, runs_in=remote) as notebook:
@@ -224,7 +224,7 @@ def _never(data: object) -> None:
 
 
 async def test_a_call_that_finds_no_connection_does_not_begin() -> None:
-    """The engine tries another worker, at which the call would begin a second time."""
+    """The engine tries another worker, so a call that also began at the first one would run twice."""
     begun: list[str] = []
     link = Link(Address("localhost", 1), Any, lambda: None)  # type: ignore[arg-type]
     with anyio.fail_after(WAIT), pytest.raises(EngineError):

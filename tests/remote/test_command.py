@@ -1,4 +1,4 @@
-"""`callboard worker`: what it serves, and what it refuses to start with."""
+"""`callboard worker`: the functions that it serves, and the options with which it refuses to start."""
 
 import os
 import re
@@ -35,7 +35,7 @@ async def whisper(text: str) -> str:
 
 
 class Own(BaseTool):
-    """A tool with a class of its own."""
+    """Tool with a class of its own."""
 
     name: str = "own"
     description: str = "Its own."
@@ -62,12 +62,12 @@ def _is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_module_serves_what_is_public_and_defined_in_it() -> None:
-    """Functions and actors; what it has only imported is somebody else's."""
+    """Public functions and actors that are defined in the module are served; imported ones are not."""
     assert _served(BODIES) == {*_OURS, f"{BODIES}:where", f"{BODIES}:wherever", f"{BODIES}:Notebook"}
 
 
 def test_tools_are_served_by_the_names_of_their_functions() -> None:
-    """Whatever a list or a node has them in."""
+    """The name of the function counts, whatever list or node contains the tool."""
     both = {f"{HERE}:shout", f"{BODIES}:add"}
 
     assert _served(f"{HERE}:a_node") == both
@@ -82,7 +82,7 @@ def test_tools_are_served_by_the_names_of_their_functions() -> None:
 
 
 def test_the_name_of_a_tool_is_the_same_on_both_sides() -> None:
-    """An agent asks by the function that its own tool has."""
+    """A client calls by the function behind its own tool, so both sides must derive the same name."""
     assert name_of(shout.func) == f"{HERE}:shout"  # type: ignore[attr-defined]
 
 
@@ -99,7 +99,7 @@ def test_the_name_of_a_tool_is_the_same_on_both_sides() -> None:
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(name: str, why: str) -> None:
-    """Before anything listens."""
+    """The error comes before the worker listens."""
     with pytest.raises(ValueError, match=why):
         served(name, ROOT)
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_served_is_refused_by_name(name: str, why: str) -> None:
 def test_options_that_do_not_go_together_are_refused(
     arguments: list[str], why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the remedy; 2 is the exit code of a wrong command line."""
+    """The error says which option to change; 2 is the exit code of a wrong command line."""
     from callboard_actors.remote import _command
 
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
@@ -132,7 +132,7 @@ def test_options_that_do_not_go_together_are_refused(
 def test_without_a_secret_it_does_not_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is no default that everybody knows."""
+    """A default secret would be known to everybody."""
     from callboard_actors.remote import _command
 
     monkeypatch.delenv("CALLBOARD_WORKER_SECRET", raising=False)
@@ -144,7 +144,7 @@ def test_without_a_secret_it_does_not_start(
 
 
 def test_the_command_is_listed_and_has_its_own_help() -> None:
-    """It is one of callboard's, wherever it comes from."""
+    """The command is registered by another distribution and still listed by callboard's own help."""
     assert "worker" in CliRunner().invoke(app, ["--help"]).output
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
     found = subprocess.run(
@@ -155,7 +155,7 @@ def test_the_command_is_listed_and_has_its_own_help() -> None:
 
 
 def test_without_the_distribution_the_command_says_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The core knows its name, and nothing of it."""
+    """The core distribution only knows the name of the command and how to install it."""
     monkeypatch.setattr(_app, "entry_points", lambda **_: [])
     found = CliRunner().invoke(app, ["worker", "trip:tools"])
 
@@ -164,7 +164,7 @@ def test_without_the_distribution_the_command_says_how_to_have_it(monkeypatch: p
 
 
 def test_bodies_do_not_find_the_secret_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the worker starts has no use for it."""
+    """Child processes of the worker do not need the secret."""
     from callboard_actors._util._secret import secret_from
 
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
@@ -176,7 +176,7 @@ def test_bodies_do_not_find_the_secret_in_their_environment(monkeypatch: pytest.
 def test_bodies_do_not_find_the_secret_that_a_file_has_overruled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whoever sets both, so that other programs have it, too, has not given it to what is served."""
+    """If both the file and the variable are set, the variable is removed from the environment all the same."""
     from callboard_actors._util._secret import secret_from
 
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes")
@@ -187,7 +187,7 @@ def test_bodies_do_not_find_the_secret_that_a_file_has_overruled(
 
 
 def test_a_secret_is_the_same_in_a_file_and_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What writes it ends it with a line break, here as there."""
+    """Tools often end the secret with a line break, which is ignored in the file and in the variable."""
     from callboard_actors._util._secret import secret_from
 
     monkeypatch.setenv("CALLBOARD_WORKER_SECRET", "a secret of sixteen bytes\n")

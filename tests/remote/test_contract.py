@@ -1,4 +1,4 @@
-"""Workers on other machines are an engine like any; the other machine is this one, by loopback."""
+"""Remote workers pass callboard's contract tests for engines; the remote machine is this one, over loopback."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def served() -> Iterator[Worker]:
 
 
 class TestRemoteEngine(EngineContract):
-    """Held to what callboard's own suite for engines asks."""
+    """Contract tests of an engine on a remote worker."""
 
     patience = 20.0
 

@@ -1,4 +1,4 @@
-"""What becomes of calls when their worker, their connection or their agent ends."""
+"""Outcomes of calls when their worker, their connection or their client ends."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ async def _until(holds: Any) -> None:
 
 
 async def test_a_killed_worker_makes_its_calls_unknown_and_another_one_goes_on(tmp_path: Path) -> None:
-    """`kill -9` in mid-call: whoever waited is told at once, what comes next goes elsewhere, nothing is left."""
+    """After SIGKILL open calls fail at once, later calls use another worker, and no process is left."""
     path = tmp_path / "noted"
     found: list[EngineError] = []
     with worker() as doomed, worker() as other:
@@ -65,7 +65,7 @@ async def test_a_killed_worker_makes_its_calls_unknown_and_another_one_goes_on(t
 
 
 async def test_a_call_that_may_run_again_does_so_at_another_worker(tmp_path: Path) -> None:
-    """The policy of the tool decides, as it does for any engine."""
+    """The retry policy of the tool applies to remote workers as to any engine."""
     path = tmp_path / "noted"
     with worker() as first, worker() as second:
         policy = CallPolicy(runs_in=(remote := engine(first, second)), idempotent=True)
@@ -93,7 +93,7 @@ def _worker_of(pid: int, *workers: Worker) -> Worker:
 
 
 async def test_a_cancelled_call_has_ended_there_when_its_caller_goes_on(served: Worker, tmp_path: Path) -> None:
-    """Within its grace, with the process that ran it."""
+    """The worker ends the call's process within its grace period before the caller continues."""
     path = tmp_path / "noted"
     async with engine(served) as remote:
         with anyio.fail_after(WAIT):
@@ -110,7 +110,7 @@ async def test_a_cancelled_call_has_ended_there_when_its_caller_goes_on(served: 
 
 @pytest.mark.backends("asyncio")
 async def test_an_agent_that_is_killed_leaves_nothing_running(served: Worker, tmp_path: Path) -> None:
-    """Its worker ends its bodies, and its actors."""
+    """The worker ends the client's calls and actors."""
     path = tmp_path / "noted"
     code = (
         "import anyio, sys\n"
@@ -135,7 +135,7 @@ async def test_an_agent_that_is_killed_leaves_nothing_running(served: Worker, tm
 
 
 async def test_a_drained_worker_lets_finish_what_runs_and_begins_nothing(tmp_path: Path) -> None:
-    """Its clients choose another one; its exit code says that nothing was ended by force."""
+    """Clients choose another worker; the exit code says that no call was ended by force."""
     path = tmp_path / "noted"
     found: list[str] = []
     with worker() as first, worker() as second:
@@ -161,7 +161,7 @@ async def test_a_drained_worker_lets_finish_what_runs_and_begins_nothing(tmp_pat
 
 
 async def test_what_does_not_finish_in_a_drain_is_ended_and_the_exit_code_says_so(tmp_path: Path) -> None:
-    """Its outcome is unknown, which is told before the connection ends."""
+    """The client is told that the outcome is unknown before the connection ends."""
     path = tmp_path / "noted"
     with worker(BODIES, "--drain", "0.3", "--grace", "0.3") as found:
         async with engine(found) as remote:
@@ -182,7 +182,10 @@ async def test_what_does_not_finish_in_a_drain_is_ended_and_the_exit_code_says_s
 
 
 async def test_a_call_that_waits_at_a_drained_worker_goes_to_another_one_and_is_not_unknown(tmp_path: Path) -> None:
-    """Two agents share a worker with one place: what had not begun there is no loss, and its exit code says so."""
+    """Two clients share a worker with one slot.
+
+    A call that has not begun there is not lost, and the exit code says so.
+    """
     path = tmp_path / "noted"
     options = ("--in-process", "--workers", "1", "--drain", "0.3", "--grace", "0.3")
     with worker(BODIES, *options, log=tmp_path / "log") as first, worker() as second:
@@ -203,7 +206,7 @@ async def test_a_call_that_waits_at_a_drained_worker_goes_to_another_one_and_is_
                     async def run(ident: str) -> None:
                         found.append(await other.run_body(_body(bodies.note_id, str(path), ident, 0.1)))
 
-                    for number in range(3):  # two places at the second, so that one waits at the first
+                    for number in range(3):  # two slots at the second worker, so that one call waits at the first
                         group.start_soon(run, str(number))
                     await _until(lambda: link.load)
                     first.signal(signal.SIGTERM)
@@ -217,7 +220,7 @@ async def test_a_call_that_waits_at_a_drained_worker_goes_to_another_one_and_is_
 async def test_an_engine_that_is_drained_ends_its_bodies_there_and_its_worker_goes_on(
     served: Worker, tmp_path: Path
 ) -> None:
-    """The worker is somebody else's, too: only what this engine runs is ended."""
+    """Only calls of the drained engine are ended; other clients keep using the worker."""
     path = tmp_path / "noted"
     async with engine(served, grace=0.3) as remote, engine(served) as other:
         with anyio.fail_after(WAIT):
@@ -240,7 +243,7 @@ async def test_an_engine_that_is_drained_ends_its_bodies_there_and_its_worker_go
 
 
 async def test_an_actor_whose_worker_is_drained_lives_on_at_another_one() -> None:
-    """What it was asked is answered before; its next life begins elsewhere."""
+    """Open calls of the actor are answered first; then the actor restarts at another worker."""
     with worker() as first, worker() as second:
         async with engine(first, second) as remote:
             with anyio.fail_after(WAIT):
@@ -254,7 +257,7 @@ async def test_an_actor_whose_worker_is_drained_lives_on_at_another_one() -> Non
 
 
 async def test_a_worker_that_comes_back_is_used_again() -> None:
-    """At the same address, without anybody's doing."""
+    """The engine reconnects to the same address by itself."""
     with worker() as first:
         async with engine(first, patience=30.0) as remote:
             with anyio.fail_after(WAIT):
@@ -266,7 +269,7 @@ async def test_a_worker_that_comes_back_is_used_again() -> None:
 
 
 async def test_patience_begins_when_the_last_worker_has_gone(tmp_path: Path) -> None:
-    """A call that has waited for a busy worker gives up no sooner than others, when that one is lost."""
+    """Waiting for a busy worker does not count: patience starts when the last worker is lost."""
     path = tmp_path / "noted"
     found: list[float] = []
     with worker(BODIES, "--in-process", "--workers", "1") as doomed:
@@ -294,7 +297,7 @@ async def test_patience_begins_when_the_last_worker_has_gone(tmp_path: Path) -> 
 
 
 async def test_a_call_without_patience_waits_for_a_busy_worker_at_rest(tmp_path: Path) -> None:
-    """Patience is for workers that are lost; a busy one is waited for, and no processor is kept busy by that."""
+    """Patience limits the wait for lost workers only; waiting for a busy one uses no processor time."""
     path = str(tmp_path / "noted")
     with worker(BODIES, "--in-process", "--workers", "1") as found:
         async with engine(found, patience=0.0) as remote:
@@ -310,7 +313,7 @@ async def test_a_call_without_patience_waits_for_a_busy_worker_at_rest(tmp_path:
 
 
 async def test_a_silent_worker_is_away(tmp_path: Path) -> None:
-    """Its socket is open, but nothing comes: what was sent is unknown, what was not is unavailable."""
+    """The socket is open but no bytes come: calls that were sent are unknown, others are unavailable."""
     path = tmp_path / "noted"
     with worker() as found:
         remote = engine(found, heartbeat=0.1, silence=0.6, connect_timeout=0.3, patience=0.2)
@@ -330,12 +333,12 @@ async def test_a_silent_worker_is_away(tmp_path: Path) -> None:
                     await remote.run_body(_body(bodies.add, 1))
                 assert ended.value.ended == "unavailable"
                 found.signal(signal.SIGCONT)
-                # It ends by itself what a client has left that it has not heard of.
+                # A worker ends calls of a client that has been silent for too long.
                 await _until(lambda: not Path(f"/proc/{_lines(path)[0]}").exists())
 
 
 async def test_a_silent_agent_is_away(served: Worker, tmp_path: Path) -> None:
-    """A cable that was pulled: the worker does not run for ever what nobody waits for."""
+    """If a cable is pulled, the worker does not keep running calls whose results no client waits for."""
     path = tmp_path / "noted"
     async with engine(served, heartbeat=0.1, silence=0.5) as remote:
         with anyio.fail_after(WAIT):
@@ -348,7 +351,7 @@ async def test_a_silent_agent_is_away(served: Worker, tmp_path: Path) -> None:
                 group.start_soon(run)
                 await _until(lambda: _lines(path))
                 [link] = _links(remote)
-                link._connection._heartbeat = 1000  # it says nothing any more
+                link._connection._heartbeat = 1000  # the client is silent from here on
                 await _until(lambda: not Path(f"/proc/{_lines(path)[0]}").exists())
 
 
@@ -357,7 +360,7 @@ def _links(remote: Any) -> Any:
 
 
 async def test_a_second_signal_ends_what_runs_at_once(tmp_path: Path) -> None:
-    """Who is in a hurry says so twice."""
+    """A second signal ends the drain early."""
     path = tmp_path / "noted"
     with worker(BODIES, "--grace", "0.3") as found:
         async with engine(found) as remote:
@@ -379,7 +382,7 @@ async def test_a_second_signal_ends_what_runs_at_once(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_taken_is_an_error_that_says_so(served: Worker) -> None:
-    """With an exit code of its own."""
+    """The command has a separate exit code for an address in use."""
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(AssertionError, match=r"Error: it cannot listen at .*in use"),

@@ -1,4 +1,4 @@
-"""Four workers are replaced one after the other, while agents go on: no call is lost, none runs twice."""
+"""Four workers are replaced one after the other under load: no call is lost, none runs twice."""
 
 import signal
 import statistics
@@ -21,7 +21,7 @@ _CLIENTS = 6
 async def test_a_rolling_restart_of_four_workers_under_load_loses_and_doubles_no_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of them ends with 0; each call has its effect once, and its result."""
+    """Each worker exits with 0; each call has its effect once and returns its result."""
     path = tmp_path / "effects"
     workers = [Worker(BODIES) for _ in range(4)]
     taken: list[float] = []

@@ -1,4 +1,4 @@
-"""A secret is itself, and no other one that HMAC would make of it."""
+"""Secrets that HMAC alone would treat as equal are different."""
 
 import pytest
 
@@ -12,14 +12,14 @@ OTHERS = [SECRET + b"\0", SECRET + b"\0\0", SECRET[:-1]]
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_worker_does_not_believe_a_secret_with_zeros_behind(other: bytes) -> None:
-    """HMAC fills a short key up with them."""
+    """HMAC pads short keys with zeros, so a padded secret would otherwise be accepted."""
     assert is_proved(proof(SECRET, "nonce"), SECRET, "nonce")
     assert not is_proved(proof(other, "nonce"), SECRET, "nonce")
 
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_fleet_does_not_believe_a_secret_with_zeros_behind(other: bytes) -> None:
-    """Neither at the first look nor with each letter."""
+    """Both the first check and each later message refuse the padded secret."""
     letter = Signer(other, "fleet").sealed("place", "value")
 
     assert fingerprint(other) != fingerprint(SECRET)
@@ -29,7 +29,7 @@ def test_a_fleet_does_not_believe_a_secret_with_zeros_behind(other: bytes) -> No
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_tokens_of_redacted_secrets_are_made_by_the_whole_key(other: bytes) -> None:
-    """Who has one key cannot tell by it what the tokens of another stand for."""
+    """The holder of one key must not recognise tokens that were made with another key."""
     text = {"mail": "somebody@example.com", "api_key": "sk-ant-api03-abcdefghijklmnopqrstuvwx"}
 
     assert Redact(key=SECRET).redact_value(text) == Redact(key=SECRET).redact_value(text)

@@ -1,4 +1,4 @@
-"""Who comes to a worker, or stands where one should be, and is not what it says: an error of that connection alone."""
+"""Unauthenticated or misbehaving peers of a worker or a client: each causes an error of its own connection only."""
 
 import signal
 import socket
@@ -49,7 +49,7 @@ async def _connected(found: Worker | str) -> AsyncIterator[SocketStream]:
 
 
 async def _rest(stream: SocketStream) -> bytes:
-    """What comes until the other side closes."""
+    """Read all bytes until the other side closes the connection."""
     found = b""
     try:
         while True:
@@ -58,7 +58,7 @@ async def _rest(stream: SocketStream) -> bytes:
         return found
 
 
-# --- at a worker's door
+# --- connections to a worker
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ async def _rest(stream: SocketStream) -> bytes:
     ],
 )
 async def test_bytes_that_are_no_handshake_are_refused(served: Worker, said: bytes, why: bytes) -> None:
-    """Whoever sent them is told why; others are served."""
+    """The peer is told the reason, and other clients are served."""
     with anyio.fail_after(WAIT):
         async with _connected(served) as stream:
             await stream.send(said)
@@ -98,7 +98,7 @@ async def test_bytes_that_are_no_handshake_are_refused(served: Worker, said: byt
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_who_has_gone_before_it_was_let_in_takes_nobody_with_it(backend: str) -> None:
-    """A connection that was reset while it waited has no address any more; the worker goes on."""
+    """A connection that was reset in the accept queue has no peer address any more; the worker must keep accepting."""
     with worker(BODIES, "--in-process", "--backend", backend) as found:
         host, _, port = found.address.rpartition(":")
         found.signal(signal.SIGSTOP)
@@ -112,7 +112,7 @@ def test_who_has_gone_before_it_was_let_in_takes_nobody_with_it(backend: str) ->
 
 
 async def test_a_wrong_secret_is_refused_and_the_engine_says_so(served: Worker) -> None:
-    """It is no use to try again."""
+    """The error is permanent: retrying with the same secret is useless."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="has not the secret that the worker has") as why:
         async with engine(served, secret="another secret of sixteen bytes"):
             pass
@@ -121,7 +121,7 @@ async def test_a_wrong_secret_is_refused_and_the_engine_says_so(served: Worker) 
 
 
 async def test_a_replayed_handshake_proves_nothing(served: Worker) -> None:
-    """What somebody has recorded was said upon something that never comes again."""
+    """Each handshake contains a fresh nonce, so a recorded one is never valid again."""
     recorded: list[bytes] = []
 
     class Recorded:
@@ -150,7 +150,7 @@ async def test_a_replayed_handshake_proves_nothing(served: Worker) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_handshake_that_never_ends_is_ended() -> None:
-    """Byte after byte: its time runs from its beginning; those who wait so take nobody's place for ever."""
+    """The handshake timeout counts from the start of the connection, so sending byte by byte does not extend it."""
     with worker(BODIES, "--in-process", "--handshake-timeout", "1") as found:
         with anyio.fail_after(WAIT):
             began = time.monotonic()
@@ -166,7 +166,7 @@ async def test_a_handshake_that_never_ends_is_ended() -> None:
 
 @pytest.mark.exhaustive
 async def test_strangers_take_no_more_than_so_many_places() -> None:
-    """Bounded memory, whoever comes; who has the secret is served when they have gone."""
+    """Memory for unauthenticated connections is bounded; clients with the secret are served when these have gone."""
     with worker(BODIES, "--in-process", "--handshake-timeout", "2") as found:
         host, _, port = found.address.rpartition(":")
         strangers = [socket.create_connection((host, int(port))) for _ in range(80)]
@@ -203,7 +203,7 @@ async def _as_agent(stream: SocketStream) -> FrameReader:
     ],
 )
 async def test_an_agent_that_speaks_nonsense_is_sent_away(served: Worker, said: bytes, why: str) -> None:
-    """With a word of what was wrong; cancels of calls that are not there are nobody's."""
+    """The error message says what was wrong; cancels of unknown calls are ignored."""
     with anyio.fail_after(WAIT):
         async with _connected(served) as stream:
             await _as_agent(stream)
@@ -212,7 +212,7 @@ async def test_an_agent_that_speaks_nonsense_is_sent_away(served: Worker, said: 
         await _still_serves(served)
 
 
-# --- where a worker should be
+# --- connections to a false worker
 
 
 _GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError)
@@ -220,7 +220,7 @@ _GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError
 
 @asynccontextmanager
 async def _listening(receive: Callable[[Any], Any], tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """Somebody who does as it likes with each connection."""
+    """Listen on a socket and handle each connection with the given function."""
     failed: Exception | None = None
 
     async def within(stream: Any) -> None:
@@ -244,7 +244,7 @@ async def _listening(receive: Callable[[Any], Any], tls: ssl.SSLContext | None =
 
 @asynccontextmanager
 async def _false_worker(serve: Serve, **offered: Any) -> AsyncIterator[str]:
-    """Somebody who has the secret, and does what it likes then."""
+    """Listen as a worker that has the secret and then misbehaves."""
     offer = handshake.Offer(
         capacity=2, seats=0, is_plain=False, max_call=10_000, serves=(f"{bodies.__name__}:add",), **offered
     )
@@ -281,7 +281,7 @@ async def _call(reader: FrameReader) -> int:
     ],
 )
 async def test_a_worker_that_speaks_nonsense_fails_its_calls(said: Callable[[int], bytes], why: str) -> None:
-    """What had been sent is unknown; nothing is believed, and nothing waits for ever."""
+    """Calls that were sent become unknown; no reply is believed, and no call waits for ever."""
 
     async def serve(stream: SocketStream, reader: FrameReader) -> None:
         data = said(await _call(reader))
@@ -300,7 +300,7 @@ async def test_a_worker_that_speaks_nonsense_fails_its_calls(said: Callable[[int
 
 
 async def test_a_result_that_cannot_be_read_is_lost_and_its_neighbour_is_not() -> None:
-    """One call has finished and says so; the other one has its value."""
+    """The unreadable result is an error that its call finished; the other call gets its value."""
     import pickle
 
     async def serve(stream: SocketStream, reader: FrameReader) -> None:
@@ -325,7 +325,7 @@ async def test_a_result_that_cannot_be_read_is_lost_and_its_neighbour_is_not() -
 
 
 async def test_a_second_reply_to_a_call_is_refused() -> None:
-    """It could be meant for somebody else."""
+    """The second reply could be meant for another call."""
     import pickle
 
     async def serve(stream: SocketStream, reader: FrameReader) -> None:
@@ -341,7 +341,7 @@ async def test_a_second_reply_to_a_call_is_refused() -> None:
 
 
 async def test_a_seat_that_ends_in_nonsense_has_ended() -> None:
-    """Whoever waits for it is told that the connection has ended."""
+    """Code that waits for the session is told that its connection has ended."""
 
     async def serve(stream: SocketStream, reader: FrameReader) -> None:
         while (header := (await reader.next())[0]).kind is not Kind.SEAT:
@@ -356,7 +356,7 @@ async def test_a_seat_that_ends_in_nonsense_has_ended() -> None:
 
 
 async def test_who_has_not_the_secret_is_no_worker() -> None:
-    """The agent has sent its proof, and nothing that could be run or read."""
+    """The client has sent its proof, but nothing that could be run or read."""
     heard: list[bytes] = []
 
     async def receive(stream: SocketStream) -> None:
@@ -377,7 +377,7 @@ async def test_who_has_not_the_secret_is_no_worker() -> None:
 
 
 async def test_a_stranger_where_a_worker_should_be_does_the_agent_no_harm() -> None:
-    """Text that cannot be encoded is no handshake; the error is that of this worker alone."""
+    """Text that cannot be encoded is no handshake; the error concerns that worker only."""
 
     async def receive(stream: SocketStream) -> None:
         await stream.send(frame(Kind.GREET, 0, as_json({"protocol": 1, "nonce": "\ud800"})))
@@ -395,7 +395,7 @@ async def test_a_stranger_where_a_worker_should_be_does_the_agent_no_harm() -> N
 async def test_other_versions_are_refused(
     served: Worker, monkeypatch: pytest.MonkeyPatch, what: str, side: str
 ) -> None:
-    """Pickles of one version mean something else in another."""
+    """A pickle of one version may mean something else in another version."""
     own = handshake.versions()
     monkeypatch.setattr(handshake, "versions", lambda: {**own, what: "0.0"})
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=rf"{what} .*install the same on both") as why:
@@ -432,7 +432,7 @@ def _with_tls(authority: trustme.CA, tmp_path: Path) -> Iterator[tuple[Worker, s
 
 
 async def test_what_is_said_with_tls_is_read_by_nobody(authority: trustme.CA, tmp_path: Path) -> None:
-    """Calls go over it, large ones too, both ways."""
+    """Calls with large arguments and results work over TLS in both directions."""
     with anyio.fail_after(WAIT), _with_tls(authority, tmp_path) as (found, ca):
         async with engine(found, tls=ca) as remote:
             assert await remote.run_body(_body(bodies.add, 1)) == 2
@@ -443,7 +443,7 @@ async def test_what_is_said_with_tls_is_read_by_nobody(authority: trustme.CA, tm
 
 
 async def test_a_certificate_of_another_authority_is_refused(authority: trustme.CA, tmp_path: Path) -> None:
-    """And so is one for another host."""
+    """A certificate for another host is refused, too."""
     other = trustme.CA()
     other.cert_pem.write_to_path(tmp_path / "other.pem")
     with anyio.fail_after(WAIT), _with_tls(authority, tmp_path) as (found, _):
@@ -457,7 +457,7 @@ async def test_a_certificate_of_another_authority_is_refused(authority: trustme.
 async def test_a_go_between_with_a_certificate_that_is_accepted_is_refused_all_the_same(
     authority: trustme.CA, tmp_path: Path
 ) -> None:
-    """The proofs are bound to the certificate: nobody can pass them on."""
+    """The proofs are bound to the TLS certificate, so a proxy cannot forward them."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(server)
     client = ssl.create_default_context()
@@ -487,7 +487,7 @@ async def test_a_go_between_with_a_certificate_that_is_accepted_is_refused_all_t
 
 @pytest.mark.exhaustive
 async def test_one_side_with_tls_and_one_without_say_so(served: Worker, authority: trustme.CA, tmp_path: Path) -> None:
-    """Either way around."""
+    """The error names the mismatch whichever side has TLS."""
     with anyio.fail_after(WAIT), _with_tls(authority, tmp_path) as (found, ca):
         with pytest.raises(ActorStartError, match="do both sides use it"):
             async with engine(served, tls=ca, start_timeout=1.0):
@@ -497,11 +497,11 @@ async def test_one_side_with_tls_and_one_without_say_so(served: Worker, authorit
                 pass
 
 
-# --- what is refused before anything is said
+# --- refused before any message is sent
 
 
 def test_other_machines_are_not_spoken_to_without_tls() -> None:
-    """Unless somebody says that it may be so; either side."""
+    """Connections to other machines need TLS unless an option allows plain text, on either side."""
     with pytest.raises(ValueError, match=r"would speak without TLS to other machines"):
         engine("127.0.0.1:7000", "10.0.0.1:7000")
     engine("10.0.0.1:7000", insecure=True)
@@ -510,13 +510,13 @@ def test_other_machines_are_not_spoken_to_without_tls() -> None:
 
 @pytest.mark.parametrize("address", ["worker", "worker:", ":7000", "worker:x", "worker:70000", "::1:7000"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    """By its name."""
+    """The error names the invalid address."""
     with pytest.raises(ValueError, match="is no address of a worker"):
         engine(address)
 
 
 def test_a_secret_has_to_be_there_and_long_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is never shown."""
+    """Missing or short secrets are refused, and no error shows the secret."""
     monkeypatch.delenv("CALLBOARD_WORKER_SECRET", raising=False)
     (tmp_path / "secret").write_text("a secret out of a file\n")
     with pytest.raises(ValueError, match="there is no secret: set CALLBOARD_WORKER_SECRET"):
@@ -534,13 +534,13 @@ def test_a_secret_has_to_be_there_and_long_enough(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["grace", "connect_timeout", "start_timeout", "patience"])
 def test_what_is_no_number_of_seconds_is_refused(name: str, seconds: float) -> None:
-    """When the engine is made, not when it is opened."""
+    """The error is raised when the engine is made, not when it is opened."""
     with pytest.raises(ValueError, match=f"{name}=.* is no number of seconds"):
         engine("127.0.0.1:7000", **{name: seconds})
 
 
 def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
-    """An empty name is not taken for the system's authorities."""
+    """The error names the file; an empty name does not mean the system's authorities."""
     (tmp_path / "ca.pem").write_text("nothing")
     for file in ("missing.pem", "ca.pem"):
         with pytest.raises(ValueError, match=f"{file}' is no file of an authority's certificate"):
