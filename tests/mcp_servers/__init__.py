@@ -1,1 +1,1 @@
-"""`McpServer`, against servers of its own, one of each era, and bad ones."""
+"""Tests of `McpServer` against the tests' own servers of both protocol versions, and against faulty servers."""

@@ -1,4 +1,4 @@
-"""What the tests of MCP servers have in common: where the servers are, and what a node answers."""
+"""Helpers of the tests of MCP servers: the commands of the servers, and the answers of a node."""
 
 import sys
 from collections.abc import AsyncGenerator, Mapping
@@ -24,20 +24,20 @@ every_era = pytest.mark.parametrize("command", [OLD, NEW], ids=["2025", "2026"])
 
 
 def bad(how: str, *more: str) -> list[str]:
-    """The command of a server that is of no use."""
+    """Return the command of a faulty server."""
     return [sys.executable, "-m", f"{__package__}._bad", how, *more]
 
 
 async def answers(
     node: ToolNode, *calls: Mapping[str, Any], config: Mapping[str, Any] | None = None
 ) -> list[ToolMessage]:
-    """What a node answers to calls."""
+    """Return the messages with which a node answers the calls."""
     found = await node.ainvoke(list(calls), cast("Any", config))
     return cast("list[ToolMessage]", found["messages"])
 
 
 async def appears(path: Path) -> None:
-    """Wait until a server has noted something."""
+    """Wait until a server has written a note."""
     with anyio.fail_after(WAIT):
         while not path.exists():
             await anyio.sleep(0.01)
@@ -45,7 +45,7 @@ async def appears(path: Path) -> None:
 
 @asynccontextmanager
 async def over_http(*module: str) -> AsyncGenerator[str]:
-    """A server on loopback, in a process of its own; its URL. Without a module, that of the SDK."""
+    """Run a server on loopback in its own process; yield its URL. Without a module, it is the SDK's server."""
     name, *arguments = module or ("_served", "http")
     command = [sys.executable, "-m", f"{__package__}.{name}", *arguments]
     async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:
@@ -59,5 +59,5 @@ async def over_http(*module: str) -> AsyncGenerator[str]:
 
 
 def port_of(url: str) -> str:
-    """Where a server listens, for another one to do so."""
+    """Return the port of a server, so that another server can listen there."""
     return str(urlsplit(url).port)

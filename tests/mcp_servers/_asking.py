@@ -1,6 +1,7 @@
-"""A server that asks: in the way of 2026 by what it answers, in that of 2025 while the call is under way.
+"""Server that asks the user: by its result in version 2026, during the call in version 2025.
 
-`python -m tests.mcp_servers._asking [folder]` serves on stdin and stdout, and notes in a folder how often it did what.
+`python -m tests.mcp_servers._asking [folder]` serves on stdin and stdout. The server counts its actions in files of the
+folder.
 """
 
 import sys
@@ -37,7 +38,7 @@ class Sure(BaseModel):
 
 
 class Done:
-    """What a server has done, in the order in which it did it."""
+    """Log of what a server has done, in order."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.effects: list[str] = []
@@ -51,7 +52,7 @@ class Done:
 
 
 def server(done: Done | None = None) -> MCPServer[Any]:
-    """A new one."""
+    """Return a new server."""
     known_key = RequestStateSecurity(keys=["the same key in each process, as it is known"])
     made: MCPServer[Any] = MCPServer("asking", request_state_security=known_key)
     done = done or Done()

@@ -1,4 +1,4 @@
-"""Servers that are of no use: `python -m tests.mcp_servers._bad how`, by what they do wrong."""
+"""Faulty servers: `python -m tests.mcp_servers._bad how` chooses one by its fault."""
 
 import json
 import subprocess
@@ -10,32 +10,32 @@ from ._plain import OLD, main, send
 
 
 def silent() -> None:
-    """Never answers; and has started a process that does not end with it."""
+    """Server that never answers and has started a process that does not end with it."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(sys.argv[2]).write_text(str(child.pid))
     time.sleep(600)
 
 
 def dies() -> None:
-    """Ends at once, and says why."""
+    """Server that ends at once and writes the reason."""
     sys.stderr.write("no configuration found\n")
     sys.exit(3)
 
 
 def garbage() -> None:
-    """Writes what is no message, for ever."""
+    """Server that writes invalid messages for ever."""
     while True:
         print("Hello! This is a fine server.", flush=True)
 
 
 def floods() -> None:
-    """Writes to stderr for ever."""
+    """Server that writes to stderr for ever."""
     while True:
         sys.stderr.write("complaint " * 1000 + "\n")
 
 
 def huge() -> None:
-    """Answers with one message that never ends."""
+    """Server that answers with one message that never ends."""
     sys.stdin.readline()
     sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "result": {"x": "')
     while True:
@@ -43,7 +43,7 @@ def huge() -> None:
 
 
 def endless() -> None:
-    """Has one more part of its list of tools, again and again."""
+    """Server whose list of tools always has one more page."""
     for line in sys.stdin:
         message = json.loads(line)
         if message.get("method") == "initialize":
@@ -58,7 +58,7 @@ def endless() -> None:
 
 
 def once() -> None:
-    """Serves, and when it is started again, ends, or with one more word says that."""
+    """Server that works once. When it is started again it ends, or with one more word reports the restart first."""
     started = Path(sys.argv[2])
     if not started.exists():
         started.touch()

@@ -1,4 +1,4 @@
-"""A server that sends too much of something: `python -m tests.mcp_servers._many 2025 tools 50000`."""
+"""Server that sends too many items of one kind: `python -m tests.mcp_servers._many 2025 tools 50000`."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from ._plain import Plain, send
 
 
 def main(era: str, what: str, count: int) -> None:
-    """Answer what comes."""
+    """Answer requests."""
     plain = Plain(era)
     for line in sys.stdin:
         message = json.loads(line)

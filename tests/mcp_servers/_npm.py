@@ -1,4 +1,4 @@
-"""Servers of others, from npm, as tests run them."""
+"""Third-party servers from npm, and how tests run them."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _LOOPBACK = Path(__file__).with_name("_loopback.cjs")
 
 @cache
 def command(server: str) -> list[str]:
-    """How to start a server of the protocol's authors; a test is skipped where it is not to be had."""
+    """Return the command of a reference server; skip the test if it is not installed."""
     name = f"@modelcontextprotocol/{server}"
     node = shutil.which("node")
     program = None if node is None else find_or_install(name, PACKAGES[name])
@@ -30,7 +30,7 @@ def command(server: str) -> list[str]:
 
 @asynccontextmanager
 async def everything_over_http() -> AsyncGenerator[str]:
-    """The server that has everything, over streamable HTTP on loopback; its URL."""
+    """Run the reference server "everything" over streamable HTTP on loopback; yield its URL."""
     node, program = command("server-everything")
     argv = [node, "--require", str(_LOOPBACK), program, "streamableHttp"]
     env = {**os.environ, "PORT": "0"}

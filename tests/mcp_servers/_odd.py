@@ -1,4 +1,4 @@
-"""A server that lists what it is told, besides one good tool: `python -m tests.mcp_servers._odd 2025 '[{...}]'`."""
+"""Server that lists the given tools besides one valid one: `python -m tests.mcp_servers._odd 2025 '[{...}]'`."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ GOOD = {"name": "good", "inputSchema": {"type": "object", "properties": {"text":
 
 
 def main(era: str, odd: str) -> None:
-    """Answer what comes."""
+    """Answer requests."""
     plain = Plain(era)
     for line in sys.stdin:
         message = json.loads(line)

@@ -1,6 +1,6 @@
-"""Servers of either era, written by hand, which start at once: `python -m tests.mcp_servers._plain 2025` or `2026`.
+"""Hand-written servers that start at once: `python -m tests.mcp_servers._plain 2025` or `2026`.
 
-That of 2025 shakes hands and knows nothing of later versions; that of 2026 knows no handshake.
+The server of 2025 requires a handshake and knows no later version; the server of 2026 knows no handshake.
 """
 
 import json
@@ -17,7 +17,7 @@ _CACHED = {"ttlMs": 0, "cacheScope": "private"}
 
 
 class Plain:
-    """What the server keeps: notes, and the requests that wait for ever."""
+    """State of the server: its notes, and the requests that wait for ever."""
 
     def __init__(self, era: str, *, leaves: bool = True) -> None:
         self._is_new = era == "2026"
@@ -26,7 +26,7 @@ class Plain:
         self._hang: dict[object, str] = {}
 
     def answer(self, method: str, params: dict[str, Any], number: object) -> dict[str, Any] | None:
-        """The result or the error of a request; `None` for no answer."""
+        """Return the result or the error of a request; `None` for no answer."""
         if method == "tools/list":
             return {"result": {"tools": TOOLS, "resultType": "complete", **_CACHED}}
         if method == "tools/call" and params["name"] == "refuse":
@@ -70,13 +70,13 @@ class Plain:
         return text
 
     def cancelled(self, number: object) -> None:
-        """Note that a caller does not wait any more."""
+        """Note that a caller has cancelled its request."""
         if number in self._hang:
             Path(self._hang.pop(number), "cancelled").touch()
 
 
 def main(era: str, *, leaves: bool = True) -> None:
-    """Answer what comes, one by one; `leave` may be refused."""
+    """Answer requests one by one; the tool `leave` may be refused."""
     plain = Plain(era, leaves=leaves)
     for line in sys.stdin:
         message = json.loads(line)

@@ -1,8 +1,8 @@
 """The servers of `_plain` over HTTP on loopback: `python -m tests.mcp_servers._plain_http era [port]` prints the port.
 
-A user named bob sees no tools. What is said to `leave` is what becomes of the request: "cut" for a connection that
-breaks, "huge" for an answer without end, "packed" for one that is large only when it is unpacked, one of `_STRAY` for
-a message that is no answer to it, or an HTTP status.
+A user named bob sees no tools. The argument of the tool `leave` decides the fate of its request: "cut" breaks the
+connection, "huge" sends an answer without end, "packed" one that is large only after decompression. A key of `_STRAY`
+sends a message that does not answer the request, and a number is an HTTP status.
 """
 
 import gzip
@@ -28,7 +28,7 @@ _STATUS = 3
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Answers each request with JSON; one of 2025 insists on its session."""
+    """HTTP handler that answers each request with JSON; in version 2025 it requires its session."""
 
     protocol_version = "HTTP/1.1"
 
@@ -57,11 +57,11 @@ class Endpoint(BaseHTTPRequestHandler):
         return bool(self.headers.get("mcp-session-id") == _SESSION)
 
     def do_GET(self) -> None:
-        """Offer no stream of messages."""
+        """Refuse to open a stream of messages."""
         self._send(405, None)
 
     def do_DELETE(self) -> None:
-        """End the session; nothing is to be done."""
+        """End the session."""
         self._send(200, None)
 
     def _fail(self, how: str) -> None:
@@ -96,7 +96,7 @@ class Endpoint(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":

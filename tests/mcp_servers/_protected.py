@@ -1,7 +1,7 @@
-"""A server of the SDK that lets in who has a token of its own authorization server; prints the port.
+"""SDK server with its own OAuth authorization server; prints the port.
 
-`python -m tests.mcp_servers._protected [lifetime]`: the first tokens are said to live for so many seconds; with -1 they
-have expired when they come. Everybody is registered, and given what they ask for, until somebody calls `close`.
+`python -m tests.mcp_servers._protected [lifetime]`: the first tokens are declared to live for so many seconds; with -1
+they arrive expired. Every client is registered and granted everything, until the tool `close` is called.
 """
 
 import socket
@@ -30,7 +30,7 @@ LIFETIME = int(sys.argv[1]) if len(sys.argv) > 1 else _AN_HOUR
 
 
 class Office:
-    """Gives tokens; each says by its first word what it was given for."""
+    """Authorization server. The first word of each token names the grant by which it was issued."""
 
     def __init__(self) -> None:
         self._clients: dict[str, OAuthClientInformationFull] = {}
@@ -40,11 +40,11 @@ class Office:
         self._is_closed = False
 
     def revoke(self) -> None:
-        """Let nobody in with what they have."""
+        """Revoke all tokens."""
         self._valid.clear()
 
     def close(self) -> None:
-        """Give nothing to anybody any more, either."""
+        """Revoke all tokens and issue no more."""
         self.revoke()
         self._is_closed = True
 
@@ -106,7 +106,7 @@ class Office:
 
 
 def server(port: int) -> MCPServer[Any]:
-    """The server, and the office beside it."""
+    """Return the server and its authorization server."""
     office, url = Office(), f"http://127.0.0.1:{port}"
     auth = AuthSettings(
         issuer_url=AnyHttpUrl(url),

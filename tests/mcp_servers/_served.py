@@ -1,6 +1,7 @@
-"""A server of the SDK, which speaks the version of 2026 and those before.
+"""SDK server that speaks version 2026 and earlier ones.
 
-`python -m tests.mcp_servers._served stdio` serves on stdin and stdout; with `http` on loopback, and prints the port.
+`python -m tests.mcp_servers._served stdio` serves on stdin and stdout; with `http` it serves on loopback and prints the
+port.
 """
 
 import os
@@ -20,7 +21,7 @@ Ctx = Context[Any, Any]
 
 
 def server() -> MCPServer[Any]:
-    """A new one, with notes of its own."""
+    """Return a new server with notes of its own."""
     made: MCPServer[Any] = MCPServer("served")
     notes: list[str] = []
 
@@ -58,7 +59,7 @@ def _add_tools_with_context(made: MCPServer[Any]) -> None:
     async def log(text: str, ctx: Ctx) -> str:
         """Log something."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the version of 2026 deprecates it
+            warnings.simplefilter("ignore")  # version 2026 deprecates logging
             await ctx.log("warning", text)  # pyright: ignore[reportDeprecated]
         return "logged"
 

@@ -1,4 +1,4 @@
-"""Servers that are of no use: one clear message, soon, and nothing of them is left running."""
+"""Faulty servers: the error comes soon and is clear, and no process is left running."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def why_not(server: McpServer) -> str:
-    """What is said of a server that cannot be had."""
+    """Return the error message of opening a server."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError) as caught:
         async with server:
             raise AssertionError("it was opened")
@@ -23,7 +23,7 @@ async def why_not(server: McpServer) -> str:
 
 
 async def test_one_that_dies_at_once_is_said_to_with_its_last_words() -> None:
-    """They say what to do about it."""
+    """The last lines on stderr usually say what to do."""
     assert await why_not(McpServer(bad("dies"), cwd=ROOT, name="shop")) == (
         "The actor 'shop' did not start: its process has ended with exit code 3; the last on its stderr: 'no "
         "configuration found'"
@@ -31,7 +31,7 @@ async def test_one_that_dies_at_once_is_said_to_with_its_last_words() -> None:
 
 
 async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tmp_path: Path) -> None:
-    """One that waits for ever would have everybody wait; and a process that it has started is ours to end."""
+    """Without a timeout every caller would wait; processes that the server has started are ended, too."""
     said = await why_not(
         McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, name="shop", start_timeout=0.5, grace=0.1)
     )
@@ -44,7 +44,7 @@ async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tm
 
 @pytest.mark.exhaustive
 async def test_one_that_is_given_up_by_its_caller_is_ended_too(tmp_path: Path) -> None:
-    """Whoever waits for it to start may be cancelled."""
+    """The task that waits for the server to start may be cancelled."""
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             server = McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, grace=0.1)
@@ -58,35 +58,35 @@ async def test_one_that_is_given_up_by_its_caller_is_ended_too(tmp_path: Path) -
 
 
 async def test_one_that_speaks_something_else_is_shown_what_it_says() -> None:
-    """A command that prints a banner, or is no server at all."""
+    """The command may print a banner or be no MCP server at all, so the error shows its output."""
     said = await why_not(McpServer(bad("garbage"), cwd=ROOT, grace=0.1))
     assert "it wrote 1000 lines that are no messages of MCP" in said
     assert "'Hello! This is a fine server.'" in said
 
 
 async def test_one_that_floods_stderr_is_heard_in_part() -> None:
-    """Nobody waits for it because its pipe is full, and nobody keeps it all."""
+    """The stderr pipe is always drained, so the server never blocks on it, and only its end is kept."""
     said = await why_not(McpServer(bad("floods"), cwd=ROOT, start_timeout=0.5, grace=0.1))
     assert "did not answer within 0.5 s; the last on its stderr: " in said
     assert 1000 < len(said) < 2500
 
 
 async def test_a_message_that_does_not_end_is_cut_off() -> None:
-    """Else it would be the end of the agent's memory."""
+    """A message without end would use up the memory of the process."""
     said = await why_not(McpServer(bad("huge"), cwd=ROOT, max_message=10**6, grace=0.1))
     assert said.endswith("it sent a message of more than 1000000 bytes")
 
 
 async def test_a_list_of_tools_that_does_not_end_is_given_up() -> None:
-    """It comes in parts, and each says that there are more."""
+    """The list of tools has pages, and each page announces another one."""
     assert "its list of tools does not end: 100 parts" in await why_not(McpServer(bad("endless"), cwd=ROOT))
 
 
 async def test_a_command_that_does_not_exist_is_named() -> None:
-    """It is not tried again, either: it will not be there next time."""
+    """A missing command is not retried, because it will still be missing."""
     assert "'no-such-program'" in await why_not(McpServer(["no-such-program"]))
 
 
 async def test_a_url_that_nobody_serves_is_told() -> None:
-    """With what the connection failed of."""
+    """The error includes the cause of the failed connection."""
     assert "it cannot be reached: " in await why_not(McpServer("http://127.0.0.1:9/mcp"))

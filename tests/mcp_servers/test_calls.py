@@ -1,4 +1,4 @@
-"""Calls of a server in a process of its own: many at once, timeouts and cancels."""
+"""Calls of a server in its own process: concurrency, timeouts and cancellation."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_servers_of_two_eras_answer_in_one_node() -> None:
-    """Which version of the protocol a server speaks is nothing that a user has to know."""
+    """Users do not have to know which version of the protocol a server speaks."""
     with anyio.fail_after(WAIT):
         async with McpServer(NEW, cwd=ROOT, prefix="new_") as new, McpServer(OLD, cwd=ROOT, prefix="old_") as old:
             messages = await answers(
@@ -27,7 +27,7 @@ async def test_servers_of_two_eras_answer_in_one_node() -> None:
 
 @every_era
 async def test_the_cancel_of_a_caller_reaches_the_server(command: list[str], tmp_path: Path) -> None:
-    """Else it would work for nobody; and the others go on."""
+    """A cancelled call stops at the server, too, and other calls continue."""
     with anyio.fail_after(WAIT):
         async with McpServer(command, cwd=ROOT) as server:
             async with anyio.create_task_group() as group:
@@ -40,7 +40,7 @@ async def test_the_cancel_of_a_caller_reaches_the_server(command: list[str], tmp
 
 @every_era
 async def test_the_timeout_of_a_policy_reaches_the_server(command: list[str], tmp_path: Path) -> None:
-    """The model is told, and the server works for nobody."""
+    """After a timeout the model gets an error and the server stops working on the call."""
     with anyio.fail_after(WAIT):
         async with McpServer(command, cwd=ROOT) as server:
             node = ToolNode([server], policies={"hang": CallPolicy(timeout=0.3)})
@@ -59,7 +59,7 @@ async def test_the_timeout_of_a_policy_reaches_the_server(command: list[str], tm
     ids=["2025", "2026", "2025-thousand", "2026-thousand", "sdk-thousand"],
 )
 async def test_ten_agents_make_all_their_calls_over_one_session(command: list[str], each: int) -> None:
-    """Each has its own answer, and the notes are those of one session."""
+    """Each call has its own answer, and all notes are in one session."""
     found: list[str] = []
     notes: list[str] = []
 
@@ -78,9 +78,9 @@ async def test_ten_agents_make_all_their_calls_over_one_session(command: list[st
     assert sorted(map(int, notes)) == list(range(1, 11))
 
 
-@pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning")  # the SDK leaves them where an answer ends
+@pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning")  # the SDK leaves streams open
 async def test_over_http_the_same_is_true_of_either_era(tmp_path: Path) -> None:
-    """With headers of the user's; a cancel is a closed request in one era, and a message in the other."""
+    """User headers are sent. A cancel closes the request in one version and is a message in the other."""
     with anyio.fail_after(WAIT):
         async with over_http() as url:
             for mode in ("auto", "legacy"):
@@ -98,7 +98,7 @@ async def test_over_http_the_same_is_true_of_either_era(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["stdio", "http"])
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_an_error_of_the_server_is_the_end_of_one_call_whatever_its_code(era: str, way: str) -> None:
-    """Servers say -32000 of anything, the SDK of a connection that is closed. The others would end as unknown."""
+    """Servers use -32000 for any error, the SDK for a closed connection. Other calls must not end as unknown."""
     with anyio.fail_after(WAIT):
         async with AsyncExitStack() as stack:
             command = {"2025": OLD, "2026": NEW}[era]

@@ -1,4 +1,4 @@
-"""What a model reads of a result: the expectations of those who come from langchain-mcp-adapters, and a few more."""
+"""The message that a model reads of a result, as users of langchain-mcp-adapters expect it, and some additions."""
 
 import base64
 from typing import Any
@@ -76,55 +76,55 @@ PARTS: list[tuple[ContentBlock, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("part", "block"), PARTS)
 def test_each_part_becomes_the_block_that_models_take(part: ContentBlock, block: dict[str, Any]) -> None:
-    """A block of an unknown shape is refused by the provider, long after the call."""
+    """A model provider refuses blocks of an unknown shape long after the call."""
     assert content_and_artifact(result(part)) == ([block], None)
 
 
 @given(st.lists(st.sampled_from(PARTS)))
 def test_parts_keep_their_order_and_none_is_lost(parts: list[tuple[ContentBlock, dict[str, Any]]]) -> None:
-    """What a server says around an image belongs around it."""
+    """Text before and after an image keeps its position."""
     content, _ = content_and_artifact(result(*(part for part, _ in parts)))
     assert content == [block for _, block in parts]
 
 
 @given(st.lists(st.sampled_from(PARTS), min_size=1))
 def test_langchain_keeps_the_blocks_as_they_are(parts: list[tuple[ContentBlock, dict[str, Any]]]) -> None:
-    """Of a list with one block that langchain-core does not know, it makes a text of all, base64 included."""
+    """If langchain-core does not know one block of a list, it turns the whole list into text, base64 included."""
     message = tool(result(*(part for part, _ in parts))).invoke(tool_call("give", "1"))
     assert message.content == [block for _, block in parts]
 
 
 def test_structured_content_is_the_artifact() -> None:
-    """Programs read it there, and users of langchain-mcp-adapters by the name `structured_content`."""
+    """Programs read structured content there; users of langchain-mcp-adapters know the key `structured_content`."""
     content, artifact = content_and_artifact(result(text("7"), structured_content={"sum": 7}))
     assert (content, artifact) == ([{"type": "text", "text": "7"}], {"structured_content": {"sum": 7}})
 
 
 @pytest.mark.parametrize("value", [[1, 2], 0, "", False])
 def test_structured_content_may_be_any_json(value: object) -> None:
-    """Since 2026-07-28 it need not be an object, and one that is false is no less there."""
+    """Since 2026-07-28 structured content may be any JSON value, and a false value is still present."""
     assert content_and_artifact(result(text("x"), structured_content=value))[1] == {"structured_content": value}
 
 
 def test_a_result_of_structured_content_alone_can_be_read() -> None:
-    """A server that leaves out the text would give the model nothing, although it has answered."""
+    """A server may omit the text; without a fallback the model would read nothing."""
     content, _ = content_and_artifact(result(structured_content={"city": "Żory"}))
     assert content == [{"type": "text", "text": '{"city": "Żory"}'}]
 
 
 def test_meta_of_a_result_is_in_the_artifact() -> None:
-    """It is for programs; the model pays for what it reads."""
+    """Metadata is for programs; the model would pay for reading it."""
     content, artifact = content_and_artifact(result(text("x"), _meta={"example.com/cost": 3}))
     assert (content, artifact) == ([{"type": "text", "text": "x"}], {"meta": {"example.com/cost": 3}})
 
 
 def test_a_result_without_anything_is_empty() -> None:
-    """Tools that only act give nothing, and that is no error."""
+    """Tools that only have an effect return no content, which is no error."""
     assert content_and_artifact(result()) == ([], None)
 
 
 def test_a_failure_is_an_error_with_the_servers_words() -> None:
-    """Whoever calls a server directly has to notice, and to know why."""
+    """Code that calls a server directly gets an exception with the server's reason."""
     with pytest.raises(McpToolError, match=r"^no such file\ntry another$"):
         content_and_artifact(result(text("no such file"), text("try another"), is_error=True))
 
@@ -133,14 +133,14 @@ def test_a_failure_is_an_error_with_the_servers_words() -> None:
     ("part", "words"), [([], "does not say why"), ([ImageContent(data=PIXEL * 9, mime_type="image/png")], "1 images")]
 )
 def test_a_failure_without_words_says_so_and_not_its_base64(part: list[ContentBlock], words: str) -> None:
-    """The words of an error end up in logs."""
+    """Error texts are written to logs, so they must not contain base64."""
     with pytest.raises(McpToolError, match=words) as caught:
         content_and_artifact(result(*part, is_error=True))
     assert PIXEL not in str(caught.value)
 
 
 async def test_a_model_reads_a_failure_and_the_run_goes_on() -> None:
-    """A tool that failed is news for the model, no crash of the agent; images in it are kept."""
+    """A failed tool does not crash the agent; images in its error are kept."""
     image = ImageContent(data=PIXEL, mime_type="image/png")
     message = await answer(tool(result(text("no such file"), image, is_error=True)))
     assert message.status == "error"
@@ -151,26 +151,26 @@ async def test_a_model_reads_a_failure_and_the_run_goes_on() -> None:
 
 
 async def test_a_failure_without_content_is_no_empty_message() -> None:
-    """Some providers refuse a tool's message that has nothing in it."""
+    """Some model providers refuse a tool message without content."""
     message = await answer(tool(result(is_error=True)))
     assert message.status == "error"
     assert "does not say why" in str(message.content)
 
 
 async def test_a_success_is_a_message_with_its_artifact() -> None:
-    """Structured content has to come through the node, too."""
+    """A node keeps the structured content as the artifact of its message."""
     message = await answer(tool(result(text("7"), structured_content={"sum": 7})))
     assert (message.status, message.artifact) == ("success", {"structured_content": {"sum": 7}})
 
 
 async def test_an_error_of_somebody_else_is_not_taken_for_the_servers() -> None:
-    """A middleware that raises a `ToolException` of its own means it to be raised."""
+    """If middleware raises its own `ToolException`, it is raised to the caller."""
     with pytest.raises(ToolException, match="not mine"):
         await answer(tool(ToolException("not mine")))
 
 
 def test_hints_and_meta_of_a_tool_are_its_metadata() -> None:
-    """Approval is often decided by `readOnlyHint`, which users look up by the protocol's name."""
+    """Approval rules often look up `readOnlyHint`, by the name that the protocol uses."""
     described = Tool(
         name="now",
         input_schema={"type": "object"},
@@ -195,13 +195,13 @@ def test_hints_and_meta_of_a_tool_are_its_metadata() -> None:
     ids=["reads only", "idempotent", "not idempotent"],
 )
 def test_a_tool_that_its_server_calls_safe_to_repeat_is_marked_so(hints: dict[str, bool], is_marked: bool) -> None:
-    """By `metadata["idempotent"]`, which a node reads; a tool without such a hint has no mark."""
+    """A node reads `metadata["idempotent"]`; a tool without the hint has no such key."""
     described = Tool(name="now", input_schema={"type": "object"}, annotations=ToolAnnotations(**hints))
     assert ("idempotent" in (metadata_of(described) or {})) is is_marked
 
 
 def tool(outcome: CallToolResult | Exception) -> StructuredTool:
-    """A tool that gives what a server gave, as the tools of a server do."""
+    """Return a tool that gives this result of a server, as the server's own tools do."""
 
     def give() -> Any:
         """Give it."""

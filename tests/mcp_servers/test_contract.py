@@ -1,4 +1,4 @@
-"""The actor of a server keeps what every actor promises."""
+"""The actor behind a server passes the contract tests for actors."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,13 +18,13 @@ from ._served import server
 
 
 class Nobody:
-    """Has a connection, and does not want to know."""
+    """Owner of a connection that ignores its events."""
 
     def listed(self, tools: Sequence[Tool], unfit: Mapping[str, str], /) -> None:
-        """Take no note."""
+        """Ignore the list of tools."""
 
     def failed(self, reason: str, /) -> None:
-        """Take no note."""
+        """Ignore the failure."""
 
 
 def plan(target: Target) -> Plan:
@@ -54,11 +54,11 @@ class _Contract(ActorContract):
         return (await reference.call("echo", {"text": "x"}, Sending())).result
 
     def test_its_handlers_are_tools(self) -> None:
-        """They are not: those of the server are."""
+        """The handlers of the actor are internal: only the tools of the server become tools."""
 
 
 class TestConnectionInThisProcess(_Contract):
-    """To a server in this process, of which each connection has its own."""
+    """Contract tests on a server in this process; each connection has its own server."""
 
     def target(self) -> Target:
         return Given(server())
@@ -66,14 +66,14 @@ class TestConnectionInThisProcess(_Contract):
 
 @pytest.mark.real_clock
 class TestConnectionToACommand(_Contract):
-    """To a process that is started for it."""
+    """Contract tests on a process that is started for each connection."""
 
     def target(self) -> Target:
         return target_of(NEW, env=None, cwd=ROOT, http={})
 
 
 async def test_the_tools_of_the_server_are_tools() -> None:
-    """What the contract says of handlers: they have types and descriptions."""
+    """The contract asks handlers for types and descriptions; here the server's tools have them."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             tools = ToolNode([served]).tools_by_name.values()

@@ -1,4 +1,4 @@
-"""What those who come from langchain-mcp-adapters expect of tools, and what a middleware does of their interceptors."""
+"""What users of langchain-mcp-adapters expect of tools, and how middleware replaces their interceptors."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,14 +19,14 @@ CallNext = Callable[[ToolCallRequest], Awaitable[Any]]
 
 
 async def through(middleware: Any, *calls: Any) -> list[Any]:
-    """What a node with this middleware answers."""
+    """Return the answer of a node with this middleware."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             return await answers(ToolNode([served], middleware=[middleware]), *calls)
 
 
 async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> None:
-    """The schema is the server's own, for the model to read, and not one that was guessed from it."""
+    """The model reads the server's own schema, not one that was derived from it."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             [described] = [tool for tool in await served.list_tools() if tool.name == "echo"]
@@ -39,7 +39,7 @@ async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> N
 
 
 async def test_calls_share_a_session_by_default() -> None:
-    """The adapters open one for each call unless they are told otherwise, and what a server remembers is gone."""
+    """The adapters open a session for each call by default and so lose what the server remembers."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             node = ToolNode([served])
@@ -58,7 +58,7 @@ async def test_a_middleware_changes_arguments_and_the_tool() -> None:
 
 
 async def test_a_middleware_changes_a_result_or_has_one_of_its_own() -> None:
-    """It sees the message that the model will read; a cache gives one without asking the server."""
+    """Middleware sees the message for the model; a cache can answer without asking the server."""
     asked: list[str] = []
 
     async def marked(request: ToolCallRequest, call_next: CallNext) -> Any:
@@ -73,7 +73,7 @@ async def test_a_middleware_changes_a_result_or_has_one_of_its_own() -> None:
 
 
 async def test_the_first_middleware_is_the_outermost_and_reads_the_state() -> None:
-    """The order of interceptors; `request.runtime` and the state are those of every tool."""
+    """The order is that of interceptors; `request.runtime` and the state are those of every tool."""
     order: list[str] = []
 
     def named(name: str) -> Any:
@@ -91,7 +91,7 @@ async def test_the_first_middleware_is_the_outermost_and_reads_the_state() -> No
 
 
 async def test_a_middleware_may_answer_with_a_command() -> None:
-    """An interceptor of theirs may end an agent's turn, or write to the state of its graph."""
+    """As with interceptors, a command may end an agent's turn or write to the state of its graph."""
 
     async def leave(request: ToolCallRequest, call_next: CallNext) -> Any:
         message = await call_next(request)
@@ -105,7 +105,7 @@ async def test_a_middleware_may_answer_with_a_command() -> None:
 
 
 async def test_an_error_of_a_middleware_is_raised() -> None:
-    """It is a bug, and no news for the model."""
+    """An error of middleware is a bug, which the model cannot repair."""
 
     async def broken(request: ToolCallRequest, call_next: CallNext) -> Any:
         raise LookupError("no such tenant")
@@ -115,7 +115,7 @@ async def test_an_error_of_a_middleware_is_raised() -> None:
 
 
 async def test_tools_of_several_servers_run_side_by_side() -> None:
-    """One batch asks two servers, each by its own connection."""
+    """One batch calls two servers, each over its own connection."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), prefix="one_") as one, McpServer(server(), name="two", prefix="two_") as two:
             node = ToolNode([one, two])

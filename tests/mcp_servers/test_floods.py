@@ -1,4 +1,4 @@
-"""Servers that send too much: what they send is counted before it is read, and the connection stays usable."""
+"""Servers that send too much: messages are counted before they are parsed, and the connection stays usable."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ def sends(era: str, what: str, count: int, **options: Any) -> McpServer:
 def test_parts_of_an_answer_are_counted_before_one_is_read(
     version: str, result: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part is tried as any of a union, several times."""
+    """Parsing tries each content block as every member of a union, which is expensive."""
     read: list[object] = []
     monkeypatch.setattr("callboard_actors.mcp._link._misfit", lambda *_: read.append(1))
     sieve = InvalidTools()
@@ -53,7 +53,7 @@ def test_parts_of_an_answer_are_counted_before_one_is_read(
 
 
 def test_structured_content_may_have_many_parts() -> None:
-    """Nobody reads them but the judge of its schema."""
+    """Structured content is not parsed into models; only schema validation reads it."""
     sieve = InvalidTools()
     sieve.version = NEW
     rows = {"content": [{"type": "text", "text": "x"}] * MOST_PARTS, "structuredContent": {"rows": [{}] * 50_000}}
@@ -64,7 +64,7 @@ def test_structured_content_may_have_many_parts() -> None:
 @pytest.mark.real_clock
 @every_era
 async def test_a_server_with_too_many_tools_is_refused_with_the_remedy(era: str) -> None:
-    """As before, but before they are read."""
+    """The limit applies before the tools are parsed."""
     with anyio.fail_after(WAIT):
         with pytest.raises(ActorStartError, match="more than 1000 tools; if it should have, raise max_tools"):
             await sends(era, "tools", 5_000).__aenter__()
@@ -75,7 +75,7 @@ async def test_a_server_with_too_many_tools_is_refused_with_the_remedy(era: str)
 @pytest.mark.real_clock
 @every_era
 async def test_a_result_with_too_many_parts_fails_its_call_alone(era: str) -> None:
-    """The next one is answered."""
+    """The next call on the same connection succeeds."""
     with anyio.fail_after(WAIT):
         async with sends(era, "blocks", 20_000) as server:
             for _ in range(2):
@@ -88,7 +88,7 @@ async def test_a_result_with_too_many_parts_fails_its_call_alone(era: str) -> No
 @pytest.mark.parametrize("name", ["bad\0name", "bad\x1b[2Jname", "bad\nname"])
 @every_era
 async def test_a_tool_whose_name_cannot_be_printed_is_left_out(era: str, name: str) -> None:
-    """The others can be used."""
+    """Other tools of the server can be used."""
     odd = json.dumps([{"name": name, "inputSchema": {"type": "object"}}])
     command = [sys.executable, "-m", f"{__package__}._odd", era, odd]
     with anyio.fail_after(WAIT):
@@ -100,7 +100,7 @@ async def test_a_tool_whose_name_cannot_be_printed_is_left_out(era: str, name: s
 @pytest.mark.real_clock
 @every_era
 async def test_a_server_that_pings_again_and_again_is_answered_and_stays_usable(era: str) -> None:
-    """Each ping is a task of the SDK."""
+    """The SDK starts a task for each ping, so pings have to be limited."""
     with anyio.fail_after(WAIT):
         async with sends(era, "pings", 300) as server:
             for _ in range(2):
@@ -109,7 +109,7 @@ async def test_a_server_that_pings_again_and_again_is_answered_and_stays_usable(
 
 @asynccontextmanager
 async def line() -> AsyncIterator[tuple[Any, Any, Any, Any]]:
-    """A watched transport: what the server sends into, the session's two streams, and what arrives at the server."""
+    """Open a watched transport: the server's send stream, the session's two streams, and the replies to the server."""
     into, read = anyio.create_memory_object_stream[Any](10_000)
     write, out_of = anyio.create_memory_object_stream[Any](10_000)
 
@@ -127,7 +127,7 @@ def ping(number: int) -> SessionMessage:
 
 
 async def test_requests_of_a_server_are_read_as_they_are_answered() -> None:
-    """A thousand pings at once are no thousand tasks at once; here none is answered, and then each."""
+    """A thousand pings at once must not become a thousand tasks; first none is answered, and then each."""
     got: list[Any] = []
 
     async def read(incoming: Any) -> None:
@@ -153,7 +153,7 @@ async def test_requests_of_a_server_are_read_as_they_are_answered() -> None:
 
 
 async def test_a_request_that_is_never_answered_does_not_end_the_connection() -> None:
-    """It waits for a person, or the server has withdrawn it: what comes later is read, after a pause."""
+    """A request may wait for a person, or the server has withdrawn it; later messages are read after a pause."""
     async with line() as (into, incoming, _, __):
         for number in range(100):
             into.send_nowait(ping(number))

@@ -1,4 +1,4 @@
-"""Forms by which servers ask a person: their schemas are a stranger's."""
+"""Forms by which servers ask a person; their schemas are untrusted."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def page(url: str) -> ElicitRequest:
 
 
 def asking(request: ElicitRequest) -> MCPServer[Any]:
-    """A server whose tool asks in the way of the version that is spoken."""
+    """Return a server whose tool asks in the way of the negotiated version."""
     made: MCPServer[Any] = MCPServer("asking")
 
     @made.tool()
@@ -61,7 +61,7 @@ def asking(request: ElicitRequest) -> MCPServer[Any]:
 async def test_a_form_by_which_nobody_can_be_asked_is_refused_before_anybody_is(
     mode: str, tool: str, request_: ElicitRequest, why: str
 ) -> None:
-    """What a server refers to would be fetched by this process, from wherever the server says."""
+    """A reference in the schema would make this process fetch any URL that the server chooses."""
     with anyio.fail_after(WAIT):
         async with McpServer(asking(request_), mode=mode, name="bistro") as server:
             [message] = await answers(ToolNode([server]), tool_call(tool, "1"))
@@ -70,7 +70,7 @@ async def test_a_form_by_which_nobody_can_be_asked_is_refused_before_anybody_is(
 
 
 async def test_a_form_says_by_which_rules_it_was_written() -> None:
-    """Libraries write `$schema`; it is not asked for."""
+    """Libraries add `$schema` to the form; it is not part of the question."""
     request = form({"type": "string"}, **{"$schema": "https://json-schema.org/draft/2020-12/schema"})
     with anyio.fail_after(WAIT):
         async with McpServer(asking(request)) as server:
@@ -79,7 +79,7 @@ async def test_a_form_says_by_which_rules_it_was_written() -> None:
 
 
 def test_a_pattern_takes_no_longer_than_the_text_is_long() -> None:
-    """One that goes back and forth would hold the event loop for years, with all that runs on it."""
+    """A pattern with catastrophic backtracking would block the event loop for years."""
     schema = {"properties": {"name": {"type": "string", "pattern": "^(a+)+$"}}}
     assert misfit(schema, {"name": "a" * 5000}) is None
     assert misfit(schema, {"name": "a" * 50 + "!"}) == f"'{'a' * 50}!' does not match '^(a+)+$'"
@@ -87,11 +87,11 @@ def test_a_pattern_takes_no_longer_than_the_text_is_long() -> None:
 
 
 def test_a_pattern_that_only_python_knows_is_for_the_server_to_judge() -> None:
-    """It has to judge anyway: whoever answers may be no program of ours."""
+    """The server validates the answer anyway, because it may come from any client."""
     assert misfit({"properties": {"name": {"pattern": "(?=x)y"}}}, {"name": "z"}) is None
 
 
 def test_nothing_is_fetched_that_a_schema_refers_to() -> None:
-    """A question may have been stored by somebody who did not look."""
+    """A stored question may contain a reference that nobody has checked."""
     with pytest.raises(Unresolvable):
         misfit({"$ref": "http://127.0.0.1:9/secret"}, {})

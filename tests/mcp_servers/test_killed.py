@@ -1,4 +1,4 @@
-"""A server that is killed at any point: each call ends once, and none is sent twice."""
+"""A server that is killed at any point: each call has one outcome, and none is sent twice."""
 
 import os
 import random
@@ -20,7 +20,7 @@ AGENTS, CALLS = 5, 10
 
 
 class Agents:
-    """Agents that have a server remember one thing after the other."""
+    """Agents that make a server remember one value after the other."""
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
@@ -59,7 +59,7 @@ async def killed_once(command: list[str], notes: Path, seed: int) -> None:
                     await anyio.lowlevel.checkpoint()
                 await anyio.sleep(chance.random() * 0.002)
                 os.kill(int(getattr(pid, "text", "")), signal.SIGKILL)
-            with suppress(ActorDiedError):  # sent before it was known that the server is dead
+            with suppress(ActorDiedError):  # sent before the death of the server was noticed
                 await server.call("echo", {"text": "still there"})
             assert not (await server.call("echo", {"text": "still there"})).is_error
     done = Counter(notes.read_text().split()) if notes.exists() else Counter[str]()
@@ -71,12 +71,12 @@ async def killed_once(command: list[str], notes: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("command", [OLD, NEW], ids=["2025", "2026"])
 async def test_a_server_that_is_killed_loses_no_call_and_does_none_twice(command: list[str], tmp_path: Path) -> None:
-    """One point; all of them are below."""
+    """This test kills the server at one point only; the exhaustive test covers all points."""
     await killed_once(command, tmp_path / "notes", seed=1)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(50))
 async def test_a_server_may_be_killed_at_any_point(seed: int, tmp_path: Path) -> None:
-    """Either era, at fifty points."""
+    """Both protocol versions are killed at fifty points."""
     await killed_once((OLD, NEW)[seed % 2], tmp_path / "notes", seed)

@@ -1,4 +1,4 @@
-"""Resources and prompts of a server: for programs by methods, and for models by tools where they are asked for."""
+"""Resources and prompts of a server: methods for programs, and optional tools for models."""
 
 import base64
 from typing import Any
@@ -52,10 +52,10 @@ async def answer(node: ToolNode, tool: str, /, **args: object) -> ToolMessage:
     return message
 
 
-@pytest.mark.real_clock  # the SDK looks for a template in a thread
+@pytest.mark.real_clock  # the SDK looks up a resource template in a thread
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_resource_is_read_as_blobs(mode: str) -> None:
-    """Text stays text and bytes are bytes, whatever they were on the way, and say where they are from."""
+    """Text and bytes keep their type whatever their encoding was, and carry the URI of the resource."""
     with anyio.fail_after(WAIT):
         async with McpServer(library(), mode=mode) as server:
             listed = [one.uri for one in await server.list_resources()]
@@ -71,7 +71,7 @@ async def test_a_resource_is_read_as_blobs(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_prompt_is_the_beginning_of_a_conversation(mode: str) -> None:
-    """By the roles that it was written for; what is no text is a block that models take."""
+    """Messages keep the roles of the prompt; content other than text becomes blocks that models accept."""
     with anyio.fail_after(WAIT):
         async with McpServer(library(), mode=mode) as server:
             listed = [one.name for one in await server.list_prompts()]
@@ -85,7 +85,7 @@ async def test_a_prompt_is_the_beginning_of_a_conversation(mode: str) -> None:
 
 
 async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:
-    """By default it has none: each tool is something more to read, with each request."""
+    """By default there are none, because each tool costs tokens in each request."""
     with anyio.fail_after(WAIT):
         async with McpServer(library()) as plain:
             assert plain.tools == []
@@ -112,7 +112,7 @@ async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:
 
 
 async def test_a_resource_that_is_not_there_is_news_for_the_model_and_an_error_for_a_program() -> None:
-    """URIs are guessed by models, and neither is a reason to lose the connection."""
+    """Models guess URIs, so a wrong one must not close the connection."""
     with anyio.fail_after(WAIT):
         async with McpServer(library(), resources=True) as server:
             message = await answer(ToolNode([server]), "read_resource", uri="books://nowhere")
@@ -125,7 +125,7 @@ async def test_a_resource_that_is_not_there_is_news_for_the_model_and_an_error_f
 
 @pytest.mark.parametrize("option", ["resources", "prompts"])
 async def test_what_a_server_does_not_have_is_not_offered(option: str) -> None:
-    """A model would look for it again and again; whoever has written the option has to know at once."""
+    """Otherwise a model would try again and again; the author of the option gets an error at once."""
     from mcp.server.lowlevel import Server
 
     bare: Server[Any] = Server("bare", on_list_tools=_no_tools)

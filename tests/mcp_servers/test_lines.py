@@ -1,4 +1,4 @@
-"""Messages of a process, however its pipe cuts them."""
+"""Parsing of the messages of a server process, however its pipe splits them."""
 
 import json
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from ._asked import WAIT
 
 @dataclass
 class Pipe:
-    """What a process has written, in parts."""
+    """Output of a process in several parts."""
 
     parts: list[bytes]
 
@@ -32,7 +32,7 @@ class Pipe:
 
 @dataclass
 class Ended:
-    """A process that has written something and ended."""
+    """Process that has written output and ended."""
 
     stdout: Pipe
     stderr: Pipe = field(default_factory=lambda: Pipe([]))
@@ -47,7 +47,7 @@ lines = st.lists(st.one_of(st.integers(0, 9).map(message), st.sampled_from([b"",
 
 
 def cut(text: bytes, places: list[int]) -> list[bytes]:
-    """The same text in parts, none of them empty."""
+    """Split the text into parts, none of them empty."""
     edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
     return [text[begin:end] for begin, end in pairwise(edges)]
 
@@ -66,7 +66,7 @@ async def read(parts: list[bytes], most: int) -> tuple[list[Any], Link]:
 
 @given(lines, st.lists(st.integers(0, 10**6), max_size=20))
 async def test_where_a_pipe_cuts_is_nothing_that_a_message_shows(written: list[bytes], places: list[int]) -> None:
-    """Also within a character; what is no message is left out."""
+    """A part may even end within a character; lines that are no messages are skipped."""
     found, link = await read(cut(b"".join(line + b"\n" for line in written), places), 10**6)
     said = [line for line in written if line.startswith(b'{"')]
     assert [one.message.id for one in found] == [json.loads(line)["id"] for line in said]
@@ -76,7 +76,7 @@ async def test_where_a_pipe_cuts_is_nothing_that_a_message_shows(written: list[b
 
 @given(st.integers(1, 200), st.lists(st.integers(0, 10**6), max_size=20))
 async def test_a_line_is_read_as_far_as_it_may_be_long(more: int, places: list[int]) -> None:
-    """The messages before it count."""
+    """The limit applies to each line, and messages before a line that is too long are kept."""
     found, link = await read([message(1) + b"\n", *cut(b"x" * (100 + more), places)], 100)
     assert [one.message.id for one in found] == [1]
     assert link.reason == "it sent a message of more than 100 bytes"
@@ -84,7 +84,7 @@ async def test_a_line_is_read_as_far_as_it_may_be_long(more: int, places: list[i
 
 @pytest.mark.parametrize("line", [b'{"jsonrpc":"2.0","id":7,"result":[1]}', b'{"jsonrpc":"2.0","id":7}'])
 async def test_an_answer_that_is_no_message_is_an_error_of_who_waits_for_it(line: bytes) -> None:
-    """Left out like other nonsense, it would have the call wait for ever, and nobody would know why."""
+    """If a malformed answer were skipped, its call would wait for ever."""
     [found], _ = await read([line + b"\n", b'{"id":true}\n{"id":[]}\n'], 100)
     assert found.message.id == 7
     assert found.message.error.message == f"it answered with what is no message of MCP: {line.decode()!r}"

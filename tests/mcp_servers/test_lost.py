@@ -1,4 +1,4 @@
-"""A connection that is lost: what becomes of calls, who is told, and that it is made again, a few times."""
+"""Lost connections: the outcomes of calls, the notice to each conversation, and a limited number of reconnects."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real_clock
 
 @every_era
 async def test_a_call_that_was_under_way_is_unknown_and_the_next_one_works(command: list[str]) -> None:
-    """It may have had its effect, so nobody sends it again; and a dead server is not the end of the others."""
+    """The call may have had its effect, so it is not sent again. A dead server does not end other calls."""
     with anyio.fail_after(WAIT):
         async with McpServer(command, cwd=ROOT, name="shop") as server:
             with pytest.raises(ActorDiedError, match=r"'leave' had begun when shop died: .*exit code 7.*is unknown"):
@@ -28,7 +28,7 @@ async def test_a_call_that_was_under_way_is_unknown_and_the_next_one_works(comma
 
 
 async def test_the_last_that_a_server_has_said_is_in_the_error() -> None:
-    """What it wrote to stderr is often all that anybody knows."""
+    """The last lines on stderr are often the only explanation."""
     with anyio.fail_after(WAIT):
         async with McpServer(NEW, cwd=ROOT) as server:
             with pytest.raises(ActorDiedError, match="I am leaving"):
@@ -37,7 +37,7 @@ async def test_the_last_that_a_server_has_said_is_in_the_error() -> None:
 
 @every_era
 async def test_calls_beside_one_that_ends_the_server_are_unknown_too(command: list[str]) -> None:
-    """All of them were sent."""
+    """All of them had been sent, so their effects are unknown."""
     seen: list[str] = []
 
     async def ask(tool: str, text: str) -> None:
@@ -58,7 +58,7 @@ async def test_calls_beside_one_that_ends_the_server_are_unknown_too(command: li
 
 
 async def test_a_call_that_was_not_sent_is_sent_over_the_next_connection() -> None:
-    """It waited for its turn when the connection was lost, so that it has had no effect."""
+    """The call was still queued when the connection was lost, so it has had no effect."""
     found: list[str] = []
 
     async def end() -> None:
@@ -79,7 +79,7 @@ async def test_a_call_that_was_not_sent_is_sent_over_the_next_connection() -> No
 
 @every_era
 async def test_that_the_session_is_lost_is_told_once_in_each_conversation(command: list[str]) -> None:
-    """A model that believes in its notes has to learn that they are gone; but not with every result."""
+    """The model has to learn that the session's state is lost, but not with every result."""
     calls = ["remember", "leave", "remember", "remember"]
     found: list[str] = []
     with anyio.fail_after(WAIT):
@@ -95,7 +95,7 @@ async def test_that_the_session_is_lost_is_told_once_in_each_conversation(comman
 async def test_a_person_is_asked_what_became_of_a_call_where_the_policy_says_so(
     answer: dict[str, str], ends: str, tmp_path: Path
 ) -> None:
-    """Only on their word is it sent again."""
+    """The call is sent again only if the person agrees."""
     policies = {"leave": CallPolicy(on_unknown="ask")}
     model = ScriptedModel([[tool_call("leave", "1", text="7")], "done"])
     config: Any = {"configurable": {"thread_id": "mine"}}
@@ -111,7 +111,7 @@ async def test_a_person_is_asked_what_became_of_a_call_where_the_policy_says_so(
 
 
 async def test_a_conversation_that_did_not_see_it_is_told_with_its_next_result() -> None:
-    """Another agent has ended the server."""
+    """Another agent ended the server, so this conversation learns of the loss with its next result."""
     with anyio.fail_after(WAIT):
         async with McpServer(OLD, cwd=ROOT, name="shop") as server:
             node = ToolNode([server])
@@ -128,7 +128,7 @@ async def test_a_conversation_that_did_not_see_it_is_told_with_its_next_result()
 
 
 async def test_a_server_that_is_not_there_any_more_is_said_to_be(tmp_path: Path) -> None:
-    """After a few tries those who wait are told; the agent goes on without it."""
+    """After a few reconnects waiting calls fail, and the agent goes on without the server."""
     with anyio.fail_after(WAIT):
         async with McpServer(bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop", intensity=1) as server:
             with pytest.raises(ActorDiedError):

@@ -1,4 +1,4 @@
-"""The server of the protocol's authors that has everything: over stdio and HTTP, as a stranger has written it."""
+"""The reference server "everything" from npm, over stdio and HTTP."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from ._npm import command, everything_over_http
 pytestmark = [
     pytest.mark.real_clock,
     pytest.mark.exhaustive,
-    pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),  # the SDK leaves them on trio
+    pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),  # the SDK leaves streams open
 ]
 
 over_both = pytest.mark.parametrize("over", ["stdio", "http"])
@@ -40,7 +40,7 @@ def kinds(content: Any) -> list[str]:
 
 @over_both
 async def test_its_tools_are_called_by_a_node(over: str) -> None:
-    """Texts, sums and errors come as the server means them."""
+    """Text, numbers and errors arrive as the server sends them."""
     async with everything(over) as server:
         node = ToolNode([server])
         echo, total = await answers(node, tool_call("echo", "1", message="hello"), tool_call("get-sum", "2", a=2, b=40))
@@ -53,7 +53,7 @@ async def test_its_tools_are_called_by_a_node(over: str) -> None:
 
 @over_both
 async def test_each_kind_of_content_arrives_as_a_block(over: str) -> None:
-    """Pictures, resources in results and links to them, and structured content beside its text."""
+    """Images, embedded resources, resource links and structured content arrive besides text."""
     async with everything(over) as server:
         picture, links, embedded, weather = await answers(
             ToolNode([server]),
@@ -72,7 +72,7 @@ async def test_each_kind_of_content_arrives_as_a_block(over: str) -> None:
 
 @over_both
 async def test_its_progress_keeps_a_call_alive(over: str) -> None:
-    """A call that takes longer than it may be silent is not ended while the server says how far it is."""
+    """Progress reports of the server reset the idle timeout of the call."""
     seen: list[Any] = []
     policies: Mapping[str, CallPolicy] = {"trigger-long-running-operation": CallPolicy(idle_timeout=2.0)}
     async with everything(over) as server:
@@ -88,7 +88,7 @@ async def test_its_progress_keeps_a_call_alive(over: str) -> None:
 
 @over_both
 async def test_it_asks_a_person_and_goes_on(over: str) -> None:
-    """It asks while the call is open, as servers did before 2026, with every kind of field in its form."""
+    """The server asks during the call, as in versions before 2026, with every kind of form field."""
     call = tool_call("trigger-elicitation-request", "1")
     async with everything(over) as server:
         node = ToolNode([server])
@@ -104,9 +104,9 @@ async def test_it_asks_a_person_and_goes_on(over: str) -> None:
 
 @over_both
 async def test_it_may_ask_a_model_that_was_lent(over: str) -> None:
-    """It offers that tool only to clients that say so."""
+    """The server lists its sampling tool only to clients with that capability."""
     async with everything(over, sampling=ScriptedModel(["a model's words"])) as server:
-        await anyio.sleep(0.5)  # it adds the tool when it has seen what the client can do, and says so
+        await anyio.sleep(0.5)  # the server adds the tool after the handshake and announces it
         await server.list_tools()
         [message] = await answers(
             ToolNode([server]), tool_call("trigger-sampling-request", "1", prompt="hi", maxTokens=20)
@@ -117,7 +117,7 @@ async def test_it_may_ask_a_model_that_was_lent(over: str) -> None:
 
 @over_both
 async def test_its_resources_and_prompts_are_read(over: str) -> None:
-    """Listed, patterned, and filled in; a resource in a prompt is a block of its message."""
+    """Resources are listed, templates are filled in, and a resource in a prompt becomes a block of its message."""
     async with everything(over, resources=True, prompts=True) as server:
         [text] = await server.read_resource("demo://resource/dynamic/text/1")
         [blob] = await server.read_resource("demo://resource/dynamic/blob/1")
@@ -134,7 +134,7 @@ async def test_its_resources_and_prompts_are_read(over: str) -> None:
 
 @over_both
 async def test_ten_agents_share_its_session(over: str) -> None:
-    """Two hundred calls at once, each with its own answer."""
+    """Two hundred concurrent calls each get their own answer."""
     async with everything(over) as server:
         nodes = [ToolNode([server]) for _ in range(10)]
         texts: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The file server of the protocol's authors: what a model reads, writes, and is kept from."""
+"""The reference file server from npm: reading, writing and refused paths."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 
 async def test_files_are_written_read_and_listed(tmp_path: Path) -> None:
-    """What one call has written, the next one reads, and it is on the disk."""
+    """A later call reads the file that an earlier one wrote, and the file is on the disk."""
     with anyio.fail_after(2 * WAIT):
         async with McpServer([*command("server-filesystem"), str(tmp_path)], prefix="files_") as server:
             node = ToolNode([server])
@@ -35,7 +35,7 @@ async def test_files_are_written_read_and_listed(tmp_path: Path) -> None:
 
 
 async def test_what_is_outside_is_refused_and_the_model_reads_why(tmp_path: Path) -> None:
-    """It is the server that keeps its folder, and its refusal is no crash of ours."""
+    """The server restricts access to its folder, and its refusal is a message for the model."""
     with anyio.fail_after(2 * WAIT):
         async with McpServer([*command("server-filesystem"), str(tmp_path)]) as server:
             [message] = await answers(ToolNode([server]), tool_call("read_text_file", "1", path="/etc/hostname"))
@@ -45,7 +45,7 @@ async def test_what_is_outside_is_refused_and_the_model_reads_why(tmp_path: Path
 
 
 async def test_its_hints_tell_reading_from_writing(tmp_path: Path) -> None:
-    """By them an approval is decided."""
+    """Approval rules depend on these hints."""
     with anyio.fail_after(2 * WAIT):
         async with McpServer(
             [*command("server-filesystem"), str(tmp_path)], allow=["read_text_file", "write_file"]
@@ -56,7 +56,7 @@ async def test_its_hints_tell_reading_from_writing(tmp_path: Path) -> None:
 
 
 async def test_a_picture_is_read_as_one(tmp_path: Path) -> None:
-    """A model that sees is to see it, and not its base64."""
+    """A model with vision needs an image block, not base64 text."""
     (tmp_path / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with anyio.fail_after(2 * WAIT):
         async with McpServer([*command("server-filesystem"), str(tmp_path)]) as server:

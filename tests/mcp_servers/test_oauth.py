@@ -1,4 +1,4 @@
-"""A server that lets in whom an authorization server has given a token, and the SDK's OAuth client as `auth=`."""
+"""Servers with OAuth, used with the SDK's OAuth client as `auth=`."""
 
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -22,7 +22,7 @@ ERAS = pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pyt
 
 
 class Person:
-    """Who is sent to a page to allow it, and goes where that page sends them; without a browser."""
+    """User who follows the redirects of an authorization page without a browser."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -32,7 +32,7 @@ class Person:
         self._back = ""
 
     def provider(self) -> OAuthClientProvider:
-        """The SDK's, which keeps here what it is given."""
+        """Return the SDK's OAuth provider, which keeps its tokens in this storage."""
         metadata = OAuthClientMetadata(redirect_uris=[AnyUrl("http://127.0.0.1:1/back")], client_name="callboard")
         return OAuthClientProvider(self._url, metadata, self, self._go, self._result)
 
@@ -64,7 +64,7 @@ def protected(*lifetime: str) -> Any:
 
 @ERAS
 async def test_a_client_registers_and_a_person_allows_it_once(mode: str) -> None:
-    """After that each call shows the token, and nobody is asked again; nor is by a later connection."""
+    """Each later call and connection sends the token, and the user is not asked again."""
     with anyio.fail_after(WAIT):
         async with protected() as url:
             person = Person(url)
@@ -80,7 +80,7 @@ async def test_a_client_registers_and_a_person_allows_it_once(mode: str) -> None
 @pytest.mark.exhaustive
 @ERAS
 async def test_a_token_that_expires_in_mid_session_is_refreshed(mode: str) -> None:
-    """The call does not notice, and nobody is asked."""
+    """The refresh is invisible to the call, and the user is not asked."""
     with anyio.fail_after(WAIT):
         async with protected("-1") as url:
             person = Person(url)
@@ -93,7 +93,7 @@ async def test_a_token_that_expires_in_mid_session_is_refreshed(mode: str) -> No
 @pytest.mark.exhaustive
 @ERAS
 async def test_a_token_that_was_revoked_is_asked_for_again(mode: str) -> None:
-    """The server says that it is of no use, and the call is sent once more with another one."""
+    """The server refuses the revoked token, and the call is sent once more with a new one."""
     with anyio.fail_after(WAIT):
         async with protected() as url:
             person = Person(url)
@@ -107,7 +107,7 @@ async def test_a_token_that_was_revoked_is_asked_for_again(mode: str) -> None:
 @ERAS
 @pytest.mark.parametrize("expired", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 async def test_who_is_not_allowed_any_more_reads_why_and_the_connection_stays(mode: str, expired: bool) -> None:
-    """One call fails, as one that the server has not begun; the next one may be allowed again."""
+    """The call fails as not begun; a later call may be authorized again."""
     with anyio.fail_after(WAIT):
         async with protected() as url:
             provider = Person(url).provider()
@@ -122,7 +122,7 @@ async def test_who_is_not_allowed_any_more_reads_why_and_the_connection_stays(mo
 
 @pytest.mark.exhaustive
 async def test_a_wrong_token_is_one_clear_error_when_the_server_is_opened() -> None:
-    """With the status by which the server refuses it."""
+    """The error contains the HTTP status of the refusal."""
     with anyio.fail_after(WAIT):
         async with protected() as url:
             with pytest.raises(ActorStartError, match="it refused the request with HTTP status 401"):
@@ -131,7 +131,7 @@ async def test_a_wrong_token_is_one_clear_error_when_the_server_is_opened() -> N
 
 @pytest.mark.exhaustive
 async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opened() -> None:
-    """What the handler of the application raises is the reason."""
+    """An exception of the application's OAuth handler becomes the cause."""
 
     class Absent(Person):
         async def _result(self) -> AuthorizationCodeResult:
@@ -146,7 +146,7 @@ async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opene
 
 @ERAS
 async def test_calls_with_a_token_run_side_by_side(mode: str) -> None:
-    """Each of the two waits for the other at the server."""
+    """The two calls wait for each other at the server, so they must run concurrently."""
     with anyio.fail_after(WAIT):
         async with protected() as url, McpServer(url, auth=Person(url).provider(), mode=mode) as server:
             two = await answers(ToolNode([server]), tool_call("meet", "1"), tool_call("meet", "2"))

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused when it is written, with what to write instead."""
+"""Invalid options are refused when the server is described; the error says what to write instead."""
 
 import subprocess
 import sys
@@ -43,26 +43,26 @@ URL = "http://127.0.0.1:9/mcp"
     ],
 )
 def test_what_cannot_be_is_refused(target: Any, options: dict[str, Any], says: str) -> None:
-    """Nothing is opened, and nothing is ignored."""
+    """Invalid values raise an error before any connection is opened; none is ignored."""
     with pytest.raises((TypeError, ValueError), match=says):
         McpServer(target, **options)
 
 
 def test_what_may_be_secret_is_not_shown() -> None:
-    """Somebody may log it."""
+    """The representation may be logged, so it hides possible secrets."""
     server = McpServer("http://ann:secret@127.0.0.1/mcp?key=secret", headers={"authorization": "secret"})
     assert repr(server) == "McpServer('127.0.0.1')"
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is opened."""
+    """The error comes before anything is opened."""
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ImportError, match=r"McpServer\(\.\.\.\) needs mcp: pip install 'callboard-actors\[mcp\]'"):
         McpServer(URL)
 
 
 def test_the_sdk_is_loaded_when_a_server_is_described_and_not_before() -> None:
-    """It takes longer to load than all else here."""
+    """The SDK takes longer to import than all other modules."""
     look = "import sys; from callboard_actors.mcp import McpServer; print('mcp' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "False"
@@ -70,7 +70,7 @@ def test_the_sdk_is_loaded_when_a_server_is_described_and_not_before() -> None:
 
 @pytest.mark.exhaustive
 def test_all_that_a_call_needs_is_loaded_when_a_server_is_described() -> None:
-    """What the SDK loads in the middle of a first call holds the event loop, and all other calls with it."""
+    """An import of SDK modules during the first call would block the event loop and all other calls."""
     look = (
         "import sys, anyio; from callboard_actors.mcp import McpServer; from mcp_servers._served import server\n"
         "async def main():\n"

@@ -1,4 +1,4 @@
-"""What a server's tool has said of its results: its schema is a stranger's."""
+"""Validation of results by a tool's output schema, which is untrusted."""
 
 import threading
 from collections import Counter
@@ -26,7 +26,7 @@ def judged(schema: dict[str, Any], value: object) -> str | None:
 
 
 def promising(schema: dict[str, Any], content: Any, *, times: int = 1) -> MCPServer[Any]:
-    """A server whose tool has promised something, and returns something else; listed so many times."""
+    """Return a server whose tool declares one schema and returns something else; the tool is listed so many times."""
     made: MCPServer[Any] = MCPServer("promising")
 
     @made.tool()
@@ -49,7 +49,7 @@ def promising(schema: dict[str, Any], content: Any, *, times: int = 1) -> MCPSer
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_pattern_of_a_server_does_not_hold_the_loop(mode: str) -> None:
-    """Sixty letters would take the engine of `re` some hundred thousand years."""
+    """With the backtracking engine of `re`, sixty letters would take hundreds of thousands of years."""
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": EVIL}}}
     with anyio.fail_after(WAIT):
         async with McpServer(promising(schema, {"x": LONG}), mode=mode) as server:
@@ -58,7 +58,7 @@ async def test_a_pattern_of_a_server_does_not_hold_the_loop(mode: str) -> None:
 
 
 async def test_a_result_that_is_what_was_said_arrives() -> None:
-    """Whatever else the schema has that is not looked at."""
+    """Parts of the schema that are not validated do not make a result invalid."""
     schema = {
         "type": "object",
         "properties": {"x": {"type": "string", "pattern": "^a+$"}},
@@ -71,7 +71,7 @@ async def test_a_result_that_is_what_was_said_arrives() -> None:
 
 
 async def test_two_tools_of_one_name_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """One of them cannot be called, and nobody would know."""
+    """Only one of the two tools can be called, so a warning is logged."""
     with anyio.fail_after(WAIT):
         async with McpServer(promising({"type": "object"}, {}, times=2), name="twice") as server:
             assert [tool.name for tool in server.tools] == ["look"]
@@ -91,17 +91,17 @@ async def test_two_tools_of_one_name_are_told(caplog: pytest.LogCaptureFixture) 
     ],
 )
 def test_what_is_wrong_is_said(schema: dict[str, Any], value: object, why: str) -> None:
-    """The model may find another way."""
+    """The error message lets the model try another way."""
     assert (judged(schema, value) or "").startswith(why)
 
 
 def test_what_is_wrong_is_said_in_a_few_words() -> None:
-    """It is for a model; the words of `jsonschema` have the whole value in them."""
+    """A model reads the message, and the messages of `jsonschema` contain the whole value."""
     assert len(judged({"type": "string"}, ["x" * 100_000]) or "") == 2000
 
 
 def test_many_equal_items_are_not_compared_with_each_other() -> None:
-    """That would take the square of their number."""
+    """Comparing all pairs would take quadratic time."""
     assert judged({"items": {"uniqueItems": True}, "uniqueItems": True}, [{}] * 200_000) is None
 
 
@@ -137,12 +137,12 @@ _VALUES = st.recursive(
 
 @given(_SCHEMAS, _VALUES)
 def test_it_is_judged_as_jsonschema_judges(schema: dict[str, Any], value: object) -> None:
-    """But for what is left out."""
+    """Apart from omitted keywords, the verdict equals that of `jsonschema`."""
     assert (judged(schema, value) is None) == Draft202012Validator(schema).is_valid(value)
 
 
 def doubling(levels: int) -> tuple[dict[str, Any], Any]:
-    """A schema of which each level of a value is judged twice as often as the one above, and such a value."""
+    """Return a schema and a value. The schema validates each level of the value twice as often as the level above."""
     twice = [{"properties": {"a": {"$ref": "#"}}}] * 2
     value: Any = 1
     for _ in range(levels):
@@ -151,7 +151,7 @@ def doubling(levels: int) -> tuple[dict[str, Any], Any]:
 
 
 def wide(words: int, items: int) -> tuple[dict[str, Any], Any]:
-    """A schema with so many ways to be wrong, for each of so many items."""
+    """Return a schema with many ways to be wrong for each of many items, and such a value."""
     return {"properties": {"x": {"items": {"anyOf": [{"const": n} for n in range(words)]}}}}, {"x": ["no"] * items}
 
 
@@ -165,13 +165,13 @@ def wide(words: int, items: int) -> tuple[dict[str, Any], Any]:
     ids=["allOf", "of another draft", "of another draft inside"],
 )
 def test_a_schema_that_doubles_its_work_is_given_up(schema: dict[str, Any], value: Any) -> None:
-    """At sixty levels it would take longer than the earth has."""
+    """At sixty levels the validation would take longer than the age of the earth."""
     with pytest.raises(OverBudgetError):
         Judge(schema).misfit(value)
 
 
 def test_a_large_result_of_a_plain_schema_is_judged_to_its_end() -> None:
-    """The budget grows with the value: what is long is not refused for that."""
+    """The step budget grows with the value, so a long result is not refused."""
     rows = {"items": {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}}
     assert judged(rows, [{"id": 1, "name": "x"}] * 20_000) is None
     assert "not of type" in (judged(rows, [{"id": 1, "name": "x"}] * 20_000 + [{"id": "1"}]) or "")
@@ -183,7 +183,7 @@ def test_a_large_result_of_a_plain_schema_is_judged_to_its_end() -> None:
 async def test_a_result_is_judged_off_the_event_loop(
     mode: str, schema: dict[str, Any], value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is judged in a thread, to the end of its budget; the call fails, and the server stays usable."""
+    """A thread validates it until its budget is spent; the call fails, and the server stays usable."""
     schema = {"type": "object", **schema}
     steps: Counter[int] = Counter()
     step = _judging._Budget.step

@@ -1,4 +1,4 @@
-"""Servers over HTTP: one request that fails is one call; a session that has ended is made anew."""
+"""Servers over HTTP: a failed request fails one call, and an ended session is renewed."""
 
 import anyio
 import pytest
@@ -29,9 +29,9 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
 )
 @pytest.mark.filterwarnings(
     "ignore:Async generator 'http:ResourceWarning"
-)  # httpx leaves it where an answer is cut off
+)  # httpx leaves a resource open where an answer is cut off
 async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, ended: str, why: str) -> None:
-    """It says whether the server can have seen it; the others go on over the same session."""
+    """The error says whether the server can have seen the request; other calls go on in the same session."""
     with anyio.fail_after(WAIT):
         async with over_http("_plain_http", era) as url, McpServer(url, name="shop", max_message=10**6) as server:
             await server.call("remember", {"text": "x"})
@@ -43,7 +43,7 @@ async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, e
 
 
 async def test_a_server_that_is_away_has_not_begun_and_is_asked_again_when_it_is_back() -> None:
-    """A restart of the server is no restart of the agent; and in the version of 2026 nothing was lost."""
+    """A restarted server does not end the agent; in version 2026 no state is lost."""
     with anyio.fail_after(WAIT):
         async with over_http("_plain_http", "2026") as url:
             server = await _opened_while_it_is_there(url)
@@ -61,7 +61,7 @@ async def _opened_while_it_is_there(url: str) -> McpServer:
 
 
 async def test_a_call_in_a_session_that_has_ended_is_sent_in_a_new_one() -> None:
-    """The server has not seen it; the conversation is told once that what the session held is lost."""
+    """The server has not run the call; the conversation is told once that the session's state is lost."""
     mine = {"configurable": {"thread_id": "mine"}}
     texts: list[str] = []
     with anyio.fail_after(WAIT):
@@ -80,7 +80,7 @@ async def test_a_call_in_a_session_that_has_ended_is_sent_in_a_new_one() -> None
 
 
 async def test_a_server_that_refuses_everybody_is_told_with_its_status() -> None:
-    """A key that is missing is what most of them refuse for."""
+    """Most refusals are caused by a missing key, so the error shows the HTTP status."""
     with anyio.fail_after(WAIT):
         async with over_http("_plain_http", "401") as url:
             with pytest.raises(ActorStartError, match="did not start: it refused the request with HTTP status 401"):

@@ -1,4 +1,4 @@
-"""What a server asks of a person is a question of the call, and the call goes on when it is answered."""
+"""Questions of a server become interrupts of the call, which goes on when they are answered."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ERAS = ["auto", "legacy"]
 
 
 async def asked_and_answered(node: ToolNode, call: Any, *answers: Any) -> tuple[list[Any], ToolMessage]:
-    """Run a call, answer one question after the other, and say what was asked and what came of it."""
+    """Run a call and answer its questions one by one; return the questions and the result."""
     ledger, resume, asked = None, None, []
     for answer in [*answers, None]:
         try:
@@ -37,7 +37,7 @@ def accept(**content: object) -> dict[str, Any]:
 
 
 async def test_a_server_of_2026_is_told_all_answers_and_is_called_twice_only() -> None:
-    """Two questions are two interrupts. What it did before it asked is not done again: its state comes back to it."""
+    """Two questions are two interrupts. The server's state is sent back, so earlier steps are not repeated."""
     done = Done()
     with anyio.fail_after(WAIT):
         async with McpServer(server(done)) as served:
@@ -51,7 +51,7 @@ async def test_a_server_of_2026_is_told_all_answers_and_is_called_twice_only() -
 
 
 async def test_a_server_of_2025_waits_with_the_call_open() -> None:
-    """It knows no other way to ask, and the call must not begin anew for each answer."""
+    """Version 2025 has no other way to ask, and the call must not restart for each answer."""
     done = Done()
     with anyio.fail_after(WAIT):
         async with McpServer(server(done), mode="legacy") as served:
@@ -65,7 +65,7 @@ async def test_a_server_of_2025_waits_with_the_call_open() -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_question_says_who_asks_what_and_for_which_tool(mode: str) -> None:
-    """A person has to know whom the answer goes to, and a program by which form to ask."""
+    """The person has to know which server gets the answer, and a program needs the schema of the form."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), mode=mode, name="bistro") as served:
             call = tool_call("cancel", "1", table="T1")
@@ -81,7 +81,7 @@ async def test_a_question_says_who_asks_what_and_for_which_tool(mode: str) -> No
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_person_may_refuse_and_the_server_knows_in_which_way(mode: str, action: str) -> None:
-    """What was filled in and not accepted is not told."""
+    """Values that were filled in but not accepted are not sent."""
     done = Done()
     with anyio.fail_after(WAIT):
         async with McpServer(server(done), mode=mode) as served:
@@ -94,7 +94,7 @@ async def test_a_person_may_refuse_and_the_server_knows_in_which_way(mode: str, 
 @pytest.mark.parametrize("mode", ERAS)
 @pytest.mark.parametrize("wrong", [accept(sure="maybe"), accept(), {"action": "yes"}, "yes"])
 async def test_an_answer_that_does_not_fit_leaves_the_question_open(mode: str, wrong: object) -> None:
-    """The call is not spent on a slip: the right answer may follow."""
+    """A typing mistake does not use up the call: a valid answer may follow."""
     done = Done()
     with anyio.fail_after(WAIT):
         async with McpServer(server(done), mode=mode) as served:
@@ -112,7 +112,7 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(mode: str, w
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_calls_of_one_batch_are_asked_about_together_and_answered_one_by_one(mode: str) -> None:
-    """Each answer reaches the call that asked, and nothing runs twice."""
+    """Each answer reaches the call that asked, and no call runs twice."""
     done = Done()
     with anyio.fail_after(WAIT):
         async with McpServer(server(done), mode=mode) as served:
@@ -135,7 +135,7 @@ async def test_calls_of_one_batch_are_asked_about_together_and_answered_one_by_o
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_each_call_of_one_body_has_its_own_answer(mode: str) -> None:
-    """A tool of ours may make several calls; it starts anew, and none may take the answer of another one."""
+    """A tool may make several calls and restarts from its beginning; answers must not be mixed up."""
     done = Done()
     with anyio.fail_after(WAIT):
         async with McpServer(server(done), mode=mode) as served:
@@ -156,7 +156,7 @@ async def test_each_call_of_one_body_has_its_own_answer(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_without_a_node_a_function_answers(mode: str) -> None:
-    """A program that calls a server directly has no interrupts, and may have somebody to ask."""
+    """A program that calls a server directly has no interrupts; it may pass a function that answers."""
     asked: list[str] = []
 
     async def yes(params: Any) -> ElicitResult:
@@ -172,7 +172,7 @@ async def test_without_a_node_a_function_answers(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_where_nobody_can_be_asked_it_is_declined_and_said(mode: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that waits for ever, or a refusal that nobody hears of, would both be worse."""
+    """The server gets a refusal and the log a warning, so that neither waits without notice."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), mode=mode) as served:
             result = await served.call("cancel", {"table": "T1"})
@@ -183,7 +183,7 @@ async def test_where_nobody_can_be_asked_it_is_declined_and_said(mode: str, capl
 
 
 async def test_a_call_that_is_held_open_ends_when_nobody_answers() -> None:
-    """Threads are left for good, too. Whoever comes later is told that nobody knows what came of the call."""
+    """Some conversations are never resumed. A late answer gets an error that the outcome of the call is unknown."""
     done = Done()
     with anyio.fail_after(10 * WAIT):
         async with McpServer(server(done), mode="legacy", hold=60.0) as served:
@@ -201,7 +201,7 @@ async def test_a_call_that_is_held_open_ends_when_nobody_answers() -> None:
 
 
 async def test_a_server_that_asks_for_time_again_and_again_is_given_up() -> None:
-    """A call without a timeout would go on for ever."""
+    """A call without a timeout would otherwise go on for ever."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             with pytest.raises(McpToolError, match=r"given up.*10 rounds"):

@@ -1,4 +1,4 @@
-"""Questions of servers of 2025 over stdio, where the protocol does not say whose they are."""
+"""Questions of 2025 servers over stdio, where the protocol does not name the call that asks."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def effects(folder: Path) -> list[str]:
 
 
 async def test_over_stdio_the_call_that_does_not_end_meanwhile_is_the_one_that_asked(tmp_path: Path) -> None:
-    """The protocol of 2025 does not say which call a question is for; another one must not be asked for it."""
+    """The protocol of 2025 does not say which call asks, so the server's other calls are awaited first."""
     with anyio.fail_after(WAIT):
         async with McpServer([*COMMAND, str(tmp_path)], cwd=ROOT, mode="legacy") as served:
             node = ToolNode([served])
@@ -48,7 +48,7 @@ async def test_over_stdio_the_call_that_does_not_end_meanwhile_is_the_one_that_a
 
 
 async def test_two_calls_that_both_ask_over_stdio_are_both_answered(tmp_path: Path) -> None:
-    """Neither ends before it is answered, so that waiting for one to end would be waiting for ever."""
+    """Neither call ends before its answer, so the questions must not wait for a call to end."""
     with anyio.fail_after(WAIT):
         async with McpServer([*COMMAND, str(tmp_path)], cwd=ROOT, mode="legacy") as served:
             node, batch = ToolNode([served]), [tool_call("cancel", f"{n}", table=f"T{n}") for n in range(2)]

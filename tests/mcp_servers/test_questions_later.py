@@ -1,4 +1,4 @@
-"""An answer that comes when the connection that asked is gone: a call goes on, or is unknown, and is not begun anew."""
+"""Answers that come after the connection was lost: the call is continued or unknown, never restarted."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from callboard_actors.mcp import McpServer
 
 from ._asking import Done, server
 
-pytestmark = pytest.mark.real_clock  # a saver is asked in a thread
+pytestmark = pytest.mark.real_clock  # the checkpointer is called in a thread
 
 WAIT = 30
 
@@ -23,7 +23,7 @@ def accept(**content: object) -> dict[str, Any]:
 
 
 async def resumed_elsewhere(done: Done, mode: str, call: Any, answer: Any) -> Any:
-    """An agent asks; another one, with another connection, is given the answer."""
+    """Let one agent ask, and resume its conversation in another agent with another connection."""
     saver, config = InMemorySaver(), {"configurable": {"thread_id": "1"}}
     model = ScriptedModel([call, "Done."])
     with anyio.fail_after(WAIT):
@@ -37,7 +37,7 @@ async def resumed_elsewhere(done: Done, mode: str, call: Any, answer: Any) -> An
 
 
 async def test_a_call_of_2026_goes_on_with_another_connection() -> None:
-    """All that is needed is in the conversation: what was done before the question is not done again."""
+    """The conversation stores the server's state, so steps before the question are not repeated."""
     call = calls(("once", {"table": "T1"}))
     state = await resumed_elsewhere(done := Done(), "auto", call, accept(guests=4))
     assert state["messages"][2].text == "T1 for 4"
@@ -45,7 +45,7 @@ async def test_a_call_of_2026_goes_on_with_another_connection() -> None:
 
 
 async def test_a_call_of_2025_that_was_held_open_by_what_is_gone_is_unknown() -> None:
-    """To begin it anew could do everything twice; the model is told, and nothing is sent."""
+    """A restarted call could repeat its effects; the model gets a message and no request is sent."""
     state = await resumed_elsewhere(done := Done(), "legacy", calls(("reserve", {"table": "T1"})), accept(guests=4))
     message = state["messages"][2]
     assert (message.status, message.additional_kwargs["callboard"]["ended"]) == ("error", "unknown")

@@ -1,4 +1,4 @@
-"""Which answers over HTTP are answers to their request."""
+"""Which HTTP responses answer their request, by the id in the message."""
 
 import json
 from typing import Any
@@ -18,14 +18,14 @@ def message(**parts: Any) -> bytes:
 
 @given(NUMBERS, st.booleans())
 def test_an_answer_with_the_same_id_is_one_also_as_text(number: int, as_text: bool) -> None:
-    """There are servers that write it so, and the SDK takes it."""
+    """Some servers send the id as text, and the SDK accepts this."""
     request = message(id=number, method="tools/call")
     assert stray(request, message(id=str(number) if as_text else number, result={})) is None
 
 
 @given(NUMBERS, NUMBERS | st.text(alphabet="abc", max_size=3) | st.none() | st.booleans() | st.lists(NUMBERS))
 def test_one_with_another_id_never_is(number: int, other: Any) -> None:
-    """Whatever stands in the place of an id."""
+    """Any other id, whatever its type, is refused."""
     if isinstance(other, bool) or other != number:
         assert stray(message(id=number, method="tools/call"), message(id=other, result={})) is not None
 
@@ -42,5 +42,5 @@ def test_one_with_another_id_never_is(number: int, other: Any) -> None:
     ],
 )
 def test_what_is_for_others_to_judge_is_left_to_them(request_: bytes, answer: bytes) -> None:
-    """What waits for no answer, what is no message, and what is too large to be read twice."""
+    """Messages without an id, invalid messages and messages too large to parse twice are passed on."""
     assert stray(request_, answer) is None

@@ -1,4 +1,4 @@
-"""A server may ask a model where one was lent to it, and nowhere else."""
+"""A server may ask a model only if the client has lent it one."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError
 
 from ._asking import server
 
-pytestmark = pytest.mark.real_clock  # on trio a model is asked in a thread
+pytestmark = pytest.mark.real_clock  # on trio the model is called in a thread
 
 WAIT = 30
 ERAS = ["auto", "legacy"]
@@ -26,7 +26,7 @@ def params(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestParam
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_model_that_was_lent_answers_the_server(mode: str) -> None:
-    """The tool goes on with what the model said, and the model has read what the server says, and nothing else."""
+    """The tool continues with the model's answer; the model reads only the server's messages."""
     model = ScriptedModel(["short"])
     with anyio.fail_after(WAIT):
         async with McpServer(server(), mode=mode, sampling=model) as served:
@@ -42,7 +42,7 @@ async def test_a_model_that_was_lent_answers_the_server(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_without_one_it_is_refused_and_the_model_reads_that_it_was(mode: str) -> None:
-    """A server that spends somebody's money has to be allowed to."""
+    """Sampling costs the client money, so it has to be allowed explicitly."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), mode=mode) as served:
             [message] = (await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="x")]))["messages"]
@@ -52,13 +52,13 @@ async def test_without_one_it_is_refused_and_the_model_reads_that_it_was(mode: s
 
 
 def test_what_is_lent_has_to_be_a_model() -> None:
-    """The name of one is none: it would be found out only when the server asks."""
+    """A model name would fail only when the server asks, so it is refused at once."""
     with pytest.raises(TypeError, match=r"sampling=.*chat model, or True.*'gpt'"):
         McpServer(server(), sampling="gpt")  # type: ignore[arg-type]
 
 
 async def test_pictures_and_both_roles_reach_the_model() -> None:
-    """As the blocks that models take, in their order."""
+    """Content arrives as blocks that models accept, in the original order."""
     model, picture = ScriptedModel(["seen"]), ImageContent(data="", mime_type="image/png")
     with anyio.fail_after(WAIT):
         reply = await Sampler(model, "it")(
@@ -77,6 +77,6 @@ async def test_pictures_and_both_roles_reach_the_model() -> None:
 
 
 async def test_a_model_is_not_lent_for_tools_of_the_server() -> None:
-    """It would have to be run in a loop that nobody supervises."""
+    """Tool use would need an agent loop without supervision."""
     with anyio.fail_after(WAIT), pytest.raises(SamplingRefusedError, match="calls its tools"):
         await Sampler(ScriptedModel(["x"]), "it")(params(tools=[Tool(name="t", input_schema={"type": "object"})]))

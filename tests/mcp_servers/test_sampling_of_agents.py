@@ -1,4 +1,4 @@
-"""With `sampling=True` a server asks the model of the agent that has called it."""
+"""With `sampling=True` a server asks the model of the agent that called it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,26 +13,26 @@ from callboard_actors.mcp import McpServer
 
 from ._asking import COMMAND, ROOT, server
 
-pytestmark = pytest.mark.real_clock  # on trio a model is asked in a thread
+pytestmark = pytest.mark.real_clock  # on trio the model is called in a thread
 
 WAIT = 30
 ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 
 def calling(text: str, answer: str) -> ScriptedModel:
-    """A model that has a text shortened, gives the server an answer, and says it is done."""
+    """Return a model that calls the tool, answers the server and then ends the turn."""
     return ScriptedModel([calls(("shorten", {"text": text})), answer, AIMessage("done")])
 
 
 async def run(agent: Any) -> str:
-    """What the one call of an agent has ended with."""
+    """Run an agent and return the result of its one call."""
     state = await agent.ainvoke({"messages": [("user", "go")]})
     return str(state["messages"][2].text)
 
 
 @ERAS
 async def test_the_agents_own_model_answers(mode: str) -> None:
-    """The server reads what the model says, and the model what the server says, and nothing of the conversation."""
+    """Server and model read each other's messages, and nothing of the agent's conversation."""
     model = calling("a long text", "short")
     with anyio.fail_after(WAIT):
         async with McpServer(server(), mode=mode, sampling=True) as served:
@@ -48,7 +48,7 @@ def texts_of(request: Sequence[BaseMessage]) -> list[str]:
 
 @ERAS
 async def test_each_call_is_answered_by_the_model_of_its_agent(mode: str) -> None:
-    """Agents that share a server do not read, and do not pay for, what another one asks."""
+    """Agents that share a server neither read nor pay for each other's questions."""
     names = ["one", "two", "three"]
     with anyio.fail_after(WAIT):
         async with McpServer(server(), mode=mode, sampling=True) as served:
@@ -57,7 +57,7 @@ async def test_each_call_is_answered_by_the_model_of_its_agent(mode: str) -> Non
 
 
 async def test_at_once_each_call_is_answered_by_the_model_of_its_agent() -> None:
-    """In the version of 2026 the question comes with the call, so that they may run side by side."""
+    """In version 2026 a question belongs to its call, so concurrent calls are no problem."""
     found: dict[str, str] = {}
 
     async def one(name: str) -> None:
@@ -72,7 +72,7 @@ async def test_at_once_each_call_is_answered_by_the_model_of_its_agent() -> None
 
 
 async def test_over_stdio_in_2025_a_question_waits_until_it_is_known_whose_it_is(tmp_path: Any) -> None:
-    """The protocol does not say. While another agent's call runs, which model is meant is open, and none is asked."""
+    """While another agent's call runs, the protocol does not tell which model is meant, so no model is asked."""
     waits = ScriptedModel([calls(("wait", {"folder": str(tmp_path)})), AIMessage("done")])
     asks = calling("x", "mine")
     with anyio.fail_after(WAIT):
@@ -91,12 +91,12 @@ async def test_over_stdio_in_2025_a_question_waits_until_it_is_known_whose_it_is
                     await anyio.sleep(0.01)
                 (tmp_path / "go").touch()
     assert found[0].startswith("mine (")
-    assert len(waits.requests) == 2  # and none of them is the server's
+    assert len(waits.requests) == 2  # none of the messages is the server's
 
 
 @ERAS
 async def test_outside_of_an_agent_there_is_none_and_the_error_says_which_option_names_one(mode: str) -> None:
-    """A node knows no model, and a server may not wait for one for ever."""
+    """A node has no model, and a server must not wait for ever."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), mode=mode, sampling=True) as served:
             [message] = (await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="x")]))["messages"]
@@ -106,7 +106,7 @@ async def test_outside_of_an_agent_there_is_none_and_the_error_says_which_option
 
 
 async def test_an_agent_that_chooses_its_model_for_each_step_has_none_to_lend() -> None:
-    """It is said, in place of asking one that the agent may never have chosen."""
+    """The error avoids asking a model that the agent might never have chosen."""
     model = calling("x", "short")
     with anyio.fail_after(WAIT):
         async with McpServer(server(), sampling=True) as served:

@@ -1,4 +1,4 @@
-"""One server for many: threads, event loops, users."""
+"""One server shared by threads, event loops and users."""
 
 from collections.abc import Generator, Hashable
 from typing import Any
@@ -27,7 +27,7 @@ def of(user: str) -> dict[str, Any]:
 
 
 async def test_it_answers_in_every_event_loop_while_the_one_that_opened_it_runs() -> None:
-    """An agent in a thread of its own needs no connection of its own."""
+    """An agent in another thread needs no connection of its own."""
 
     async def elsewhere() -> str:
         with anyio.fail_after(WAIT):
@@ -59,7 +59,7 @@ def test_when_its_event_loop_has_ended_a_call_says_so() -> None:
 
 
 async def test_each_user_has_a_connection_with_headers_of_their_own() -> None:
-    """What one is allowed another may not be; that bob sees no tools does not take them from ann."""
+    """Users may have different permissions: bob sees no tools, and ann still sees hers."""
 
     async def headers(user: Hashable) -> dict[str, str]:
         return {"x-user": str(user)}
@@ -73,20 +73,20 @@ async def test_each_user_has_a_connection_with_headers_of_their_own() -> None:
 
 
 class Badge(httpx2.Auth):
-    """What an OAuth provider of the SDK is to httpx."""
+    """httpx authentication, in the same form as an OAuth provider of the SDK."""
 
     def __init__(self, user: Hashable) -> None:
         self._user = user
 
     def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
-        """Show it."""
+        """Add the header to the request."""
         request.headers["x-badge"] = f"of {self._user}"
         yield request
 
 
 @pytest.mark.parametrize(("auth", "badge"), [(Badge("all"), "of all"), (Badge, "of ann")], ids=["one", "by key"])
 async def test_each_request_shows_who_it_is_from(auth: Any, badge: str) -> None:
-    """By httpx's own protocol, so that whoever authenticates there does here."""
+    """`auth=` takes any authentication of httpx and applies it to each request."""
     with anyio.fail_after(WAIT):
         async with over_http("_plain_http", "2026") as url, McpServer(url, key=by_user, auth=auth) as served:
             call = tool_call("header", "1", text="x-badge")
@@ -95,7 +95,7 @@ async def test_each_request_shows_who_it_is_from(auth: Any, badge: str) -> None:
 
 
 async def test_users_share_no_session_and_one_who_goes_makes_room() -> None:
-    """With a cap on connections, the one that was used least recently ends, and its notes with it."""
+    """With a limit on connections the least recently used one is closed, and its session is lost."""
     with anyio.fail_after(WAIT):
         async with McpServer(OLD, cwd=ROOT, key=by_user, cap=2) as served:
             node = ToolNode([served])
@@ -107,7 +107,7 @@ async def test_users_share_no_session_and_one_who_goes_makes_room() -> None:
 
 
 async def test_no_more_calls_are_under_way_than_may_be() -> None:
-    """The others wait for their turn, and their time runs."""
+    """Surplus calls wait in a queue, and their timeouts run meanwhile."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), parallel=2) as served:
             calls = [tool_call("meet", str(number)) for number in range(10)]
@@ -116,7 +116,7 @@ async def test_no_more_calls_are_under_way_than_may_be() -> None:
 
 
 async def test_a_command_has_its_environment_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are keys in that of an agent."""
+    """The environment of an agent contains keys that the server must not get."""
     monkeypatch.setenv("OUR_SECRET", "secret")
     show = "import os, sys; sys.stderr.write(repr(dict(os.environ))); sys.exit(1)"
     with anyio.fail_after(WAIT), pytest.raises(Exception, match="'MINE': 'yes'") as caught:

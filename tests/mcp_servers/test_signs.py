@@ -1,4 +1,4 @@
-"""What a server says besides answers, and what it is told besides arguments."""
+"""Progress, logs, traces and keys that a call exchanges with its server besides arguments and results."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from ._served import server
 
 
 async def test_progress_of_the_server_is_that_of_the_call() -> None:
-    """Whoever watches the call sees how far it is, as if its body were here."""
+    """Observers of the call see the progress as if its code ran locally."""
     seen: list[CallEvent] = []
     with anyio.fail_after(WAIT), observe(seen.append):
         async with McpServer(server()) as served:
@@ -29,7 +29,7 @@ async def test_progress_of_the_server_is_that_of_the_call() -> None:
 
 
 async def test_progress_of_the_server_keeps_a_call_alive() -> None:
-    """A call may take long that says that it goes on; one that does not is given up."""
+    """Progress reports reset the idle timeout; a call without them times out."""
     policies = {name: CallPolicy(idle_timeout=2) for name in ("count", "hang")}
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
@@ -42,7 +42,7 @@ async def test_progress_of_the_server_keeps_a_call_alive() -> None:
 
 
 async def test_what_a_server_logs_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Under a name of its own, with the server's."""
+    """Log messages have their own logger, with the server's name."""
     caplog.set_level(logging.INFO, "callboard.mcp")
     with anyio.fail_after(WAIT):
         async with McpServer(server(), name="shop", log_level="info") as served:
@@ -51,7 +51,7 @@ async def test_what_a_server_logs_is_logged(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_a_server_goes_on_with_the_trace_of_the_call() -> None:
-    """By W3C's names in `_meta`."""
+    """The trace context is sent in `_meta` by the names of W3C."""
     provider = TracerProvider(shutdown_on_exit=False)
     with anyio.fail_after(WAIT), Tracing(provider).on():
         async with McpServer(server()) as served:
@@ -60,7 +60,7 @@ async def test_a_server_goes_on_with_the_trace_of_the_call() -> None:
 
 
 async def test_a_server_knows_a_call_again_by_its_key() -> None:
-    """Another call has another key, and one that no model has asked for has none."""
+    """Different calls have different keys, and a call that no model requested has none."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             calls = [tool_call("meta", "1"), tool_call("meta", "2")]
@@ -74,7 +74,7 @@ async def test_a_server_knows_a_call_again_by_its_key() -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_tools_that_the_server_learns_are_there(mode: str) -> None:
-    """It says that its list has changed, and it is listed again without anybody's asking."""
+    """When the server announces a change, its tools are listed again automatically."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), mode=mode) as served:
             await anyio.wait_all_tasks_blocked()

@@ -1,4 +1,4 @@
-"""The tools of an MCP server as tools of a node; on a server in this process, which answers at once."""
+"""The tools of an MCP server as tools of a node, with a fast server in this process."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ from ._served import server
 
 
 async def test_an_open_server_is_given_to_a_node_like_a_tool() -> None:
-    """Nobody has to know the names of its tools."""
+    """The program does not have to know the names of the server's tools."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             [message] = await answers(ToolNode([served]), tool_call("echo", "1", text="hello"))
@@ -27,7 +27,7 @@ async def test_an_open_server_is_given_to_a_node_like_a_tool() -> None:
 
 @pytest.mark.real_clock
 async def test_an_agent_is_given_a_server_like_a_tool() -> None:
-    """Its model is told of the tools, and calls them."""
+    """The agent's model gets the tools and calls them."""
     model = ScriptedModel([[tool_call("echo", "1", text="hello")], "done"])
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
@@ -36,13 +36,13 @@ async def test_an_agent_is_given_a_server_like_a_tool() -> None:
 
 
 def test_a_server_that_is_not_open_is_refused_by_a_node() -> None:
-    """Its tools are not known yet; silence would be a model without tools."""
+    """The tools are unknown before the server is open, and a model without tools would be a silent mistake."""
     with pytest.raises(RuntimeError, match=r"McpServer\('served'\) is not open.*async with"):
         ToolNode([McpServer(server())])
 
 
 async def test_it_is_called_without_an_agent() -> None:
-    """What the protocol says of a result is there, as it says it."""
+    """A direct call returns the result of the protocol unchanged."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             result = await served.call("echo", {"text": "hello"})
@@ -50,7 +50,7 @@ async def test_it_is_called_without_an_agent() -> None:
 
 
 async def test_names_have_a_prefix_and_calls_have_none() -> None:
-    """Two servers may have tools of one name."""
+    """A prefix distinguishes tools with the same name of two servers; the server gets the plain name."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), prefix="a_") as one, McpServer(server(), prefix="b_", name="other") as other:
             node = ToolNode([one, other])
@@ -60,7 +60,7 @@ async def test_names_have_a_prefix_and_calls_have_none() -> None:
 
 @pytest.mark.parametrize(("allow", "deny"), [(["echo", "count"], []), (["echo", "count", "log"], ["log"])])
 async def test_only_those_are_there_that_are_wanted(allow: list[str], deny: list[str]) -> None:
-    """A model is not told of the others, and cannot call them."""
+    """The model does not see other tools and cannot call them."""
     with anyio.fail_after(WAIT):
         async with McpServer(server(), allow=allow, deny=deny) as served:
             assert {tool.name for tool in served.tools} == {"echo", "count"}
@@ -68,14 +68,14 @@ async def test_only_those_are_there_that_are_wanted(allow: list[str], deny: list
 
 @pytest.mark.parametrize("option", ["allow", "deny"])
 async def test_a_name_that_no_tool_has_is_refused_with_the_one_that_was_meant(option: str) -> None:
-    """A misspelt `deny` would let the tool in."""
+    """A misspelt name in `deny` would allow the tool."""
     options: dict[str, Any] = {option: ["ecko"]}
     with anyio.fail_after(WAIT), pytest.raises(ValueError, match=rf"{option}=.*'ecko'.*did you mean 'echo'\?"):
         await McpServer(server(), **options).__aenter__()
 
 
 async def test_a_tool_that_fails_answers_the_model() -> None:
-    """It says why, and the other calls of the batch go on."""
+    """The model reads the reason, and the other calls of the batch continue."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             failed, fine = await answers(
@@ -86,7 +86,7 @@ async def test_a_tool_that_fails_answers_the_model() -> None:
 
 
 async def test_a_tool_that_disappeared_answers_with_what_there_is() -> None:
-    """The node was told of it before; the model has to learn that it is gone."""
+    """The model still knows the removed tool and has to learn that it is gone."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             node = ToolNode([served])
@@ -98,7 +98,7 @@ async def test_a_tool_that_disappeared_answers_with_what_there_is() -> None:
 
 
 async def test_what_it_is_called_besides_is_told() -> None:
-    """A model is told of descriptions and schemas, a program of the server's hints."""
+    """The model gets descriptions and schemas; a program can also read the server's hints."""
     with anyio.fail_after(WAIT):
         async with McpServer(server()) as served:
             [echo] = [tool for tool in served.tools if tool.name == "echo"]
@@ -107,7 +107,7 @@ async def test_what_it_is_called_besides_is_told() -> None:
 
 
 async def test_the_block_is_entered_once_at_a_time_and_again_later() -> None:
-    """A second connection would be nobody's."""
+    """A second connection would belong to no block."""
     with anyio.fail_after(WAIT):
         served = McpServer(server())
         for _ in range(2):
@@ -135,7 +135,7 @@ ARGUMENTS = ["config", "run_manager", "self", "callbacks", "state", "args", "too
 @pytest.mark.real_clock
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_have_any_names_also_where_langchain_calls(name: str) -> None:
-    """A server would be called without its `config`, and nobody would be told."""
+    """An argument named `config` would otherwise be dropped silently."""
     tool = told_back(name)
     found = asyncio.run(tool.ainvoke(tool_call("set", "1", **{name: "v"})))
     assert found.text == repr([(name, "v")])
@@ -143,6 +143,6 @@ def test_arguments_have_any_names_also_where_langchain_calls(name: str) -> None:
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 async def test_arguments_have_any_names_in_a_node(name: str) -> None:
-    """A node calls tools in a way of its own."""
+    """A node calls tools in a way of its own, which handles such names, too."""
     [message] = await answers(ToolNode([told_back(name)]), tool_call("set", "1", **{name: "v"}))
     assert message.text == repr([(name, "v")])

@@ -1,4 +1,4 @@
-"""Tools that are none: they are left out and named, and the others can be used."""
+"""Invalid tools are left out and logged by name, and valid ones can be used."""
 
 import json
 import logging
@@ -38,7 +38,7 @@ def lists(era: str, *odd: object, **options: Any) -> McpServer:
 async def test_one_that_is_none_is_left_out_and_named_and_the_others_work(
     era: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The mistake of one tool's author is not the end of all tools; it is logged once."""
+    """One invalid tool must not disable the others; it is logged once."""
     with anyio.fail_after(WAIT):
         async with lists(era, ODD) as server:
             names = [tool.name for tool in server.tools]
@@ -51,7 +51,7 @@ async def test_one_that_is_none_is_left_out_and_named_and_the_others_work(
 
 @every_era
 async def test_one_that_is_asked_for_by_its_name_is_refused_with_the_reason(era: str) -> None:
-    """Whoever wants it is told why it is not there; to deny it is fine."""
+    """The error of a required tool says why it is missing; `deny` of it is allowed."""
     with anyio.fail_after(WAIT):
         with pytest.raises(ValueError, match=WHY):
             await lists(era, ODD, allow=["odd", "good"]).__aenter__()
@@ -61,7 +61,7 @@ async def test_one_that_is_asked_for_by_its_name_is_refused_with_the_reason(era:
 
 @pytest.mark.exhaustive
 async def test_names_that_models_refuse_are_told_when_the_server_is_opened(caplog: pytest.LogCaptureFixture) -> None:
-    """One of them has a provider refuse the whole request; which ones do so nobody here knows."""
+    """Some model providers refuse a whole request because of one name, and which ones do is unknown here."""
     with anyio.fail_after(WAIT):
         async with lists("2025", {**GOOD, "name": "a b"}, {**GOOD, "name": "f.g"}) as server:
             assert len(server.tools) == 3
@@ -90,7 +90,7 @@ TOOL = st.fixed_dictionaries(
 
 @given(st.lists(TOOL | JSON, max_size=4), st.sampled_from(KNOWN_PROTOCOL_VERSIONS))
 def test_whatever_a_server_lists_the_good_ones_stay_and_each_other_has_a_reason(odd: list[Any], version: str) -> None:
-    """It never raises: it stands in the stream of messages, and would end the connection."""
+    """The filter never raises: it runs in the message stream, and an error would close the connection."""
     sieve = InvalidTools()
     sieve.version = version
     rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
@@ -110,7 +110,7 @@ def test_whatever_a_server_lists_the_good_ones_stay_and_each_other_has_a_reason(
 )
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_what_is_no_list_of_tools_stays_as_it_is(result: dict[str, Any], version: str) -> None:
-    """A tool may return such a thing; and what is wrong with the list itself, the SDK says."""
+    """A tool may return similar data, and errors of the list itself are reported by the SDK."""
     sieve = InvalidTools()
     sieve.version = version
     response = JSONRPCResponse(jsonrpc="2.0", id=1, result=dict(result))
