@@ -1,4 +1,4 @@
-"""Clients of what is served, in this process: the SDK's own, in both eras of MCP."""
+"""Clients of the served tools in this process: the SDK's client, in both protocol versions."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ in_both_eras = pytest.mark.parametrize("era", ERAS)
 
 @asynccontextmanager
 async def client_of(served: Any, era: str, *, description: str | None = None, **options: Any) -> AsyncIterator[Client]:
-    """A client of what is served; options are the client's."""
+    """Connect a client to the served tools; options are the client's."""
     service = Service(served, name=None, description=description)
     with anyio.fail_after(WAIT):
         async with service.opened(), Client(service.server(), mode=era, **options) as client:
@@ -29,20 +29,20 @@ async def client_of(served: Any, era: str, *, description: str | None = None, **
 
 
 async def listed_by(served: Any, era: str = "legacy") -> dict[str, types.Tool]:
-    """The tools that a client sees, by name."""
+    """Return the tools that a client sees, by name."""
     async with client_of(served, era) as client:
         return {tool.name: tool for tool in (await client.list_tools()).tools}
 
 
 def text_in(result: types.CallToolResult) -> str:
-    """The text of a result that has nothing else."""
+    """Return the text of a result that contains nothing else."""
     [block] = result.content
     assert isinstance(block, types.TextContent)
     return block.text
 
 
 class Person:
-    """Fills in forms, one after the other; keeps what was asked."""
+    """User who fills in forms one after the other and records the questions."""
 
     def __init__(self, *answers: types.ElicitResult | Callable[[], types.ElicitResult]) -> None:
         self._answers = list(answers)
@@ -56,7 +56,7 @@ class Person:
 
 
 def filled(**content: Any) -> types.ElicitResult:
-    """A form that was filled in."""
+    """Return the answer of a filled form."""
     return types.ElicitResult(action="accept", content=content)
 
 

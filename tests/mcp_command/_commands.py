@@ -1,4 +1,4 @@
-"""`callboard mcp` as its users start it, in a process of its own, and clients of it."""
+"""`callboard mcp` in its own process, as users start it, and its clients."""
 
 import json
 import os
@@ -23,18 +23,18 @@ COMMAND = (sys.executable, "-m", "callboard._cli", "mcp")
 
 
 def arguments(what: str, *options: str) -> list[str]:
-    """What stands behind `callboard mcp`, to have something of `_served` served."""
+    """Return the arguments of `callboard mcp` that serve a name of `_served`."""
     return [f"{_served.__name__}:{what}", "--app-dir", str(ROOT), *options]
 
 
 def by_stdio(what: str, *options: str) -> StdioServerParameters:
-    """A server for the SDK's client, which starts it."""
+    """Return a server for the SDK's client, which starts the process."""
     command, *rest = [*COMMAND, *arguments(what, *options)]
     return StdioServerParameters(command=command, args=rest, cwd=ROOT)
 
 
 class Process:
-    """A server that the test has started itself."""
+    """Server process that the test has started itself."""
 
     def __init__(self, *options: str, environment: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -55,20 +55,20 @@ class Process:
         self.process.stdin.flush()
 
     def shake_hands(self) -> None:
-        """Begin a session of 2025."""
+        """Begin a session of version 2025."""
         client = {"name": "test", "version": "1"}
         self.send("initialize", 0, protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
         assert self.receive()["id"] == 0
         self.send("notifications/initialized")
 
     def receive(self) -> dict[str, Any]:
-        """The next message."""
+        """Return the next message."""
         assert self.process.stdout is not None
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
         return found
 
     def url(self) -> str:
-        """Where it says that it serves."""
+        """Return the URL that the server prints."""
         assert self.process.stderr is not None
         said = []
         for line in self.process.stderr:
@@ -82,14 +82,14 @@ class Process:
         self.process.send_signal(number)
 
     def end(self) -> tuple[int, str, str]:
-        """Wait until it has ended; its exit code, and what else it has written."""
+        """Wait until the process has ended; return its exit code and the rest of its output."""
         out, error = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, error
 
 
 @contextmanager
 def started(*options: str, environment: dict[str, str] | None = None) -> Iterator[Process]:
-    """A server that is not left behind."""
+    """Start a server and end it with the block."""
     one = Process(*options, environment=environment)
     with one.process:
         try:
@@ -99,7 +99,7 @@ def started(*options: str, environment: dict[str, str] | None = None) -> Iterato
 
 
 def ran(*options: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run the command to its end; its exit code, and what it says was wrong."""
+    """Run the command to its end; return its exit code and stderr."""
     with started(*options, environment=environment) as server:
         code, _, error = server.end()
     return code, error
@@ -113,5 +113,5 @@ async def appears(path: Path) -> None:
 
 
 def appears_soon(path: Path) -> None:
-    """The same, for a test that does not run in a loop."""
+    """Wait for a file, in a test without an event loop."""
     anyio.run(appears, path)

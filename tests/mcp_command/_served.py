@@ -1,4 +1,4 @@
-"""What tests have served by `callboard mcp`; it prints, as modules do."""
+"""Tools that tests serve by `callboard mcp`. The module prints when it is imported, as modules may."""
 
 import os
 import subprocess

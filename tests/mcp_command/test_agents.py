@@ -1,4 +1,4 @@
-"""An agent is one tool: a message in, its answer out; what it asks, the client's user is asked."""
+"""Agents served as tools: a message in, its answer out; the client's user answers the agent's questions."""
 
 import sys
 from typing import Any
@@ -15,7 +15,7 @@ from callboard.testing import ScriptedModel, calls
 
 from ._clients import DECLINED, Person, client_of, filled, in_both_eras, listed_by, text_in
 
-pytestmark = pytest.mark.real_clock  # a checkpointer is asked in a thread, where it is LangGraph's
+pytestmark = pytest.mark.real_clock  # LangGraph calls its own checkpointers in a thread
 
 BOOKING = [calls(("book", {"hotel": "Minerva"})), AIMessage("It is booked.")]
 
@@ -27,12 +27,12 @@ async def book(hotel: str) -> str:
 
 
 def clerk(*script: Any, **options: Any) -> Any:
-    """An agent with a script."""
+    """Return an agent with a scripted model."""
     return create_react_agent(ScriptedModel([*script]), [book], name="the clerk", **options)
 
 
 async def test_an_agent_is_one_tool_that_takes_a_message() -> None:
-    """Its name is one that the protocol allows, and its description what the client's model chooses by."""
+    """The tool's name is valid in the protocol; the client's model chooses by its description."""
     async with client_of(clerk(), "legacy", description="Books hotels.") as client:
         [found] = (await client.list_tools()).tools
 
@@ -45,7 +45,7 @@ async def test_an_agent_is_one_tool_that_takes_a_message() -> None:
 
 @in_both_eras
 async def test_the_answer_of_the_agent_is_the_result(era: str) -> None:
-    """What its tools ask is asked on the way; each step is progress."""
+    """Questions of the agent's tools are asked during the call, and each step is a progress report."""
     steps: list[str | None] = []
 
     async def hear(done: float, total: float | None, message: str | None) -> None:
@@ -64,7 +64,7 @@ async def test_the_answer_of_the_agent_is_the_result(era: str) -> None:
 
 
 async def test_an_agent_whose_tool_would_end_the_process_ends_its_run_only() -> None:
-    """Its client is told, and the agent answers others."""
+    """The client gets an error, and the agent serves other calls."""
 
     async def leave() -> str:
         """Leave."""
@@ -80,7 +80,7 @@ async def test_an_agent_whose_tool_would_end_the_process_ends_its_run_only() -> 
 
 @in_both_eras
 async def test_a_conversation_goes_on_by_its_thread(era: str) -> None:
-    """An agent with a checkpointer names the thread in its answer; without a name each message begins a new one."""
+    """The answer of an agent with a checkpointer names its thread. Without a thread each message starts a new one."""
     model = ScriptedModel([AIMessage("Hello."), AIMessage("Again."), AIMessage("Who?")])
     agent = create_react_agent(model, [], name="clerk", checkpointer=InMemorySaver())
     async with client_of(agent, era) as client:
@@ -97,7 +97,7 @@ async def test_a_conversation_goes_on_by_its_thread(era: str) -> None:
 
 
 async def test_an_agent_without_a_name_is_a_tool_named_agent() -> None:
-    """LangGraph's name for it, which parity keeps, says nothing to a client."""
+    """LangGraph's default name, kept for compatibility, would tell a client nothing."""
     agent = create_react_agent(ScriptedModel([AIMessage("Hello.")]), [])
     async with client_of(agent, "legacy") as client:
         [tool] = (await client.list_tools()).tools
@@ -110,7 +110,7 @@ async def test_an_agent_without_a_name_is_a_tool_named_agent() -> None:
 @pytest.mark.filterwarnings("ignore:RequireApproval asks a person:callboard.IdleMiddlewareWarning")
 @in_both_eras
 async def test_an_approval_of_an_agent_is_asked_of_the_user(era: str) -> None:
-    """By its middleware; a refusal is read by the agent's model, which has the last word."""
+    """The agent's middleware asks. Its model reads a refusal and writes the final answer."""
     ran: list[str] = []
 
     async def pay(amount: int) -> str:
@@ -129,7 +129,7 @@ async def test_an_approval_of_an_agent_is_asked_of_the_user(era: str) -> None:
 
 @pytest.fixture
 def savers(monkeypatch: pytest.MonkeyPatch) -> list[InMemorySaver]:
-    """What agents without a checkpointer are given."""
+    """Yield the checkpointers that are created for agents without one."""
     made: list[InMemorySaver] = []
 
     class Noted(InMemorySaver):
@@ -145,7 +145,7 @@ def savers(monkeypatch: pytest.MonkeyPatch) -> list[InMemorySaver]:
 async def test_what_an_agent_without_a_checkpointer_keeps_goes_with_the_call(
     era: str, savers: list[InMemorySaver]
 ) -> None:
-    """Whether it ends well, is refused, or fails: a server runs for months."""
+    """A server runs for months, so the state is dropped whether a call succeeds, is refused or fails."""
     agent = clerk(*BOOKING, BOOKING[0], BOOKING[0], OSError("no line"))
     async with client_of(agent, era, elicitation_callback=Person(filled(answer="yes"), DECLINED)) as client:
         well = await client.call_tool("the_clerk", {"message": "Book!"})
@@ -162,7 +162,7 @@ async def test_what_an_agent_without_a_checkpointer_keeps_goes_with_the_call(
 @in_both_eras
 @pytest.mark.parametrize("when", ["it runs", "a person is asked"])
 async def test_a_run_that_is_cancelled_leaves_nothing_behind(era: str, when: str, savers: list[InMemorySaver]) -> None:
-    """In 2026 a question waits for its answer without a request that could be cancelled, and is forgotten in time."""
+    """In version 2026 a question is open without a request that could be cancelled, so it expires."""
     waits = anyio.Event()
 
     async def wait() -> str:
@@ -194,7 +194,7 @@ async def test_a_run_that_is_cancelled_leaves_nothing_behind(era: str, when: str
     "arguments", [{}, {"message": 3}, {"message": "Hi", "thread_id": "1"}, {"message": "Hi", "x": 1}]
 )
 async def test_a_wrong_argument_is_told_to_the_model_of_the_client(era: str, arguments: dict[str, Any]) -> None:
-    """The agent's own model is not asked."""
+    """Wrong arguments are refused without asking the agent's own model."""
     async with client_of(clerk(), era) as client:
         result = await client.call_tool("the_clerk", arguments)
 

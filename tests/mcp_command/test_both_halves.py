@@ -1,4 +1,4 @@
-"""A node with `McpServer`, and what `callboard mcp` serves at the other end: each does what the other expects."""
+"""`McpServer` connected to `callboard mcp`: both ends of the protocol agree."""
 
 from typing import Any
 
@@ -18,8 +18,10 @@ pytestmark = pytest.mark.real_clock
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_call_that_is_tried_again_is_the_same_call_at_the_other_end(era: str) -> None:
-    """The key of the one that calls becomes the key of the one that is called: the same again and again, and in no
-    other call."""
+    """The client's idempotency key becomes the key at the server.
+
+    It is the same in each retry, and different for each other call.
+    """
     keys: list[str] = []
 
     async def pay(cents: int) -> str:
@@ -28,7 +30,7 @@ async def test_a_call_that_is_tried_again_is_the_same_call_at_the_other_end(era:
         return "paid"
 
     async def twice(request: Any, call_next: Any) -> Any:
-        await call_next(request)  # and the answer was lost
+        await call_next(request)  # the answer was lost
         return await call_next(request)
 
     service = Service([pay], name=None, description=None)
@@ -47,7 +49,7 @@ async def test_a_call_that_is_tried_again_is_the_same_call_at_the_other_end(era:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "auto"])
 async def test_the_command_is_a_server_for_our_own_agents(era: str, anyio_backend_name: str) -> None:
-    """Started by its command, as by any client."""
+    """Our own agents start the server by its command, as any client does."""
     command = [*COMMAND, *arguments("tools", "--backend", anyio_backend_name)]
     with anyio.fail_after(PATIENCE):
         async with McpServer(command, cwd=ROOT, mode=era) as shop:

@@ -1,4 +1,4 @@
-"""Calls of clients are supervised calls: with limits and timeouts, cancelled, seen, traced, drained."""
+"""Calls of MCP clients are supervised: limits, timeouts, cancellation, tracing and drain apply."""
 
 import sys
 from itertools import pairwise
@@ -24,7 +24,7 @@ from ._clients import ERAS, WAIT, Person, client_of, filled, in_both_eras, text_
 
 
 class Hotel:
-    """Tools that wait, and note what becomes of them."""
+    """Tools that wait and record how their calls ended."""
 
     def __init__(self) -> None:
         self.began, self.ended = anyio.Event(), anyio.Event()
@@ -45,7 +45,7 @@ class Hotel:
 
 @in_both_eras
 async def test_a_call_that_its_client_cancels_is_cancelled(era: str) -> None:
-    """The client wants it no more, and whatever it holds is free: here, its place at the limit."""
+    """A cancelled call releases its resources, here its slot of the limit."""
     hotel = Hotel()
     node = ToolNode([hotel.stay], limit=Limit(concurrency=1))
     async with client_of(node, era) as client, anyio.create_task_group() as group:
@@ -62,7 +62,7 @@ async def test_a_call_that_its_client_cancels_is_cancelled(era: str) -> None:
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.real_clock  # a sync tool runs in a thread
 async def test_a_tool_that_would_end_the_process_ends_its_call_only(era: str, kind: str) -> None:
-    """`sys.exit()` in a tool is told to its client, and others go on; it once left all of them waiting for ever."""
+    """`sys.exit()` in a tool is an error of its call; once it left all other clients waiting for ever."""
 
     def leave() -> str:
         """Leave."""
@@ -81,7 +81,7 @@ async def test_a_tool_that_would_end_the_process_ends_its_call_only(era: str, ki
 
 @in_both_eras
 async def test_a_client_that_leaves_ends_its_calls(era: str) -> None:
-    """Nobody waits for them any more."""
+    """The calls of a disconnected client are cancelled."""
     hotel = Hotel()
     with pytest.raises(ExceptionGroup):
         async with client_of([hotel.stay], era) as client, anyio.create_task_group() as group:
@@ -94,7 +94,7 @@ async def test_a_client_that_leaves_ends_its_calls(era: str) -> None:
 
 @in_both_eras
 async def test_limits_and_timeouts_of_the_node_hold(era: str) -> None:
-    """For the calls of all of its clients together; what a call comes to is told as a model would be."""
+    """Limits apply to the calls of all clients together; a client reads the same errors as a model."""
     hotel = Hotel()
     node = ToolNode([hotel.stay], limit=Limit(concurrency=2), timeout=5)
     results: list[types.CallToolResult] = []
@@ -120,7 +120,7 @@ async def test_limits_and_timeouts_of_the_node_hold(era: str) -> None:
 
 @in_both_eras
 async def test_a_client_hears_of_progress_if_it_asks(era: str) -> None:
-    """As the tool says it, in numbers that rise; the last word comes before the result."""
+    """Progress numbers increase, and the last report comes before the result."""
     told: list[tuple[float, float | None, str | None]] = []
 
     async def build(parts: int) -> str:
@@ -145,7 +145,7 @@ NUMBERS = st.none() | st.floats(min_value=0, max_value=1e300)
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
 def test_progress_rises_whatever_a_tool_says(said: list[tuple[float | None, float | None]]) -> None:
-    """The protocol demands it, and tools go back, say nothing, or say the same twice."""
+    """The protocol requires increasing numbers, but a tool may go back, repeat a number or report none."""
     rising = ProgressCounter()
     told = [rising.report("", done, total).progress for done, total in said]
 
@@ -157,7 +157,7 @@ def test_progress_rises_whatever_a_tool_says(said: list[tuple[float | None, floa
     "said", [[(0, 10), (None, None), (0, 10)], [(None, 10), (None, 10)], [(None, None), (3, 4), (3, 4), (None, 0)]]
 )
 def test_progress_is_told_in_numbers_that_can_be_shown(said: list[tuple[float | None, float | None]]) -> None:
-    """The smallest number that there is, 5e-324, is none of them; nothing done is 0."""
+    """Steps as small as 5e-324 cannot be shown; each report adds a visible step, and no progress is 0."""
     rising = ProgressCounter()
     told = [rising.report("", done, total).progress for done, total in said]
 
@@ -166,7 +166,7 @@ def test_progress_is_told_in_numbers_that_can_be_shown(said: list[tuple[float | 
 
 
 async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
-    """It is told the newest when it listens again."""
+    """Only the newest report is kept for a client that reads slowly."""
     listens = anyio.Event()
     told: list[object] = []
 
@@ -191,7 +191,7 @@ async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
 
 @in_both_eras
 async def test_the_trace_of_the_client_goes_on(era: str) -> None:
-    """The span of the call is below what the client was doing when it called."""
+    """The span of the call is a child of the client's span."""
     traces = Traces()
 
     async def where() -> str:
@@ -212,7 +212,7 @@ async def test_the_trace_of_the_client_goes_on(era: str) -> None:
 
 @in_both_eras
 async def test_a_call_that_is_made_again_is_known_by_its_key(era: str) -> None:
-    """A client that did not hear the answer makes it again, and the service behind the tool does its work once."""
+    """A client that lost the answer repeats the call, and the service behind the tool works only once."""
 
     async def pay(amount: int) -> str:
         """Pay."""
@@ -228,7 +228,7 @@ async def test_a_call_that_is_made_again_is_known_by_its_key(era: str) -> None:
 
 @in_both_eras
 async def test_middleware_is_around_the_calls_of_clients(era: str) -> None:
-    """Here it tries again."""
+    """Middleware applies to served calls; here it retries."""
     failures = [OSError("lost"), OSError("lost")]
 
     async def fetch() -> str:
@@ -244,7 +244,7 @@ async def test_middleware_is_around_the_calls_of_clients(era: str) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_service_that_is_drained_lets_calls_finish_and_begins_none(era: str) -> None:
-    """Those that do not finish in time are ended; each client is told."""
+    """Calls that do not finish in time are ended; each client is told."""
     hotel = Hotel()
     service = Service(ToolNode([hotel.stay]), name=None, description=None)
     results: list[types.CallToolResult] = []

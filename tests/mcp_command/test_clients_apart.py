@@ -1,4 +1,4 @@
-"""Clients of one server over HTTP: none finds another's state, and none takes another's place."""
+"""Isolation of the clients of one server over HTTP: neither state nor slots are mixed up."""
 
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -34,7 +34,7 @@ from ._commands import PATIENCE
 
 pytestmark = [
     pytest.mark.real_clock,
-    # Of the SDK's client: on trio it leaves a stream of events to the collector.
+    # The SDK's client on trio leaves a stream of events to the garbage collector.
     pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
 ]
 over_loopback = pytest.mark.backends("asyncio")  # uvicorn
@@ -43,7 +43,7 @@ TOKENS = {"ann": "ann's token", "bob": "bob's token"}
 
 
 class Notebook(Actor):
-    """A note that stays."""
+    """Actor that keeps a note."""
 
     async def start(self) -> None:
         self.note = "nothing"
@@ -65,7 +65,7 @@ def by_thread(_: Any, context: CallContext) -> str:
 
 
 def notebooks() -> list[Any]:
-    """Tools that keep a state for each conversation."""
+    """Return tools that keep a state for each conversation."""
     return [child(Notebook, key=by_thread)]
 
 
@@ -76,7 +76,7 @@ async def delete(path: str) -> str:
 
 @asynccontextmanager
 async def served(app: McpApp) -> AsyncIterator[str]:
-    """The URL of an application that is served over loopback."""
+    """Serve an application over loopback; yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
         server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
@@ -91,7 +91,7 @@ async def served(app: McpApp) -> AsyncIterator[str]:
 async def clients(
     url: str, era: str, *, tokens: Sequence[str | None] = (None, None), **options: Any
 ) -> AsyncIterator[list[Client]]:
-    """A client for each token, with connections of its own."""
+    """Connect a client for each token, with separate connections."""
     async with AsyncExitStack() as stack:
         found = []
         for token in tokens:
@@ -103,7 +103,7 @@ async def clients(
 
 
 def keyed(key: str) -> RequestParamsMeta:
-    """`_meta` with an idempotency key."""
+    """Return `_meta` with an idempotency key."""
     return cast("RequestParamsMeta", {IDEMPOTENCY_KEY: key})
 
 
@@ -111,7 +111,7 @@ def keyed(key: str) -> RequestParamsMeta:
 @pytest.mark.parametrize("token", [None, "shared"])
 @pytest.mark.parametrize("meta", [None, keyed("same")], ids=["no key", "one key"])
 async def test_a_client_with_a_session_never_finds_the_state_of_another(token: str | None, meta: Any) -> None:
-    """By no idempotency key that both of them choose, and with no token that both of them have."""
+    """Neither a shared idempotency key nor a shared token leads to another session's state."""
     with anyio.fail_after(PATIENCE):
         async with served(mcp_app(notebooks(), token=token)) as url:
             async with clients(url, "legacy", tokens=(token, token)) as (ann, bob):
@@ -124,7 +124,7 @@ async def test_a_client_with_a_session_never_finds_the_state_of_another(token: s
 @over_loopback
 @in_both_eras
 async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another(era: str) -> None:
-    """And finds its own, without a session, too."""
+    """A client finds its own state again, even without a session."""
     with anyio.fail_after(PATIENCE):
         async with (
             served(mcp_app(notebooks(), token=TOKENS)) as url,
@@ -139,7 +139,7 @@ async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another
 @over_loopback
 @pytest.mark.parametrize("token", [None, "shared"])
 async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token: str | None) -> None:
-    """It would have to share it. What keeps none is not refused."""
+    """Such a client would have to share the state. Tools without state are not refused."""
     with anyio.fail_after(PATIENCE):
         async with (
             served(mcp_app([*notebooks(), delete], token=token)) as url,
@@ -157,7 +157,7 @@ async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token:
 @over_loopback
 @pytest.mark.exhaustive
 async def test_an_interpreter_belongs_to_one_client() -> None:
-    """A variable of one is no variable of another."""
+    """Variables of one client's interpreter are invisible to other clients."""
     with anyio.fail_after(2 * PATIENCE):
         async with served(mcp_app([python_tool()])) as url, clients(url, "legacy") as (ann, bob):
             [tool] = (await ann.list_tools()).tools
@@ -171,7 +171,7 @@ async def test_an_interpreter_belongs_to_one_client() -> None:
 
 @in_both_eras
 async def test_an_actor_by_its_arguments_is_reached_by_all_clients(era: str) -> None:
-    """That is what its key says."""
+    """The actor's key is made of the arguments, so clients share it deliberately."""
     tools = [child(Notebook, key=lambda call, _: call["name"] and "one for all")]
     async with in_process(mcp_app(tools), era) as (ann, bob):
         await ann.call_tool("write", {"note": "for all"})
@@ -180,7 +180,7 @@ async def test_an_actor_by_its_arguments_is_reached_by_all_clients(era: str) -> 
 
 @asynccontextmanager
 async def in_process(app: Any, era: str, tokens: Sequence[str | None] = (None, None)) -> AsyncIterator[list[Client]]:
-    """Clients of an application that runs here, on either event loop."""
+    """Connect clients to an application in this process, on either event loop."""
     lifespan = cast("McpApp", app.app).lifespan if isinstance(app, AuthenticationMiddleware) else app.lifespan
     with anyio.fail_after(PATIENCE):
         async with lifespan(), AsyncExitStack() as stack:
@@ -195,7 +195,7 @@ async def in_process(app: Any, era: str, tokens: Sequence[str | None] = (None, N
 
 
 class ByName(AuthenticationBackend):
-    """Authentication of one's own: the token is the name."""
+    """Custom authentication in which the token is the user's name."""
 
     async def authenticate(self, conn: Any) -> tuple[AuthCredentials, SimpleUser] | None:
         name = conn.headers.get("authorization", "").removeprefix("Bearer ")
@@ -203,7 +203,7 @@ class ByName(AuthenticationBackend):
 
 
 async def test_clients_that_other_middleware_has_authenticated_are_told_apart() -> None:
-    """It sets `scope["user"]`, as Starlette has it."""
+    """Other middleware sets `scope["user"]`, as Starlette does."""
     app = AuthenticationMiddleware(mcp_app(notebooks()), backend=ByName())
     async with in_process(app, "2026-07-28", ("ann", "bob")) as (ann, bob):
         await ann.call_tool("write", {"note": "secret"})
@@ -220,7 +220,7 @@ async def where(config: RunnableConfig) -> str:
 @in_both_eras
 @pytest.mark.parametrize("tokens", [(None, None), tuple(TOKENS.values())], ids=["anybody", "known"])
 async def test_a_thread_is_named_by_the_server_alone(era: str, tokens: Sequence[str | None]) -> None:
-    """Neither by an idempotency key nor by the id of a session, which would let its reader in."""
+    """Idempotency keys and session ids do not name threads, because a client could guess or leak them."""
     token = None if tokens[0] is None else TOKENS
     async with in_process(mcp_app([where], token=token), era, tokens) as (ann, bob):
         seen = [text_in(await one.call_tool("where", {}, meta=keyed("k1"))).split() for one in (ann, bob, ann)]
@@ -233,7 +233,7 @@ async def test_a_thread_is_named_by_the_server_alone(era: str, tokens: Sequence[
 
 
 async def test_a_call_that_is_made_again_in_another_session_is_known_by_its_key() -> None:
-    """The session may be what was lost."""
+    """The session may have been lost, so the key has to work in another one."""
     async with in_process(mcp_app([where]), "legacy") as (one, again):
         seen = [text_in(await client.call_tool("where", {}, meta=keyed("k1"))).split()[1] for client in (one, again)]
 
@@ -242,7 +242,7 @@ async def test_a_call_that_is_made_again_in_another_session_is_known_by_its_key(
 
 @in_both_eras
 async def test_a_conversation_belongs_to_the_client_that_began_it(era: str) -> None:
-    """An authenticated client that names another's thread has one of its own by that name."""
+    """An authenticated client that names another client's thread gets a separate thread of the same name."""
     saver = InMemorySaver()
     agent = create_react_agent(ScriptedModel([AIMessage(text) for text in "abc"]), [], name="clerk", checkpointer=saver)
     async with in_process(mcp_app(agent, token=TOKENS), era, tuple(TOKENS.values())) as (ann, bob):
@@ -257,7 +257,7 @@ async def test_a_conversation_belongs_to_the_client_that_began_it(era: str) -> N
 
 @in_both_eras
 async def test_a_client_that_is_not_known_goes_on_with_threads_that_the_server_has_named(era: str) -> None:
-    """Anybody could guess a name that somebody has made up."""
+    """Anonymous clients could guess names that other clients invented."""
     agent = create_react_agent(
         ScriptedModel([AIMessage("Hello."), AIMessage("Again.")]), [], name="clerk", checkpointer=InMemorySaver()
     )
@@ -276,14 +276,14 @@ async def test_a_client_that_is_not_known_goes_on_with_threads_that_the_server_h
 
 
 async def asked(client: Client, path: str) -> str:
-    """The state of a question that stays open."""
+    """Return the state of a question that stays open."""
     question = await client.session.call_tool("delete", {"path": path}, allow_input_required=True)
     assert isinstance(question, types.InputRequiredResult)
     return str(question.request_state)
 
 
 async def answered(client: Client, path: str, state: str) -> types.CallToolResult:
-    """The result of a call, once its question is answered."""
+    """Return the result of a call after its question was answered."""
     answer: Any = {"0.0": types.ElicitResult(action="accept", content={"decision": "accept"})}
     return await client.session.call_tool("delete", {"path": path}, input_responses=answer, request_state=state)
 
@@ -296,7 +296,7 @@ async def never(context: object, params: object) -> types.ElicitResult:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("token", [None, TOKENS], ids=["anybody", "known"])
 async def test_the_questions_of_one_client_do_not_evict_those_of_another(token: Any) -> None:
-    """However many it has; its own oldest ones go."""
+    """A client that opens too many questions loses its own oldest ones."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=token)
     tokens = (None, None) if token is None else tuple(TOKENS.values())
     with anyio.fail_after(2 * PATIENCE):
@@ -314,7 +314,7 @@ async def test_the_questions_of_one_client_do_not_evict_those_of_another(token: 
 
 @over_loopback
 async def test_a_question_is_answered_by_the_client_that_was_asked() -> None:
-    """Another one that has come by its state, does not take it."""
+    """A client that has obtained the state of another client's question cannot answer it."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=TOKENS)
     with anyio.fail_after(PATIENCE):
         async with (
@@ -328,7 +328,7 @@ async def test_a_question_is_answered_by_the_client_that_was_asked() -> None:
 
 
 class Kept:
-    """The work of a call that waits; notes that it is forgotten."""
+    """Waiting call that records when it is forgotten."""
 
     forgotten = False
 
@@ -340,7 +340,7 @@ class Kept:
 
 
 async def test_many_connections_of_one_address_do_not_evict_the_question_of_another() -> None:
-    """An address has no more than one client could have; of as many the client with the most loses one."""
+    """All connections of one address count as one client; the client with the most questions loses one."""
     kept = OpenQuestions()
     addresses = [("10.0.0.1", "1"), *(("10.0.0.2", f"{port}") for port in range(MOST + 200))]
     works = [Kept() for _ in addresses]
@@ -359,7 +359,7 @@ async def test_many_connections_of_one_address_do_not_evict_the_question_of_anot
 
 
 async def test_one_client_loses_its_own_oldest_questions() -> None:
-    """Here of the thousands that it has, all but as many as one may have."""
+    """A client with thousands of questions keeps only as many as one client may have."""
     kept = OpenQuestions()
     callers = [Caller(principal="ann"), *[Caller(principal="bob")] * (2 * MOST)]
     works = [Kept() for _ in callers]
@@ -372,6 +372,6 @@ async def test_one_client_loses_its_own_oldest_questions() -> None:
 
 @pytest.mark.parametrize("token", [{}, {"ann": " "}, {"ann": "one", "bob": "one"}])
 def test_tokens_that_tell_no_clients_apart_are_refused(token: dict[str, str]) -> None:
-    """An empty one lets everybody in."""
+    """An empty token would let every client in."""
     with pytest.raises(ValueError, match="token"):
         mcp_app([delete], token=token)

@@ -1,4 +1,4 @@
-"""The command line of `callboard mcp`: what is wrong with it is said at once, with what to do."""
+"""The command line of `callboard mcp`: mistakes are reported at once, with a remedy."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ MODULES = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Modules that may be served."""
+    """Create a folder of modules that can be served."""
     for name, text in MODULES.items():
         (tmp_path / f"mcp_{name}.py").write_text(text)
     return tmp_path
@@ -66,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_is_wrong_is_said_before_anything_is_served(
     line: list[str], said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On stderr, in a sentence that names it; exit code 2."""
+    """The error is one sentence on stderr that names the mistake; the exit code is 2."""
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it is served")
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said_before_anything_is_served(
 
 
 class _unclaimed:
-    """Leaves the descriptors of the test's process alone."""
+    """Context manager that leaves the descriptors of the test process alone."""
 
     def __enter__(self) -> None: ...
 
@@ -89,7 +89,7 @@ class _unclaimed:
 
 
 def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
+    """The error contains the command that installs the extra."""
     monkeypatch.setattr(_process, "claimed_stdio", _unclaimed)
     monkeypatch.setitem(sys.modules, "mcp", None)
     result = CliRunner().invoke(app, ["mcp_fine:tools", "--app-dir", str(folder)])
@@ -100,7 +100,7 @@ def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.exhaustive
 def test_to_import_it_costs_no_sdk() -> None:
-    """Nor does the help of the command."""
+    """Neither the import nor the help of the command loads the SDK."""
     code = (
         "import sys, callboard_actors.mcp_service._command; assert not {'mcp', 'uvicorn', 'langgraph'} & {*sys.modules}"
     )
@@ -108,7 +108,7 @@ def test_to_import_it_costs_no_sdk() -> None:
 
 
 def test_the_token_is_taken_out_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tools start does not have it; it is asked for over HTTP where the usual variable is set."""
+    """Child processes of tools do not get it. Over HTTP the token is required if the usual variable is set."""
     seen: dict[str, Any] = {}
 
     def made(*_: object, **options: Any) -> object:
@@ -127,7 +127,7 @@ def test_the_token_is_taken_out_of_the_environment(folder: Path, monkeypatch: py
     ("host", "token", "warns"), [("10.0.0.1", None, True), ("10.0.0.1", "t", False), ("::1", None, False)]
 )
 def test_an_open_door_is_warned_of(host: str, token: str | None, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Tools that anybody in the network may call are seldom meant."""
+    """A server without a token on a network address is rarely intended."""
     with caplog.at_level(logging.WARNING, "callboard"):
         http_app([add], name=None, description=None, host=host, allowed_hosts=(), token=token)
 
@@ -139,7 +139,7 @@ def test_an_open_door_is_warned_of(host: str, token: str | None, warns: bool, ca
     [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("example.com", False)],
 )
 def test_loopback_is_known(host: str, is_one: bool) -> None:
-    """By whatever name."""
+    """Every spelling of a loopback address counts."""
     assert is_loopback(host) is is_one
 
 
@@ -152,21 +152,21 @@ def test_loopback_is_known(host: str, is_one: bool) -> None:
     ],
 )
 async def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], said: str) -> None:
-    """A token that is not asked for protects nothing."""
+    """A token without HTTP would protect nothing."""
     with pytest.raises(ValueError, match=said):
         await serve_mcp([add], **options)
 
 
 @pytest.mark.backends("trio")
 async def test_http_on_trio_is_refused() -> None:
-    """The server that we start needs asyncio; the application does not."""
+    """The built-in HTTP server needs asyncio; the ASGI application does not."""
     with pytest.raises(RuntimeError, match="hypercorn"):
         await serve_mcp([add], transport="http")
 
 
 @pytest.mark.exhaustive
 def test_an_error_of_the_command_is_no_traceback() -> None:
-    """Also where the real process is started; nothing is on stdout."""
+    """The real process writes no traceback, and nothing to stdout."""
     code, error = ran(*arguments("nothing"))
 
     assert code == WRONG
@@ -176,7 +176,7 @@ def test_an_error_of_the_command_is_no_traceback() -> None:
 
 @pytest.mark.exhaustive
 def test_an_actor_that_does_not_start_is_an_error(tmp_path: Path) -> None:
-    """Which is not the command line's."""
+    """The exit code is not that of a wrong command line."""
     (tmp_path / "mcp_actor.py").write_text(
         "from callboard import Actor, handler\n"
         "class Broken(Actor):\n"
@@ -192,7 +192,7 @@ def test_an_actor_that_does_not_start_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", [("--port", "8000"), ("--host", "127.0.0.1"), ("--port", "9000")])
 def test_an_address_without_http_is_refused(option: tuple[str, str], folder: Path) -> None:
-    """It would serve stdin, and wait in silence for a client that comes by HTTP."""
+    """The server would use stdin and wait silently for a client that connects by HTTP."""
     result = CliRunner().invoke(app, ["mcp_fine:tools", *option, "--app-dir", str(folder)])
 
     assert result.exit_code == WRONG
@@ -200,13 +200,13 @@ def test_an_address_without_http_is_refused(option: tuple[str, str], folder: Pat
 
 
 async def test_a_port_without_http_is_refused_in_a_program() -> None:
-    """For the same reason."""
+    """`port` without HTTP would be ignored, so the Python function refuses it, too."""
     with pytest.raises(ValueError, match="transport='http'"):
         await serve_mcp([abs], port=9000)
 
 
 def test_each_client_may_have_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By variables, which are taken out of the environment."""
+    """Tokens come from variables, which are removed from the environment."""
     monkeypatch.setenv("ANN_TOKEN", "one")
     monkeypatch.setenv("BOB_TOKEN", "other")
     assert take_token(["ann=ANN_TOKEN", "bob=BOB_TOKEN"]) == {"ann": "one", "bob": "other"}

@@ -1,4 +1,4 @@
-"""A gateway: the tools of MCP servers, served by MCP again, to clients that come by another way."""
+"""Gateway: tools of MCP servers that are served again by MCP, over another transport."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -25,7 +25,7 @@ from ._commands import PATIENCE, ran, started
 
 pytestmark = [
     pytest.mark.real_clock,
-    # Of the SDK's client: on trio it leaves a stream of events to the collector.
+    # The SDK's client on trio leaves a stream of events to the garbage collector.
     pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
 ]
 
@@ -37,7 +37,7 @@ class Day(BaseModel):
 
 
 def far() -> MCPServer[Any]:
-    """The server behind the gateway."""
+    """Return the server behind the gateway."""
     made: MCPServer[Any] = MCPServer("far")
 
     @made.tool(annotations=ToolAnnotations(title="Weigh it", read_only_hint=True))
@@ -72,7 +72,7 @@ async def _when() -> Elicit[Day]:
 
 @in_both_eras
 async def test_a_tool_is_the_same_behind_a_gateway(era: str) -> None:
-    """Its schema, its hints, its text, its structured content and its `_meta` are those of its server."""
+    """Schema, hints, text, structured content and `_meta` of the server pass through unchanged."""
     async with client_of([McpServer(far())], era) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         result = await client.call_tool("weigh", {"what": "tea"})
@@ -91,7 +91,7 @@ async def test_a_tool_is_the_same_behind_a_gateway(era: str) -> None:
 
 @in_both_eras
 async def test_progress_and_questions_pass_through_a_gateway(era: str) -> None:
-    """Who waits at the far end hears how far it is, and is the one who can be asked."""
+    """The client of the gateway receives progress reports and answers the questions."""
     person, told = Person(filled(day="Monday"), DECLINED), list[str | None]()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -111,7 +111,7 @@ async def test_progress_and_questions_pass_through_a_gateway(era: str) -> None:
 
 @in_both_eras
 async def test_a_function_that_opens_servers_gives_their_tools_policies_and_middleware(era: str) -> None:
-    """A node can only have tools that are there, so it is made in the block in which their server is open."""
+    """A node needs open servers, so it is built inside of the function that opens them."""
 
     @asynccontextmanager
     async def gateway() -> AsyncIterator[ToolNode]:
@@ -127,7 +127,7 @@ async def test_a_function_that_opens_servers_gives_their_tools_policies_and_midd
 
 
 async def test_a_server_that_is_open_is_served_and_stays_open() -> None:
-    """Whoever has opened it may have others who use it."""
+    """The program that opened the server may have other users of it."""
     with anyio.fail_after(PATIENCE):
         async with McpServer(far()) as server:
             async with client_of([server], "legacy") as client:
@@ -137,7 +137,7 @@ async def test_a_server_that_is_open_is_served_and_stays_open() -> None:
 
 
 async def test_what_was_opened_to_be_served_is_closed_and_can_be_served_again() -> None:
-    """An application may be started again; between two times it has no tools, and nothing runs."""
+    """A restarted application opens the servers again; between two runs it has no tools and no processes."""
     server = McpServer(far())
     service = Service([server], name="gate", description=None)
     with anyio.fail_after(PATIENCE):
@@ -150,7 +150,7 @@ async def test_what_was_opened_to_be_served_is_closed_and_can_be_served_again() 
 
 
 async def test_a_server_that_cannot_be_had_is_why_nothing_is_served() -> None:
-    """Said when the service starts, with the server's name; those opened before it are closed."""
+    """The error names the server when the service starts; servers opened before it are closed."""
     good, bad = McpServer(far()), McpServer(["/no/such/program"], name="notes")
     service = Service([good, bad], name=None, description=None)
     with anyio.fail_after(PATIENCE), pytest.raises(ActorStartError, match=r"'notes' did not start: .*/no/such/program"):
@@ -160,7 +160,7 @@ async def test_a_server_that_cannot_be_had_is_why_nothing_is_served() -> None:
 
 
 def test_what_is_no_tool_is_said_before_anything_is_opened() -> None:
-    """So is a description, which no list of tools has."""
+    """A description for a server's tools is refused, too, because the list of tools is not known yet."""
     with pytest.raises(TypeError, match="got 3"):
         Service([McpServer(far()), 3], name=None, description=None)  # type: ignore[list-item]
     with pytest.raises(ValueError, match="is for an agent"):
@@ -169,7 +169,7 @@ def test_what_is_no_tool_is_said_before_anything_is_opened() -> None:
 
 @pytest.mark.exhaustive
 def test_the_command_names_the_server_that_cannot_be_had(tmp_path: Path) -> None:
-    """Of several servers one has to know which; exit code 1, in one line."""
+    """The error names which of several servers failed, in one line, with exit code 1."""
     lines = "from callboard_actors.mcp import McpServer\ntools = [McpServer(['/no/such/program'], name='notes')]\n"
     (tmp_path / "gate_of_none.py").write_text(lines)
     code, error = ran("gate_of_none:tools", "--app-dir", str(tmp_path))
@@ -180,7 +180,7 @@ def test_the_command_names_the_server_that_cannot_be_had(tmp_path: Path) -> None
 
 @contextmanager
 def files_by_http(folder: Path, root: Path) -> Iterator[str]:
-    """The file server from npm, which speaks stdio only, behind a gateway of five lines; its URL."""
+    """Serve the file server from npm over HTTP by a gateway of five lines; yield its URL."""
     server = [*_npm.command("server-filesystem"), str(root)]
     (folder / "files_gate.py").write_text(
         f"from callboard_actors.mcp import McpServer\ntools = [McpServer({server!r}, prefix='files_')]\n"
@@ -192,7 +192,10 @@ def files_by_http(folder: Path, root: Path) -> Iterator[str]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_server_that_speaks_stdio_only_is_reached_over_http(mode: str, tmp_path: Path) -> None:
-    """Its files are written and read from afar, and it keeps its folder: what is outside is an error for the model."""
+    """Files are written and read over HTTP.
+
+    The server refuses paths outside of its folder with an error for the model.
+    """
     root = tmp_path / "root"
     root.mkdir()
     note = str(root / "note.txt")

@@ -1,4 +1,4 @@
-"""The MCP inspector's command line, from npm: a client that is not the SDK's, and what people look at servers with."""
+"""The command line of the MCP inspector from npm: a client that is independent of the SDK."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ NAME = "@modelcontextprotocol/inspector"
 
 @pytest.fixture(scope="module")
 def inspector() -> Path:
-    """The inspector; the test is skipped where it is not to be had."""
+    """Return the inspector; skip the test if it is not installed."""
     found = find_or_install(NAME, PACKAGES[NAME]) if shutil.which("node") else None
     if found is None:
         pytest.skip(f"{NAME} is not here and could not be installed (npm, `python -m tests.npm_packages`)")
@@ -30,14 +30,14 @@ IS_ERROR = 5
 
 
 def inspected(inspector: Path, tmp_path: Path, server: list[str], *options: str) -> Any:
-    """What the inspector says of a server."""
+    """Return the inspector's output for a server."""
     done = inspect(inspector, tmp_path, server, *options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def inspect(inspector: Path, tmp_path: Path, server: list[str], *options: str) -> "subprocess.CompletedProcess[str]":
-    """The inspector, run to its end."""
+    """Run the inspector to its end."""
     config = {"mcpServers": {"callboard": server_of(server)}}
     (tmp_path / "mcp.json").write_text(json.dumps(config))
     target = ["--config", str(tmp_path / "mcp.json"), "--server", "callboard"]
@@ -52,14 +52,14 @@ def inspect(inspector: Path, tmp_path: Path, server: list[str], *options: str) -
 
 
 def server_of(server: list[str]) -> dict[str, Any]:
-    """A server in the form of the inspector's configuration."""
+    """Return a server in the inspector's configuration format."""
     if server[0].startswith("http"):
         return {"type": "streamable-http", "url": server[0]}
     return {"type": "stdio", "command": server[0], "args": server[1:], "cwd": str(ROOT)}
 
 
 def test_it_lists_and_calls_tools_over_stdio(inspector: Path, tmp_path: Path) -> None:
-    """A tool that prints does not disturb it."""
+    """Output of a tool does not disturb the protocol."""
     server = [*COMMAND, *arguments("tools")]
     listed = inspected(inspector, tmp_path, server, "--method", "tools/list")
     call = ["--method", "tools/call", "--tool-name", "add", "--tool-arg", "one=1", "other=2"]
@@ -71,7 +71,7 @@ def test_it_lists_and_calls_tools_over_stdio(inspector: Path, tmp_path: Path) ->
 
 
 def test_it_lists_and_calls_tools_over_http(inspector: Path, tmp_path: Path) -> None:
-    """By the address that the command tells."""
+    """The inspector connects to the address that the command prints."""
     with started(*arguments("tools", "--http", "--port", "0")) as server:
         url = server.url()
         listed = inspected(inspector, tmp_path, [url], "--method", "tools/list")
@@ -83,7 +83,7 @@ def test_it_lists_and_calls_tools_over_http(inspector: Path, tmp_path: Path) -> 
 
 
 def test_a_call_that_asks_is_refused_by_a_client_that_cannot(inspector: Path, tmp_path: Path) -> None:
-    """The inspector's command line has nobody to ask: its call does not run, and it is told so."""
+    """The inspector's command line cannot ask a user: the call does not run, and the error says so."""
     server = [*COMMAND, *arguments("node")]
     call = ["--method", "tools/call", "--tool-name", "delete", "--tool-arg", "path=a.txt"]
     done = inspect(inspector, tmp_path, server, *call)

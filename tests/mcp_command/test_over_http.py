@@ -1,4 +1,4 @@
-"""Tools over streamable HTTP: in this process under an application of one's own, and by the command."""
+"""Tools over streamable HTTP: in this process, mounted in another application, and by the command."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ from ._commands import PATIENCE, appears, arguments, ran, started
 
 pytestmark = [
     pytest.mark.real_clock,
-    # Of the SDK's client: on trio it leaves a stream of events to the collector.
+    # The SDK's client on trio leaves a stream of events to the garbage collector.
     pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),
 ]
 
@@ -57,7 +57,7 @@ async def delete(path: str) -> str:
 
 @asynccontextmanager
 async def visitor(app: Any, url: str, **headers: str) -> AsyncIterator[httpx2.AsyncClient]:
-    """An HTTP client of an application in this process."""
+    """Open an HTTP client of an application in this process."""
     transport = httpx2.ASGITransport(app)
     async with httpx2.AsyncClient(transport=transport, base_url=url, headers=headers) as client:
         yield client
@@ -65,7 +65,7 @@ async def visitor(app: Any, url: str, **headers: str) -> AsyncIterator[httpx2.As
 
 @asynccontextmanager
 async def client_over(app: Any, path: str = "/mcp", *, era: str = "auto", **options: Any) -> AsyncIterator[Client]:
-    """An MCP client of an application that runs in this process."""
+    """Open an MCP client of an application in this process."""
     headers = options.pop("headers", {})
     async with visitor(app, "http://127.0.0.1:8000", **headers) as visitor_:
         line = streamable_http_client(f"http://127.0.0.1:8000{path}", http_client=visitor_)
@@ -75,7 +75,7 @@ async def client_over(app: Any, path: str = "/mcp", *, era: str = "auto", **opti
 
 @in_both_eras
 async def test_an_application_serves_in_either_era(era: str) -> None:
-    """With and without a session; what it serves lives as long as it runs, whoever comes."""
+    """Versions with and without sessions are served. The served actors live as long as the application."""
     app = mcp_app([Counter()])
     with anyio.fail_after(PATIENCE):
         async with app.lifespan():
@@ -85,7 +85,7 @@ async def test_an_application_serves_in_either_era(era: str) -> None:
 
 
 async def test_an_application_may_be_started_again() -> None:
-    """As test clients and reloading servers do."""
+    """Test clients and reloading servers start an application again."""
     app = mcp_app([Counter()])
     with anyio.fail_after(PATIENCE):
         for _ in range(2):
@@ -94,7 +94,7 @@ async def test_an_application_may_be_started_again() -> None:
 
 
 async def test_an_application_that_was_drained_may_be_started_again() -> None:
-    """And asks people again."""
+    """Questions are asked again after the restart."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]))
     with anyio.fail_after(PATIENCE):
         async with app.lifespan():
@@ -107,7 +107,7 @@ async def test_an_application_that_was_drained_may_be_started_again() -> None:
 
 
 async def test_an_application_of_ones_own_has_it_as_a_part() -> None:
-    """Beside other routes; its questions need no session."""
+    """The mounted application works beside other routes; its questions need no session."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), path="/")
     routes = [Route("/hello", lambda request: PlainTextResponse("hello")), Mount("/tools", app)]
     whole = Starlette(routes=routes, lifespan=app.lifespan)
@@ -122,7 +122,7 @@ async def test_an_application_of_ones_own_has_it_as_a_part() -> None:
 
 
 async def test_a_part_that_does_not_run_says_what_is_missing() -> None:
-    """Mounted applications are not started by the one around them; the SDK's error names none of that."""
+    """The outer application does not start mounted ones, and the SDK's error does not explain this."""
     app = mcp_app([delete])
     async with visitor(app, "http://127.0.0.1") as client:
         with pytest.raises(RuntimeError, match=r"lifespan=app\.lifespan"):
@@ -141,7 +141,7 @@ async def test_a_part_that_does_not_run_says_what_is_missing() -> None:
     ],
 )
 async def test_nobody_is_let_in_by_another_name(host: str, origin: str | None, status: int) -> None:
-    """A page in somebody's browser may have a name for this address (DNS rebinding)."""
+    """A web page can give this address a name of its own (DNS rebinding), so unknown host names are refused."""
     app = mcp_app([delete], allowed_hosts=["127.0.0.1", "localhost", "tools.example.com"])
     headers = {**HEADERS, "Host": host, **({} if origin is None else {"Origin": origin})}
     with anyio.fail_after(PATIENCE):
@@ -153,7 +153,7 @@ async def test_nobody_is_let_in_by_another_name(host: str, origin: str | None, s
 
 @in_both_eras
 async def test_who_does_not_show_the_token_is_not_let_in(era: str) -> None:
-    """Whoever does, is; in either era."""
+    """A client with the right token is let in, in either version."""
     app = mcp_app([delete], token="open sesame")
     with anyio.fail_after(PATIENCE):
         async with app.lifespan():
@@ -166,14 +166,14 @@ async def test_who_does_not_show_the_token_is_not_let_in(era: str) -> None:
 
 
 def test_an_empty_token_is_refused() -> None:
-    """It is a variable that was not set, and would let everybody in."""
+    """An empty token usually is an unset variable and would let every client in."""
     with pytest.raises(ValueError, match="the token is empty"):
         mcp_app([delete], token=" ")
 
 
 @in_both_eras
 async def test_an_application_that_is_drained_lets_calls_finish(era: str, tmp_path: Path) -> None:
-    """Their clients have their answers, and who comes later is told that it is closing."""
+    """Running calls are answered, and later requests are told that the service is closing."""
     began, results = anyio.Event(), list[types.CallToolResult]()
 
     async def stay() -> str:
@@ -184,7 +184,7 @@ async def test_an_application_that_is_drained_lets_calls_finish(era: str, tmp_pa
 
     async def call(app: McpApp) -> None:
         async with client_over(app, era=era) as client:
-            await client.list_tools()  # else it would ask for their schemas when the answer is there
+            await client.list_tools()  # otherwise the client would ask for schemas when the answer has arrived
             results.append(await client.call_tool("stay", {}))
 
     app = mcp_app([stay])
@@ -200,13 +200,13 @@ async def test_an_application_that_is_drained_lets_calls_finish(era: str, tmp_pa
     assert [text_in(one) for one in results] == ["left"]
 
 
-# By the command
+# Tests of the command
 
 
 @in_both_eras
 @pytest.mark.exhaustive
 async def test_the_command_serves_over_http(era: str) -> None:
-    """With questions of tools and of approvals, which in 2025 are asked on the stream of the request."""
+    """Tools and approvals can ask; in version 2025 questions are sent on the stream of the request."""
     person = Person(filled(answer="in May"), filled(decision="accept"))
     with started(*arguments("node", "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
         url = await anyio.to_thread.run_sync(server.url)
@@ -220,7 +220,7 @@ async def test_the_command_serves_over_http(era: str) -> None:
 @in_both_eras
 @pytest.mark.exhaustive
 async def test_a_client_that_leaves_ends_its_calls_over_http(era: str, tmp_path: Path) -> None:
-    """In 2025 by the end of its session, since then by the end of its request."""
+    """In version 2025 the end of the session cancels the calls, since then the end of the request."""
     with started(*arguments("tools", "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
         url = await anyio.to_thread.run_sync(server.url)
         with pytest.raises(ExceptionGroup):
@@ -235,12 +235,12 @@ async def test_a_client_that_leaves_ends_its_calls_over_http(era: str, tmp_path:
 @pytest.mark.exhaustive
 @pytest.mark.backends("asyncio")
 async def test_a_signal_lets_calls_over_http_finish(era: str, tmp_path: Path) -> None:
-    """Their answers arrive, and the process ends, though a client of 2025 still listens for news."""
+    """Answers arrive and the process ends, even if a client of version 2025 still holds its event stream open."""
     results: list[types.CallToolResult] = []
 
     async def call(url: str) -> None:
         async with Client(url, mode=era) as client:
-            await client.list_tools()  # else it would ask for their schemas when the answer is there
+            await client.list_tools()  # otherwise the client would ask for schemas when the answer has arrived
             results.append(await client.call_tool("stay", {"seconds": 2, "folder": str(tmp_path)}))
             with anyio.move_on_after(PATIENCE):
                 await anyio.to_thread.run_sync(server.end)
@@ -258,7 +258,7 @@ async def test_a_signal_lets_calls_over_http_finish(era: str, tmp_path: Path) ->
 
 @pytest.mark.exhaustive
 def test_the_token_of_the_command_is_not_for_what_the_tools_start() -> None:
-    """It is read from the environment, and taken out of it; who shows none is not let in."""
+    """The token is read from the environment and removed there; clients without it are refused."""
     options = arguments("tools", "--http", "--port", "0", "--token-env", "SESAME")
     with started(*options, environment={"SESAME": "open"}) as server:
         url = server.url()
@@ -275,7 +275,7 @@ def test_the_token_of_the_command_is_not_for_what_the_tools_start() -> None:
 
 @pytest.mark.exhaustive
 def test_a_port_that_is_taken_is_an_error_that_names_it() -> None:
-    """And not a traceback."""
+    """The error is a message, not a traceback."""
     with started(*arguments("tools", "--http", "--port", "0")) as server:
         port = server.url().rpartition(":")[2].partition("/")[0]
         code, error = ran(*arguments("tools", "--http", "--port", port))

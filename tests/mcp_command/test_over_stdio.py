@@ -1,4 +1,4 @@
-"""A server that its client has started: the protocol has stdin and stdout for itself, and the process ends in order."""
+"""A server process started by its client: stdin and stdout belong to the protocol, and the process ends in order."""
 
 import json
 import os
@@ -31,9 +31,9 @@ _MODERN = {
 @pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.exhaustive), "2026-07-28"])
 @pytest.mark.exhaustive
 async def test_what_is_printed_does_not_reach_the_client(era: str, anyio_backend_name: str, tmp_path: Path) -> None:
-    """Neither by the module, nor by a tool, nor by a process that it starts, whose stdin has nothing of the client's.
+    """Output of the module, its tools and their child processes goes to stderr; the stdin of child processes is empty.
 
-    It is on stderr, for people. A line in the stream would be the end of the connection with many clients.
+    A foreign line in the stream would make many clients close the connection.
     """
     garbage: list[object] = []
 
@@ -55,7 +55,7 @@ async def test_what_is_printed_does_not_reach_the_client(era: str, anyio_backend
 @pytest.mark.exhaustive
 @in_both_eras
 async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> None:
-    """Of a tool, and of an approval, in either era."""
+    """Questions of a tool and approvals work in either version."""
     person = Person(filled(answer="in May"), filled(decision="accept"))
     with anyio.fail_after(PATIENCE):
         async with Client(
@@ -70,7 +70,7 @@ async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> No
 @pytest.mark.exhaustive
 @in_both_eras
 async def test_a_cancel_of_the_client_reaches_the_tool(era: str, anyio_backend_name: str, tmp_path: Path) -> None:
-    """And the server goes on for others."""
+    """The cancelled tool stops, and the server continues with other calls."""
     with anyio.fail_after(PATIENCE):
         async with Client(by_stdio("tools", "--backend", anyio_backend_name), mode=era) as client:
             async with anyio.create_task_group() as group:
@@ -83,7 +83,7 @@ async def test_a_cancel_of_the_client_reaches_the_tool(era: str, anyio_backend_n
 
 @pytest.mark.exhaustive
 async def test_an_agent_is_served_by_the_command() -> None:
-    """With what its client's model is told of it."""
+    """The agent's description reaches the client's model."""
     with anyio.fail_after(PATIENCE):
         async with Client(by_stdio("agent", "--description", "Adds.", "--name", "sums")) as client:
             [tool] = (await client.list_tools()).tools
@@ -97,7 +97,7 @@ async def test_an_agent_is_served_by_the_command() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_client_that_leaves_ends_its_calls_and_the_process(loop: str, tmp_path: Path) -> None:
-    """Nobody would hear of them any more."""
+    """No client is left to read the results."""
     with started(*arguments("tools", "--backend", loop)) as server:
         server.shake_hands()
         server.send("tools/call", 1, name="stay", arguments={"seconds": 600, "folder": str(tmp_path)})
@@ -111,7 +111,7 @@ def test_a_client_that_leaves_ends_its_calls_and_the_process(loop: str, tmp_path
 @pytest.mark.parametrize("loop", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 @pytest.mark.exhaustive
 def test_a_signal_lets_calls_finish_and_their_answers_arrive(loop: str, tmp_path: Path) -> None:
-    """The client need not close stdin for the process to end."""
+    """The process ends although the client keeps stdin open."""
     with started(*arguments("tools", "--backend", loop)) as server:
         server.shake_hands()
         server.send("tools/call", 1, name="stay", arguments={"seconds": 2, "folder": str(tmp_path)})
@@ -128,7 +128,7 @@ def test_a_signal_lets_calls_finish_and_their_answers_arrive(loop: str, tmp_path
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @pytest.mark.parametrize("how", ["time is over", "second signal"])
 def test_a_call_that_does_not_finish_in_time_is_ended(loop: str, how: str, tmp_path: Path) -> None:
-    """Its client is told, and the exit code says that nobody knows what came of it."""
+    """The client gets an error, and the exit code says that an outcome is unknown."""
     drain = "0" if how == "time is over" else "600"
     with started(*arguments("tools", "--backend", loop, "--drain", drain)) as server:
         server.shake_hands()
@@ -152,7 +152,7 @@ def test_a_call_that_does_not_finish_in_time_is_ended(loop: str, how: str, tmp_p
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 def test_a_signal_ends_a_server_that_has_nothing_to_do(loop: str) -> None:
-    """No thread waits for a line that does not come."""
+    """No thread stays blocked in a read of stdin."""
     with started(*arguments("tools", "--backend", loop)) as server:
         server.shake_hands()
         server.signal()
@@ -162,7 +162,7 @@ def test_a_signal_ends_a_server_that_has_nothing_to_do(loop: str) -> None:
 
 @pytest.mark.exhaustive
 def test_a_conversation_can_come_from_a_file(tmp_path: Path) -> None:
-    """A file is always ready, and no loop can wait for it."""
+    """A file is always readable, and event loops cannot poll it."""
     client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     said = tmp_path / "said"
     said.write_text(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}) + "\n")
@@ -175,7 +175,7 @@ def test_a_conversation_can_come_from_a_file(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever breaks in the SDK, the process ends: its drain does not wait for an end that has been."""
+    """An error inside of the SDK ends the process: the drain must not wait for an end of stdin that has passed."""
 
     class Broken(Service):
         def server(self) -> Any:
@@ -204,7 +204,7 @@ async def test_a_server_that_breaks_ends_with_its_error(monkeypatch: pytest.Monk
 
 
 async def test_a_server_whose_client_was_killed_before_its_first_answer_ends_at_once() -> None:
-    """There is nobody for the answer; it is not waited for as long as calls have to finish, once the end has come."""
+    """Without a client the process does not wait out the time that calls have to finish."""
     meta = {f"io.modelcontextprotocol/{key}": value for key, value in _MODERN.items()}
     asked = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}}
     source, client = os.pipe()

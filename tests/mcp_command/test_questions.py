@@ -1,4 +1,4 @@
-"""What a call asks a person, the client's user is asked, by forms; what they fill in is the answer."""
+"""Questions of calls are sent to the client's user as forms; the filled form is the answer."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ FIELD: TypeAdapter[Any] = TypeAdapter(PrimitiveSchemaDefinition)
 
 
 class Desk:
-    """A tool whose calls are approved, and what ran."""
+    """Tools whose calls need approval, and a record of the calls that ran."""
 
     def __init__(self, **approval: Any) -> None:
         self.ran: list[str] = []
@@ -56,7 +56,7 @@ class Desk:
 async def test_an_approval_is_asked_of_the_user(
     era: str, answer: types.ElicitResult, text: str, is_error: bool, ran: list[str]
 ) -> None:
-    """In the words of approvals; who does not answer has refused. Nothing runs before the answer, and that once."""
+    """No answer counts as a refusal. The call runs only after the answer, and only once."""
     desk, person = Desk(), Person(answer)
     result = await desk.called(era, person)
 
@@ -70,7 +70,7 @@ async def test_an_approval_is_asked_of_the_user(
 
 @in_both_eras
 async def test_a_form_has_only_what_may_be_said(era: str) -> None:
-    """Where nothing may be edited there is no field for it; where no refusal is foreseen, to decline ends the call."""
+    """Without permission to edit there is no edit field; where no rejection is possible, declining ends the call."""
     desk, person = Desk(allow=["accept"]), Person(DECLINED)
     result = await desk.called(era, person)
 
@@ -81,7 +81,7 @@ async def test_a_form_has_only_what_may_be_said(era: str) -> None:
 
 
 async def test_all_arguments_are_shown_whatever_the_description_says() -> None:
-    """What is not seen cannot be approved."""
+    """A user cannot approve arguments that are not shown."""
     desk, person = Desk(description="delete, as always?"), Person(filled(decision="accept"))
     await desk.called("legacy", person)
 
@@ -102,7 +102,7 @@ async def test_all_arguments_are_shown_whatever_the_description_says() -> None:
     ],
 )
 async def test_an_answer_that_is_none_is_asked_for_again(era: str, wrong: types.ElicitResult) -> None:
-    """The form says what was wrong; a client that never gets it right does not ask for ever."""
+    """The form shows the mistake; the number of attempts is limited."""
     desk, person = Desk(), Person(wrong, filled(decision="accept"))
     result = await desk.called(era, person)
     first, again = person.asked
@@ -118,7 +118,7 @@ async def test_an_answer_that_is_none_is_asked_for_again(era: str, wrong: types.
 
 @in_both_eras
 async def test_a_client_that_cannot_ask_is_refused(era: str) -> None:
-    """Its call does not run, and its model is told why."""
+    """The call does not run, and the client's model reads the reason."""
     desk = Desk()
     async with client_of(desk.node, era) as client:
         result = await client.call_tool("delete", {"path": "a.txt"})
@@ -130,7 +130,7 @@ async def test_a_client_that_cannot_ask_is_refused(era: str) -> None:
 
 @in_both_eras
 async def test_a_question_of_a_tool_is_asked_of_the_user(era: str) -> None:
-    """One after the other; what was answered is not asked again, and what came before the question runs again."""
+    """Questions come one at a time and are not repeated; code before the question runs again."""
     ran: list[str] = []
 
     async def plan(town: str) -> str:
@@ -153,7 +153,7 @@ async def test_a_question_of_a_tool_is_asked_of_the_user(era: str) -> None:
 @in_both_eras
 @pytest.mark.parametrize("no", [DECLINED, DISMISSED])
 async def test_a_question_without_an_answer_ends_the_call(era: str, no: types.ElicitResult) -> None:
-    """There is nothing that the tool could go on with."""
+    """The tool has no answer with which it could continue."""
     went_on: list[object] = []
 
     async def plan() -> str:
@@ -170,7 +170,7 @@ async def test_a_question_without_an_answer_ends_the_call(era: str, no: types.El
 
 @in_both_eras
 async def test_a_question_may_say_what_its_answer_looks_like(era: str) -> None:
-    """Its schema is the form, where a form can be that."""
+    """The answer's schema becomes the form if forms can express it."""
     flat = {
         "type": "object",
         "properties": {"nights": {"type": "integer"}, "late": {"type": "boolean"}},
@@ -201,7 +201,7 @@ VALUES = st.recursive(
 
 @given(VALUES, st.none() | st.dictionaries(st.sampled_from(["type", "properties", "enum"]), VALUES))
 def test_any_question_has_a_form_that_clients_can_show(value: object, schema: dict[str, Any] | None) -> None:
-    """Whatever a tool hands to `interrupt()`: forms have primitive fields only."""
+    """A tool may pass any value to `interrupt()`, but forms have primitive fields only."""
     [one] = asked([Interrupt(value=value, id="1", response_schema=schema)])  # type: ignore[call-arg]
     for form in one.forms:
         assert isinstance(form.params, types.ElicitRequestFormParams)
@@ -210,7 +210,7 @@ def test_any_question_has_a_form_that_clients_can_show(value: object, schema: di
 
 
 async def test_a_question_can_be_answered_once() -> None:
-    """A client that repeats its answer, because it did not hear what came of it, does not have the call run twice."""
+    """A client that lost the result may repeat its answer; the call must not run twice."""
     desk = Desk()
     service = Service(desk.node, name=None, description=None)
     with anyio.fail_after(WAIT):
@@ -237,7 +237,7 @@ async def test_a_question_can_be_answered_once() -> None:
 
 @in_both_eras
 async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) -> None:
-    """A person may take hours, and the process has to end; the call has not run, and the client is told so."""
+    """A person may take hours and the process has to end. The call has not run, and the client is told so."""
     desk = Desk()
     service = Service(desk.node, name=None, description=None)
     is_asked, results = anyio.Event(), list[types.CallToolResult | str]()

@@ -1,4 +1,4 @@
-"""Tools as MCP clients see them, and what they are told of calls."""
+"""Listing of tools for MCP clients, and the results and errors of their calls."""
 
 import json
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ async def picture(call_id: Annotated[str, InjectedToolCallId]) -> ToolMessage:
 
 @in_both_eras
 async def test_a_client_sees_what_a_model_sees(era: str) -> None:
-    """Name, description and schema are those that a chat model is bound to: one description of a tool, not two."""
+    """Name, description and schema equal those that a chat model is bound to."""
     found = (await listed_by([search], era))["search"]
     function = convert_to_openai_tool(tool(search))["function"]
 
@@ -89,7 +89,7 @@ async def test_a_client_sees_what_a_model_sees(era: str) -> None:
 
 
 async def test_what_is_injected_is_not_shown() -> None:
-    """A client could only write what the tool would not get."""
+    """A client's value for an injected argument would be ignored."""
 
     async def look(
         town: str,
@@ -130,7 +130,7 @@ def of_somebody(key: Annotated[str, InjectedToolArg]) -> str:
 
 @pytest.mark.parametrize("needy", [of_state, of_field, of_store, of_somebody])
 def test_a_tool_that_needs_a_graph_is_refused_at_the_start(needy: Any) -> None:
-    """Else each of its calls would fail, or see a state that means nothing."""
+    """Without a graph each call would fail or see a meaningless state."""
     with pytest.raises(ValueError, match=f"the tool '{needy.__name__}' cannot be served by itself: its argument"):
         Service([search, needy], name=None, description=None)
 
@@ -145,19 +145,19 @@ def test_a_tool_that_needs_a_graph_is_refused_at_the_start(needy: Any) -> None:
     ],
 )
 def test_what_cannot_be_served_is_refused_at_the_start(served: Any, kind: type[Exception], said: str) -> None:
-    """Not when the first client comes."""
+    """The error comes before the first client connects."""
     with pytest.raises(kind, match=said):
         Service(served, name=None, description=None)
 
 
 def test_a_description_is_for_agents() -> None:
-    """Of tools there is none: silence would drop it."""
+    """Tools have no such description in the protocol, so it would be silently dropped."""
     with pytest.raises(ValueError, match="is for an agent"):
         Service([search], name=None, description="Plans journeys.")
 
 
 async def test_title_and_hints_come_from_the_metadata_of_a_tool() -> None:
-    """In the words of the protocol, as langchain-mcp-adapters puts them there."""
+    """The names are those of the protocol, as langchain-mcp-adapters puts them into the metadata."""
     made = tool(search)
     made.metadata = {"title": "Hotels", "readOnlyHint": True, "openWorldHint": False, "other": 1}
     found = (await listed_by(ToolNode([made])))["search"]
@@ -168,7 +168,7 @@ async def test_title_and_hints_come_from_the_metadata_of_a_tool() -> None:
 
 @in_both_eras
 async def test_objects_are_structured_content_and_the_same_text(era: str) -> None:
-    """The program of the client reads the one, its model the other; the SDK's client checks the schema that is told."""
+    """A client program reads the structured content, its model the text; the SDK's client validates the schema."""
     async with client_of([book, price, place, search], era) as client:
         tools = {one.name: one for one in (await client.list_tools()).tools}
         results = {
@@ -188,7 +188,7 @@ async def test_objects_are_structured_content_and_the_same_text(era: str) -> Non
 
 
 async def test_a_result_that_is_not_what_the_tool_says_is_an_error() -> None:
-    """And none about its arguments, which the model would try to repair."""
+    """The error must not blame the arguments, which the model would then try to repair."""
 
     async def wrong() -> Price:
         """Return something else."""
@@ -202,7 +202,7 @@ async def test_a_result_that_is_not_what_the_tool_says_is_an_error() -> None:
 
 
 async def test_a_node_promises_no_schema_and_gives_the_object_that_there_is() -> None:
-    """Its middleware may put a text in the place of any result; a promise would make that an error of the client."""
+    """Middleware may replace any result by text; with a declared schema the client would treat this as an error."""
 
     async def shorten(request: Any, call_next: Any) -> Any:
         message = await call_next(request)
@@ -224,7 +224,7 @@ async def test_a_node_promises_no_schema_and_gives_the_object_that_there_is() ->
 
 @in_both_eras
 async def test_blocks_are_told_in_the_words_of_the_protocol(era: str) -> None:
-    """Images, sound and files arrive as such; what it has no word for arrives as JSON. An artifact is structured."""
+    """Images, audio and files keep their type; other blocks become JSON text. An artifact is structured content."""
     async with client_of([picture], era) as client:
         result = await client.call_tool("picture", {})
     text, image, of_url, link, file, other = result.content
@@ -240,7 +240,7 @@ async def test_blocks_are_told_in_the_words_of_the_protocol(era: str) -> None:
 
 
 def test_sound_is_sound() -> None:
-    """A node writes it as text, unless a middleware puts it there: no chat model takes it as a result."""
+    """Chat models accept no audio in results, so a node writes it as text unless middleware adds it."""
     sound = {"type": "audio", "base64": "aGVsbG8=", "mime_type": "audio/mpeg"}
     result = result_of(ToolMessage([sound, "heard"], tool_call_id="1"), structured=False)
 
@@ -251,7 +251,7 @@ def test_sound_is_sound() -> None:
 
 
 async def test_a_message_in_a_command_is_what_the_client_reads() -> None:
-    """A command changes the state of a graph, and here is none; without a message the client is told so."""
+    """There is no graph whose state a command could change; a command without a message is an error."""
 
     async def moved(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
         """Answer by a command."""
@@ -271,7 +271,7 @@ async def test_a_message_in_a_command_is_what_the_client_reads() -> None:
 
 @in_both_eras
 async def test_errors_are_what_the_model_would_read(era: str) -> None:
-    """So that it can do something about them; whether a node handles them or raises them."""
+    """The client's model can react to the error, whether a node handles the error or raises it."""
 
     async def breaks() -> str:
         """Break."""
@@ -310,7 +310,7 @@ class Counter(Actor):
 
 
 async def test_an_actor_lives_as_long_as_it_is_served() -> None:
-    """Its handlers are tools, and its state outlives a call."""
+    """The handlers of the actor are tools, and its state outlives a call."""
     async with client_of([Counter()], "legacy") as client:
         counted = [text_in(await client.call_tool("count_up", {"by": by})) for by in (2, 3)]
 
@@ -318,7 +318,7 @@ async def test_an_actor_lives_as_long_as_it_is_served() -> None:
 
 
 async def test_a_tool_that_is_held_back_is_not_listed() -> None:
-    """As a model is not told of it: a circuit breaker holds back what is open."""
+    """An open circuit breaker hides its tool from clients as it does from models."""
 
     class Closed:
         is_open = False
@@ -339,7 +339,7 @@ async def test_a_tool_that_is_held_back_is_not_listed() -> None:
 
 
 async def test_a_typed_dict_of_any_python_is_an_object() -> None:
-    """Pydantic knows those of `typing` since Python 3.12 only; before, nothing is told of what is in them."""
+    """Pydantic supports `typing.TypedDict` since Python 3.12; before, the schema is a plain object."""
     import typing
 
     class Old(typing.TypedDict):
