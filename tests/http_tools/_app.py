@@ -1,6 +1,6 @@
-"""A web server of the tests, in a process of its own: it says on stdout where it is, and ends with its stdin.
+"""Web server of the tests, in its own process: it prints its URL to stdout and ends when its stdin closes.
 
-What it was asked is at /seen; a path that nobody else uses has its own counts.
+The requests that it received are listed at /seen; each test uses its own path, so that counts are not mixed.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ async def status(request: Request) -> Response:
 
 
 async def body(request: Request) -> Response:
-    """A body of so many bytes, of some media type."""
+    """Return a body of so many bytes of a media type."""
     await note(request)
     params = request.query_params
     content = bytes.fromhex(params["hex"]) if "hex" in params else b"x" * int(params["size"])
@@ -85,7 +85,7 @@ async def body(request: Request) -> Response:
 
 @cache
 def bomb_of(layers: int) -> bytes:
-    """256 MiB of zeros in 256 KiB, or in a few hundred bytes."""
+    """Return 256 MiB of zeros, compressed to 256 KiB or to a few hundred bytes."""
     if layers > 1:
         return gzip.compress(bomb_of(layers - 1), 9)
     compressor = zlib.compressobj(9, wbits=31)
@@ -99,7 +99,7 @@ async def bomb(request: Request) -> Response:
 
 
 async def slow(request: Request) -> Response:
-    """A byte now and then, for ever; notes when nobody listens any more."""
+    """Send a byte now and then for ever; record when the client disconnects."""
     case = request.query_params["case"]
     await note(request)
 
@@ -115,7 +115,7 @@ async def slow(request: Request) -> Response:
 
 
 async def parts_of(request: Request) -> Response:
-    """So many parts of 1,000 bytes, one each so many seconds."""
+    """Send so many parts of 1,000 bytes, at an interval in seconds."""
     await note(request)
     params = request.query_params
 
@@ -129,7 +129,7 @@ async def parts_of(request: Request) -> Response:
 
 
 async def busy(request: Request) -> Response:
-    """Takes a moment, and counts how many do so at once."""
+    """Wait a moment and record how many requests do so at once."""
     case = request.query_params["case"]
     running[case] += 1
     most[case] = max(most[case], running[case])

@@ -1,4 +1,4 @@
-"""A proxy of the tests' own, for http alone: it connects to its server whatever it is asked for, and counts."""
+"""HTTP proxy of the tests: it connects to one fixed server whatever the request asks for, and counts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""What tests of HTTP have around them."""
+"""Servers, sockets and resolvers for the tests of HTTP."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 class Site:
-    """A server, and what it was asked."""
+    """Web server and the requests that it received."""
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
@@ -33,7 +33,7 @@ class Site:
         return f"{self.origin}{path}{'?' if query else ''}{urlencode(query)}"
 
     def case(self) -> str:
-        """A name that no other test has."""
+        """Return a name that no other test uses."""
         return f"case-{next(_numbers)}"
 
     def seen(self, case: str) -> dict:
@@ -45,11 +45,11 @@ class Site:
 
 
 class Trap:
-    """A socket that listens on loopback, to see who comes.
+    """Socket that listens on loopback to detect connections.
 
     Args:
-        address: where.
-        port: at which one; 0 for any that is free.
+        address: IP address to listen on.
+        port: port to listen on; 0 for any free one.
     """
 
     def __init__(self, address: str = "127.0.0.1", port: int = 0) -> None:
@@ -66,7 +66,7 @@ class Trap:
 
     @property
     def accepted(self) -> int:
-        """How many connections were made: the kernel has them, whether or not anybody takes them."""
+        """Return the number of connections. The kernel completes them even if no code accepts them."""
         count = 0
         while True:
             try:
@@ -78,7 +78,7 @@ class Trap:
 
 
 class Names:
-    """A resolver of the tests' own: each name has one answer after the other, and stays with the last."""
+    """Fake resolver: each name has a list of answers, of which the last one repeats."""
 
     def __init__(self, **answers: list[list[str]]) -> None:
         self._answers = {name.replace("_", "."): list(found) for name, found in answers.items()}

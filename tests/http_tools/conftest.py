@@ -1,4 +1,4 @@
-"""A real web server in another process, and a socket that nobody may connect to."""
+"""A real web server in another process, and a socket to which no test may connect."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(scope="session")
 def secure_site(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The same over TLS, as tea.example.org, which no name server knows."""
+    """Run the web server with TLS as tea.example.org, a name that no real resolver knows."""
     path: Path = tmp_path_factory.mktemp("tls") / "server.pem"
     authority.issue_cert("tea.example.org").private_key_and_cert_chain_pem.write_to_path(str(path))
     with served(str(path)) as port:

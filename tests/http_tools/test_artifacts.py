@@ -1,4 +1,4 @@
-"""What goes with the message of a page: for the program, where the rest of it is."""
+"""The artifact of a page's message: what a program needs to find the rest of the page."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -30,7 +30,7 @@ async def message_of(
 
 
 async def test_a_page_has_its_kind_its_size_and_its_digest_beside_its_text(site: Site) -> None:
-    """A program knows by them what the model has read, and whether that was all there is."""
+    """The artifact tells a program what the model has read, and whether that was the whole page."""
     message = await message_of(site.url("/body", size=250, type="text/plain"))
 
     assert message.artifact == {
@@ -48,7 +48,7 @@ async def test_a_page_has_its_kind_its_size_and_its_digest_beside_its_text(site:
 
 @pytest.mark.parametrize(("size", "kind"), [(5000, "text/plain"), (500, "image/png"), (5000, "image/png")])
 async def test_what_is_in_a_file_is_told_with_where_it_is(site: Site, tmp_path: Path, size: int, kind: str) -> None:
-    """So that a program finds the rest of a message; the digest is that of the file."""
+    """The artifact names the file, so that a program finds the rest; the digest is that of the file."""
     url = site.url("/body", size=size, type=kind)
     artifact = (await message_of(url, downloads=tmp_path, max_bytes=1000)).artifact
     data = Path(artifact["file"]).read_bytes()
@@ -60,7 +60,7 @@ async def test_what_is_in_a_file_is_told_with_where_it_is(site: Site, tmp_path: 
 
 @pytest.mark.parametrize("downloads", [True, False])
 async def test_what_nobody_has_the_end_of_has_no_digest(site: Site, tmp_path: Path, downloads: bool) -> None:
-    """One of a part would be taken for that of the whole."""
+    """The digest of a part could be mistaken for the digest of the whole."""
     options = {"downloads": tmp_path} if downloads else {}
     artifact = (await message_of(site.url("/body", size=9000), max_bytes=100, max_download=5000, **options)).artifact
 
@@ -68,7 +68,7 @@ async def test_what_nobody_has_the_end_of_has_no_digest(site: Site, tmp_path: Pa
 
 
 async def test_the_rest_of_a_text_goes_along_where_that_was_asked_for(site: Site) -> None:
-    """It begins where the model has stopped, and where there is a limit it is the nearer part."""
+    """The rest begins where the model's part ends; if there is a limit, the rest is cut at its far end."""
     url = site.url("/body", hex=bytes(range(48, 58)).hex() * 50, type="text/plain")
     first = await message_of(url, max_chars=100, max_rest=1000)
     second = await message_of(url, start=395, max_chars=100, max_rest=1000)
@@ -81,7 +81,7 @@ async def test_the_rest_of_a_text_goes_along_where_that_was_asked_for(site: Site
 
 
 async def test_a_page_that_says_no_has_its_status_and_what_was_left_out_of_it(site: Site) -> None:
-    """Of such a page a model reads the begin, whatever `start` says."""
+    """A model reads such a page from its beginning, whatever `start` says."""
     missing = await message_of(site.url("/missing"), start=50, max_rest=10)
     refused = await message_of("http://10.0.0.1/")
 
@@ -90,7 +90,7 @@ async def test_a_page_that_says_no_has_its_status_and_what_was_left_out_of_it(si
 
 
 async def test_code_that_asks_the_tools_has_both_halves(site: Site) -> None:
-    """Without a node, as from any actor; `str()` is what a model would read."""
+    """Code in an actor gets text and artifact without a node; `str()` gives the text for models."""
     with anyio.fail_after(WAIT):
         async with running(HttpTools(allow=LOOPBACK, methods=["GET", "POST"])) as tools:
             found = await tools.fetch(site.url("/body", size=5, type="text/plain"))
@@ -101,7 +101,7 @@ async def test_code_that_asks_the_tools_has_both_halves(site: Site) -> None:
 
 
 async def test_a_budget_of_output_leaves_it(site: Site) -> None:
-    """What is cut there is kept by the budget, and what is cut here is named by the artifact."""
+    """The budget stores output that it cuts; the page's own cut is described by the artifact."""
     url = site.url("/body", size=900, type="text/plain")
     message = await message_of(url, max_chars=600, max_rest=1000, middleware=[OutputBudget(characters=200)])
 
@@ -110,7 +110,7 @@ async def test_a_budget_of_output_leaves_it(site: Site) -> None:
 
 
 async def test_a_conversation_keeps_it(site: Site, tmp_path: Path) -> None:
-    """In a database, and there it is plain data for whoever reads the thread."""
+    """A checkpointer stores the artifact as plain data."""
     config: Any = {"configurable": {"thread_id": "1"}}
     saver = f"sqlite:///{tmp_path / 'agent.db'}"
     url = site.url("/body", size=900, type="text/plain")
@@ -129,7 +129,7 @@ async def test_a_conversation_keeps_it(site: Site, tmp_path: Path) -> None:
 
 
 async def test_over_mcp_a_page_is_its_text(site: Site) -> None:
-    """Clients show structured content to their model in place of the text; there it would read where the page is."""
+    """MCP clients show structured content to their model in place of the text, so the artifact is not sent."""
     result = result_of(await message_of(site.url("/body", size=5, type="text/plain")), structured=False)
     [block] = result.content
 

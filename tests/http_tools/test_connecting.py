@@ -1,4 +1,4 @@
-"""A host has several addresses, and the first that answers is taken."""
+"""Connecting to a host with several addresses: the first one that answers is used."""
 
 import anyio
 import httpcore2
@@ -19,7 +19,7 @@ class Stream(httpcore2.AsyncNetworkStream):
 
 
 class Network:
-    """Addresses that answer after so many seconds, or fail after so many if they are negative."""
+    """Fake network whose addresses answer after a delay, or fail after it if the number is negative."""
 
     def __init__(self, **seconds: float) -> None:
         self._seconds = seconds
@@ -37,7 +37,7 @@ class Network:
 
 
 async def test_a_silent_address_costs_a_quarter_of_a_second() -> None:
-    """And not the time that a connection may take; who knows of two addresses has two for this."""
+    """Attempts are started a quarter of a second apart, without waiting for the connect timeout."""
     network = Network(a=1000.0, b=0.01)
     began = anyio.current_time()
     with anyio.fail_after(WAIT):
@@ -48,7 +48,7 @@ async def test_a_silent_address_costs_a_quarter_of_a_second() -> None:
 
 
 async def test_a_quick_address_is_the_only_one_that_is_tried() -> None:
-    """Others are left in peace."""
+    """No connection attempt is made to the other addresses."""
     network = Network(a=0.01, b=0.01)
     with anyio.fail_after(WAIT):
         await first_connected(network.connect, ["a", "b"])
@@ -57,7 +57,7 @@ async def test_a_quick_address_is_the_only_one_that_is_tried() -> None:
 
 
 async def test_no_more_than_one_connection_is_left_open() -> None:
-    """Two may come about at the same moment."""
+    """Two attempts may succeed at the same moment; the second connection is closed."""
     network = Network(a=0.5, b=0.25)
     with anyio.fail_after(WAIT):
         stream = await first_connected(network.connect, ["a", "b"])
@@ -66,7 +66,7 @@ async def test_no_more_than_one_connection_is_left_open() -> None:
 
 
 async def test_if_none_answers_the_first_says_why() -> None:
-    """It is the one that the system thinks best of."""
+    """The first address is the one that the system prefers."""
     network = Network(a=-1.0, b=-0.1, c=-0.1)
     with anyio.fail_after(WAIT), pytest.raises(httpcore2.ConnectError, match="has failed"):
         await first_connected(network.connect, ["a", "b", "c"])
@@ -75,7 +75,7 @@ async def test_if_none_answers_the_first_says_why() -> None:
 
 
 async def test_who_is_cancelled_leaves_nothing_open() -> None:
-    """A connection that came about meanwhile has nobody."""
+    """An attempt that succeeds during the cancellation must be closed."""
     network = Network(a=5.0, b=6.0)
     with anyio.move_on_after(1.0):
         await first_connected(network.connect, ["a", "b"])

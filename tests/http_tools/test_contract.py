@@ -1,4 +1,4 @@
-"""The tools of HTTP are an actor as others are."""
+"""The HTTP tools pass the contract tests for actors."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_clock
 
 
 class TestHttpTools(ActorContract):
-    """One that reads."""
+    """Contract tests of the tools that only read."""
 
     site: Site
 
@@ -35,7 +35,7 @@ class TestHttpTools(ActorContract):
 
 @pytest.mark.exhaustive
 class TestThoseThatWrite(TestHttpTools):
-    """The other one, which `methods` makes of it."""
+    """Contract tests of the class that `methods` creates for writing."""
 
     def actor(self) -> HttpTools:
         return HttpTools(allow=LOOPBACK, methods=["GET", "POST"])
@@ -47,7 +47,7 @@ class TestThoseThatWrite(TestHttpTools):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("methods", [["GET"], ["GET", "POST"]])
 async def test_its_code_can_run_in_a_worker_process(site: Site, methods: list[str]) -> None:
-    """With whatever handlers its methods have given it."""
+    """The handlers added by `methods` exist in the worker, too."""
     with anyio.fail_after(WAIT):
         async with (
             Processes(workers=1) as pool,

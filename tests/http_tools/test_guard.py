@@ -1,4 +1,4 @@
-"""Nothing is sent to an address that is not public, whatever it is called and whoever leads there."""
+"""No request is sent to an address that is not public, by whatever name or redirect."""
 
 import ssl
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ ELSEWHERE = [
 
 @pytest.fixture
 def traps() -> Iterator[list[Trap]]:
-    """At one port of IPv4 and IPv6 loopback."""
+    """Listen on one port of IPv4 and IPv6 loopback."""
     with Trap() as first, Trap("127.0.0.2", first.port) as second, Trap("::1", first.port) as third:
         yield [first, second, third]
 
@@ -98,7 +98,7 @@ async def refused(http: HttpClient, url: str) -> UrlRefusedError:
 
 
 async def test_no_way_to_write_this_machine_leads_to_it(traps: list[Trap]) -> None:
-    """What reads a URL in another way than what connects is how guards are passed."""
+    """Guards are bypassed when the code that checks a URL parses it differently from the code that connects."""
     with anyio.fail_after(WAIT):
         async with HttpClient(retries=0) as http:
             for host in LOOPBACK:
@@ -108,7 +108,7 @@ async def test_no_way_to_write_this_machine_leads_to_it(traps: list[Trap]) -> No
 
 
 async def test_a_name_whose_address_is_not_public_is_not_connected_to(traps: list[Trap]) -> None:
-    """The name may be anything; and of several addresses all have to be public, for any may be taken."""
+    """The name itself proves nothing. All addresses of a name have to be public, because any of them may be used."""
     answers = [
         ["127.0.0.1"],
         ["::1"],
@@ -122,15 +122,15 @@ async def test_a_name_whose_address_is_not_public_is_not_connected_to(traps: lis
         for answer in answers:
             async with HttpClient(resolver=Names(tea_example_org=[answer]), retries=0) as http:
                 error = await refused(http, f"http://tea.example.org:{traps[0].port}/")
-                assert not any(address in str(error) for address in answer)  # a model is not shown the network
-                assert "HttpClient(allow=[..., " in error.__notes__[0]  # its user is
+                assert not any(address in str(error) for address in answer)  # a model does not see internal addresses
+                assert "HttpClient(allow=[..., " in error.__notes__[0]  # the user does
 
     assert [trap.accepted for trap in traps] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("url", ELSEWHERE)
 async def test_what_is_no_public_web_page_is_refused(url: str) -> None:
-    """Metadata services, other machines of the network, other schemes; before anybody is asked."""
+    """Metadata services, internal machines and other schemes are refused before any lookup."""
     resolver = Names()
     with anyio.fail_after(WAIT):
         async with HttpClient(resolver=resolver) as http:
@@ -140,14 +140,14 @@ async def test_what_is_no_public_web_page_is_refused(url: str) -> None:
 
 
 async def test_a_name_that_has_another_address_the_next_time_is_looked_at_again(site: Site) -> None:
-    """DNS rebinding: what is checked is what is connected to, and each connection is."""
+    """Against DNS rebinding, the checked address is the one that is used, and each connection is checked."""
     case = site.case()
     names = Names(tea_example_org=[["127.0.0.1"], ["127.0.0.2"]])
     with Trap("127.0.0.2", site.port) as trap, anyio.fail_after(WAIT):
         async with HttpClient(allow=["tea.example.org", "127.0.0.1"], resolver=names, retries=3) as http:
             url = f"http://tea.example.org:{site.port}/page?case={case}&close=1"
             await http.get(url)
-            assert names.asked == ["tea.example.org"]  # once: nobody looks it up again to connect
+            assert names.asked == ["tea.example.org"]  # one lookup only: connecting does not resolve the name again
             await refused(http, url)
         assert trap.accepted == 0
 
@@ -156,7 +156,7 @@ async def test_a_name_that_has_another_address_the_next_time_is_looked_at_again(
 
 
 async def test_a_retry_looks_at_the_address_again(site: Site) -> None:
-    """The first attempt has failed, and meanwhile the name leads elsewhere."""
+    """The name may resolve to another address after the first attempt failed."""
     names = Names(tea_example_org=[["127.0.0.1"], ["127.0.0.2"]])
     with Trap() as closed:
         port = closed.port
@@ -171,7 +171,7 @@ async def test_a_retry_looks_at_the_address_again(site: Site) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "2130706434", "[::1]", "0x7f.2", "rebound.example.org", "localhost"])
 async def test_a_redirect_leads_to_no_private_address(site: Site, host: str) -> None:
-    """A page that may be read says where the client goes next."""
+    """An allowed page chooses the target of its redirect, so the target is checked as well."""
     names = Names(rebound_example_org=[["127.0.0.2"]])
     with Trap("127.0.0.2") as trap, anyio.fail_after(WAIT):
         async with HttpClient(allow=["*", "127.0.0.1"], resolver=names) as http:
@@ -180,7 +180,7 @@ async def test_a_redirect_leads_to_no_private_address(site: Site, host: str) -> 
 
 
 async def test_tls_is_spoken_by_the_name_and_not_by_the_address(secure_site: Site, authority: trustme.CA) -> None:
-    """The certificate is that of the name, and a server of another name is no answer."""
+    """The certificate has to be valid for the name, and a server with another name is refused."""
     tls = ssl.create_default_context()
     authority.configure_trust(tls)
     names = Names(tea_example_org=[["127.0.0.1"]], ham_example_org=[["127.0.0.1"]])
@@ -195,7 +195,7 @@ async def test_tls_is_spoken_by_the_name_and_not_by_the_address(secure_site: Sit
 
 
 async def test_an_address_that_does_not_answer_leaves_the_turn_to_the_next(site: Site) -> None:
-    """Networks with a broken IPv6 are many."""
+    """Many networks have a broken IPv6, so the next address is tried."""
     names = Names(tea_example_org=[["127.0.0.3", "127.0.0.1"]])
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=["tea.example.org", "127.0.0.0/8"], resolver=names) as http:
@@ -205,7 +205,7 @@ async def test_an_address_that_does_not_answer_leaves_the_turn_to_the_next(site:
 
 
 async def test_what_is_allowed_is_no_more_than_what_is_written(site: Site) -> None:
-    """A host in the list may still not lead to this machine; a network in it does not make its names known."""
+    """An allowed host may still not resolve to this machine, and an allowed network allows no names that lead there."""
     names = Names(tea_example_org=[["127.0.0.1"]])
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=["tea.example.org"], resolver=names) as http:
@@ -231,7 +231,7 @@ NOT_PUBLIC = [
 
 
 def embedded(v4: IPv4Address) -> st.SearchStrategy[IPv6Address]:
-    """The forms in which IPv6 carries an address."""
+    """Return an IPv4 address in all forms in which IPv6 can embed it."""
     number = int(v4)
     forms = [
         number,  # compatible
@@ -249,7 +249,7 @@ hidden = private.filter(lambda address: address.version == 4).flatmap(embedded)
 
 
 class Nowhere(httpcore2.AsyncNetworkBackend):
-    """Notes where one would have connected to."""
+    """Fake connector that records the addresses."""
 
     def __init__(self) -> None:
         self.connected: list[str] = []
@@ -263,7 +263,7 @@ class Nowhere(httpcore2.AsyncNetworkBackend):
 async def test_whatever_a_name_leads_to_only_public_addresses_are_connected_to(
     addresses: list[IPv4Address | IPv6Address],
 ) -> None:
-    """In every form that IPv6 has for an address of IPv4; one that is not public spoils them all."""
+    """One address that is not public makes the name refused, in every IPv6 form that embeds IPv4."""
     names = Names(tea_example_org=[[str(one) for one in addresses]])
     backend = GuardedBackend(rules_of(None, private=False, ports=None), names)
     plain = backend._plain = Nowhere()
@@ -279,7 +279,7 @@ async def test_whatever_a_name_leads_to_only_public_addresses_are_connected_to(
 
 @given(st.one_of(private, hidden))
 async def test_no_address_that_is_not_public_is_let_through_as_a_host(address: IPv4Address | IPv6Address) -> None:
-    """Written as it is, in a URL."""
+    """Addresses in a URL are checked like the addresses of names."""
     rules = rules_of(None, private=False, ports=None)
     host = f"[{address}]" if address.version == 6 else str(address)
 

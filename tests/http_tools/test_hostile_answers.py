@@ -1,4 +1,4 @@
-"""What a server can write beside the body, and how much can be made of one."""
+"""Hostile headers and bodies that grow when they are converted to text."""
 
 import time
 
@@ -26,7 +26,7 @@ def page(data: bytes = b"tea", *, reason: str = "OK", kind: str = "text/plain") 
 
 
 async def test_json_with_line_breaks_is_no_bomb() -> None:
-    """Each line is indented as deep as it is: 800 kB, nested deeply, would be 350 MB, and the loop blocked for it."""
+    """Indentation of deeply nested JSON would make 350 MB out of 800 kB and block the event loop."""
     deep = b"[" * 900 + b"1," * 400_000 + b"1" + b"]" * 900
     with anyio.fail_after(WAIT):
         assert await page(deep, kind="application/json").readable() == deep.decode()
@@ -34,14 +34,14 @@ async def test_json_with_line_breaks_is_no_bomb() -> None:
 
 
 async def test_json_with_half_a_character_stays_as_it_was_written() -> None:
-    """Read, it is a text that can neither be sent to a model nor stored with the conversation."""
+    """A lone surrogate can neither be sent to a model nor be stored with the conversation."""
     data = b'{"tea": "\\ud800"}'
     with anyio.fail_after(WAIT):
         assert await page(data, kind="application/json").readable() == data.decode()
 
 
 def test_html_in_quotes_is_no_bomb() -> None:
-    """Each line has the signs of all quotes around it: 1 MB would be 200 MB, of which a model reads the first page."""
+    """Each line repeats the marks of all quotes around it: 1 MB would become 200 MB of text."""
     lines = "<pre>" + "tea\n" * 20_000
     deep = as_markdown("<blockquote>" * 200 + lines, "https://example.org/")
     few = as_markdown("<blockquote>" * 2 + lines, "https://example.org/")
@@ -52,7 +52,7 @@ def test_html_in_quotes_is_no_bomb() -> None:
 
 @pytest.mark.exhaustive
 def test_html_that_is_nested_takes_no_time_that_grows_with_elements_and_depth() -> None:
-    """For each element the converter looks at all around it: 45,000 of them, in 200 quotes, took ten seconds."""
+    """The converter looks at all ancestors of each element; 45,000 elements in 200 quotes took ten seconds."""
     begun = time.process_time()
     as_markdown("<blockquote>" * 200 + "tea<br>" * 45_000, "https://example.org/")
 
@@ -60,17 +60,17 @@ def test_html_that_is_nested_takes_no_time_that_grows_with_elements_and_depth() 
 
 
 def test_a_content_type_takes_no_time_that_grows_with_its_square() -> None:
-    """It is read on the event loop, and a server may send one of 90 kB."""
+    """The header is parsed on the event loop and may have 90 kB."""
     begun = time.process_time()
     for _ in range(10):
         assert page(kind='text/plain; a="' + ";" * 90_000).text == "tea"
 
-    assert time.process_time() - begun < 5  # without an end at some length: a minute
+    assert time.process_time() - begun < 5  # without a bound on the length: a minute
 
 
 @pytest.mark.parametrize("kind", ["text/x-obey me", "text/" + "x" * 5000, "text/\u202ex\u200b", "text"])
 def test_a_header_brings_no_words_of_a_server_to_the_model(kind: str) -> None:
-    """Neither a text in the place of a media type, nor what nobody sees."""
+    """Neither free text in place of a media type nor invisible characters reach the model."""
     assert (
         told(page(kind=kind), "tea", start=0, most=100)
         == "HTTP 200 OK, https://example.org/ (of no media type).\n\ntea"
@@ -78,12 +78,12 @@ def test_a_header_brings_no_words_of_a_server_to_the_model(kind: str) -> None:
 
 
 def test_a_reason_is_a_few_words() -> None:
-    """A status line can have 90 kB, past the characters that a model is to read."""
+    """A status line can have 90 kB, more than the characters that a model is to read."""
     assert len(told(page(reason="obey " * 9000), "tea", start=0, most=100)) < 150
 
 
 def test_a_wait_without_end_is_no_number() -> None:
-    """`Retry-After: 1e400` is one that Python reads."""
+    """Python parses `Retry-After: 1e400` as infinity."""
     busy = Page(
         method="GET", url="https://example.org/", status=503, reason="", headers={"retry-after": "1e400"}, data=b""
     )
@@ -92,14 +92,14 @@ def test_a_wait_without_end_is_no_number() -> None:
 
 
 def test_a_reason_is_one_line_without_signs_that_nobody_sees() -> None:
-    """A server may write commands for a terminal there, or words that only a model sees."""
+    """A reason may contain terminal escape sequences, or text that only a model notices."""
     reason = "\x1b[31mNot\x1b[0m \u202eFound\r\n\x07tea\U000e0041 \u2028now"
 
     assert told(page(reason=reason), "tea", start=0, most=100).startswith("HTTP 200 Not Found tea now, https://")
 
 
 def test_a_wait_of_thousands_of_years_is_told_as_much_later() -> None:
-    """Seconds with twelve digits help nobody."""
+    """Twelve digits of seconds help neither models nor users."""
     for date in ("Fri, 31 Dec 9999 23:59:59 GMT", "86401"):
         headers = {"retry-after": date}
         busy = Page(method="GET", url="https://example.org/", status=503, reason="", headers=headers, data=b"")

@@ -1,4 +1,4 @@
-"""Pages that are made to take long are read in parts, and off the event loop."""
+"""Pages that are slow to convert are cut, and converted off the event loop."""
 
 import threading
 
@@ -22,7 +22,7 @@ def page(text: str, kind: str) -> Page:
 async def test_a_page_with_a_megabyte_of_backspaces_is_cleaned_off_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each takes a step of Python: together they would hold the loop for a third of a second."""
+    """Each backspace costs a step of Python; together they would block the event loop for a third of a second."""
     threads: list[threading.Thread] = []
 
     def cleaned(text: str) -> str:
@@ -41,7 +41,7 @@ async def test_a_page_with_a_megabyte_of_backspaces_is_cleaned_off_the_event_loo
 
 
 def test_a_page_with_more_elements_than_are_read_is_cut_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To build 330,000 elements is to have the collector of garbage stop all threads."""
+    """Building 330,000 elements triggers garbage collection that stops all threads."""
     parsed: list[str] = []
     import bs4
 
@@ -61,5 +61,5 @@ def test_a_page_with_more_elements_than_are_read_is_cut_before_it_is_parsed(monk
 
 
 def test_a_page_with_as_many_elements_as_are_read_is_whole() -> None:
-    """The bound is for pages that nobody writes."""
+    """The bound is far above the size of real pages."""
     assert _TOO_MANY not in as_markdown("<p>tea</p>" * 1000, "http://a/")

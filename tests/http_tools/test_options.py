@@ -1,4 +1,4 @@
-"""What a client is told is checked when it is made, and what it does not do is said."""
+"""Options of the client are checked when it is made, and unsupported ones are reported."""
 
 import inspect
 import logging
@@ -57,7 +57,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("options", "kind", "said"), WRONG, ids=[repr(options) for options, _, _ in WRONG])
 def test_what_cannot_work_is_an_error_when_the_client_is_made(options: dict, kind: type, said: str) -> None:
-    """And not with the first page; the tools say the same."""
+    """The error does not wait for the first page; the tools raise the same one."""
     for make in (HttpClient, HttpTools):
         with pytest.raises(kind, match=said):
             make(**options)
@@ -74,27 +74,27 @@ def test_what_cannot_work_is_an_error_when_the_client_is_made(options: dict, kin
     ],
 )
 def test_what_tools_cannot_be_told_is_an_error_when_they_are_made(options: dict, said: str) -> None:
-    """A method that is misspelt would be refused for ever."""
+    """A misspelt method would otherwise be refused for ever."""
     with pytest.raises((TypeError, ValueError), match=said):
         HttpTools(**options)
 
 
 def test_tools_hand_every_option_on() -> None:
-    """The list of those who hand options on, and the signature, are one."""
+    """The list of forwarded options and the signature have to agree."""
     parameters = list(inspect.signature(HttpClient).parameters)
 
     assert list(get_type_hints(Options)) == parameters
 
 
 def test_no_header_is_shown_of_a_client() -> None:
-    """It is printed where errors are."""
+    """The representation of a client appears in logs and errors."""
     client = HttpClient(headers={"example.org": {"Authorization": "key-of-ours"}})
 
     assert "key-of-ours" not in f"{client!r} {HttpTools(headers={'example.org': {'A': 'key-of-ours'}})!r}"
 
 
 async def test_a_client_is_used_while_it_is_open(site: Site) -> None:
-    """And by one at a time; it can be opened again."""
+    """A client serves one block at a time and can be opened again."""
     http = HttpClient(allow=LOOPBACK)
     with anyio.fail_after(WAIT):
         with pytest.raises(RuntimeError, match="not open"):
@@ -109,7 +109,7 @@ async def test_a_client_is_used_while_it_is_open(site: Site) -> None:
 
 
 async def test_what_a_request_cannot_be_is_an_error_of_its_caller(site: Site) -> None:
-    """It is no answer of a server."""
+    """The mistake is an exception, not an answer of a server."""
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK) as http:
             with pytest.raises(ValueError, match="is one of DELETE, GET"):
@@ -124,7 +124,7 @@ async def test_what_a_request_cannot_be_is_an_error_of_its_caller(site: Site) ->
 
 
 async def test_a_limit_with_a_key_of_its_own_is_kept_as_it_is(site: Site) -> None:
-    """The request looks like a tool call; so a key that is written for tools will do."""
+    """The request resembles a tool call, so a key function written for tools works."""
     case = site.case()
     limit = Limit(concurrency=1, key=lambda call: call["args"]["url"].partition("?")[0])
     with anyio.fail_after(WAIT):
@@ -136,7 +136,7 @@ async def test_a_limit_with_a_key_of_its_own_is_kept_as_it_is(site: Site) -> Non
 
 
 async def test_a_proxy_that_is_trusted_is_gone_by(site: Site) -> None:
-    """Its address is none of the model's; the names that it looks up are not looked up here, and hosts are checked."""
+    """The proxy's address is not chosen by the model. The proxy resolves names, so only host names are checked here."""
     names = Names()
     with anyio.fail_after(WAIT):
         async with proxy(site) as between:
@@ -156,7 +156,7 @@ async def test_a_proxy_that_is_trusted_is_gone_by(site: Site) -> None:
 async def test_a_proxy_of_the_environment_is_not_gone_by_and_that_is_said(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would connect where nobody looks; whoever needs it learns why nothing can be reached."""
+    """Such a proxy would connect without our checks; a warning explains why servers cannot be reached."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://user:secret@127.0.0.1:9/")
     with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
@@ -168,7 +168,7 @@ async def test_a_proxy_of_the_environment_is_not_gone_by_and_that_is_said(
 
 
 async def test_an_actor_that_cannot_open_its_client_says_so_at_the_start(tmp_path: object) -> None:
-    """A folder that is not there is no folder for downloads."""
+    """A missing download folder fails at the start, not with the first download."""
     from callboard import ActorStartError
 
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="no such folder"):
@@ -178,7 +178,7 @@ async def test_an_actor_that_cannot_open_its_client_says_so_at_the_start(tmp_pat
 
 @pytest.mark.parametrize("package", ["httpx2", "lxml", "markdownify", "protego"])
 def test_a_missing_extra_is_named(package: str) -> None:
-    """When it is first asked for; the other actors need it not."""
+    """The error comes when the actor is first imported; other actors do not need the extra."""
     code = (
         "import importlib.util as u, sys\n"
         "there = u.find_spec\n"
@@ -193,7 +193,7 @@ def test_a_missing_extra_is_named(package: str) -> None:
 
 
 def test_importing_the_package_loads_no_client() -> None:
-    """Names pay for themselves when they are asked for."""
+    """The HTTP client is imported only when its names are used."""
     code = "import sys, callboard_actors.http; sys.exit('httpx2' in sys.modules or 'lxml' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""How far a body is, for whoever watches the call."""
+"""Progress reports of a body for observers of the call."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ PART = 1000
 
 
 async def told_of(url: str, policy: CallPolicy | None = None, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """The message of a page, and what observers were told of its progress."""
+    """Return the message of a page and the progress reports of its call."""
     node = ToolNode([HttpTools(allow=LOOPBACK, retries=0, **options)], policies={"fetch": policy or CallPolicy()})
     told: list[dict[str, Any]] = []
     with anyio.fail_after(WAIT), observe(lambda one: told.append(one.facts) if one.what == "progress" else None):
@@ -28,7 +28,7 @@ async def told_of(url: str, policy: CallPolicy | None = None, **options: Any) ->
 
 
 async def test_it_is_told_how_much_of_a_body_there_is(site: Site, tmp_path: Path) -> None:
-    """In the bytes that came; of all that will come, where the server says how many."""
+    """Progress counts received bytes, and shows the total if the server sends a length."""
     message, told = await told_of(site.url("/parts", count=5, each=0.07, length=5 * PART), downloads=tmp_path)
 
     assert message.artifact["size"] == 5 * PART
@@ -38,7 +38,7 @@ async def test_it_is_told_how_much_of_a_body_there_is(site: Site, tmp_path: Path
 
 
 async def test_a_server_that_says_no_length_or_none_that_can_be_is_told_of_all_the_same(site: Site) -> None:
-    """What it compresses has a length that is of something else than what is read of it."""
+    """Without a length only the received bytes are reported. Of a compressed body, compressed bytes are counted."""
     _, told = await told_of(site.url("/parts", count=2, each=0.0))
     _, packed = await told_of(site.url("/bomb", layers=2), max_bytes=10_000_000)
 
@@ -47,7 +47,7 @@ async def test_a_server_that_says_no_length_or_none_that_can_be_is_told_of_all_t
 
 
 async def test_a_body_of_many_parts_tells_no_more_than_a_few_a_second(site: Site) -> None:
-    """An observer may write each to a log."""
+    """An observer may log each report, so reports are limited to a few per second."""
     _, told = await told_of(site.url("/parts", count=1000, each=0.0, length=1000 * PART), max_bytes=2_000_000)
 
     assert told[-1]["done"] == 1000 * PART
@@ -55,7 +55,7 @@ async def test_a_body_of_many_parts_tells_no_more_than_a_few_a_second(site: Site
 
 
 async def test_a_body_that_comes_slowly_is_no_idle_call(site: Site) -> None:
-    """Each part is a sign of life; so the timeout is for a server that says nothing at all."""
+    """Each part resets the idle timeout, which is for servers that send nothing at all."""
     policy = CallPolicy(idle_timeout=1.0)
     slow, _ = await told_of(site.url("/parts", count=16, each=0.1, length=16 * PART), policy)
     silent, _ = await told_of(site.url("/parts", count=2, each=30), policy)
@@ -65,7 +65,7 @@ async def test_a_body_that_comes_slowly_is_no_idle_call(site: Site) -> None:
 
 
 async def test_signs_of_life_put_off_no_timeout_of_the_whole_call(site: Site) -> None:
-    """A body without an end has four fifths of it, however often a byte comes, and its model is told."""
+    """A body without end may use four fifths of the call's timeout, so that the model still gets an answer."""
     message, _ = await told_of(site.url("/slow", case=site.case()), CallPolicy(timeout=2.5, idle_timeout=1.0))
     found = re.search(r"has no answer: it was not there within ([0-9.]+) s", message.text)
 
@@ -74,7 +74,7 @@ async def test_signs_of_life_put_off_no_timeout_of_the_whole_call(site: Site) ->
 
 
 async def test_without_a_call_nobody_is_told(site: Site) -> None:
-    """A client of a program works for no call."""
+    """A client that a program uses directly has no call to report to."""
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK) as http:
             assert (await http.get(site.url("/parts", count=2, each=0.0))).size == 2 * PART

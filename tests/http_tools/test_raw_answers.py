@@ -1,4 +1,4 @@
-"""Servers that speak no HTTP, or too much of it: each is one sentence for the model, and soon."""
+"""Servers with invalid or excessive HTTP: each causes a one-sentence error soon."""
 
 import gzip
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ LEADS = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: "
 
 @asynccontextmanager
 async def server(head: bytes, then: bytes = b"") -> AsyncIterator[str]:
-    """One that answers everything with the same bytes; and with others for ever, if there are any."""
+    """Run a server that answers each request with the same bytes, followed by other bytes for ever if there are any."""
 
     async def serve(client: SocketStream) -> None:
         async with client:
@@ -63,7 +63,7 @@ async def server(head: bytes, then: bytes = b"") -> AsyncIterator[str]:
     ],
 )
 async def test_an_answer_that_is_none_is_told_in_a_sentence(head: bytes, then: bytes, said: str) -> None:
-    """Whatever comes, and however much of it: an end without memory, and without a traceback."""
+    """Whatever bytes come, the request ends with bounded memory and without a traceback."""
     with anyio.fail_after(WAIT):
         async with server(head, then) as url, running(HttpTools(allow=LOOPBACK, retries=0, timeout=0.5)) as tools:
             found = await tools.fetch(url)
@@ -74,7 +74,7 @@ async def test_an_answer_that_is_none_is_told_in_a_sentence(head: bytes, then: b
 
 
 async def test_a_text_of_backspaces_is_read_at_once() -> None:
-    """Each takes away the character before it: one after the other, that would hold the event loop for an hour."""
+    """Removing one character after the other would block the event loop for an hour."""
     body = b"tea" + b"x" * 300_000 + b"\x08" * 300_000
     with anyio.fail_after(WAIT):
         async with server(OK + b"Content-Type: text/plain\r\n\r\n" + body) as url:

@@ -1,4 +1,4 @@
-"""What is sent to whom, by which redirects, and how often."""
+"""Requests: headers, bodies, redirects and retries."""
 
 import email.utils
 import time
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_a_request_has_its_answer_as_a_page(site: Site) -> None:
-    """Also one that says no: whether that is an error is for who asked."""
+    """An error status is a page, too: the caller decides whether it is an error."""
     case = site.case()
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK) as http:
@@ -38,7 +38,7 @@ async def test_a_request_has_its_answer_as_a_page(site: Site) -> None:
     [("GET", 301, "GET"), ("POST", 302, "GET"), ("POST", 303, "GET"), ("POST", 307, "POST"), ("PUT", 308, "PUT")],
 )
 async def test_redirects_are_followed_as_browsers_do(site: Site, method: str, status: int, becomes: str) -> None:
-    """A form that was sent is not sent again where its answer is."""
+    """A posted form is not posted again to the target of its redirect."""
     case = site.case()
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK) as http:
@@ -53,7 +53,7 @@ async def test_redirects_are_followed_as_browsers_do(site: Site, method: str, st
 
 
 async def test_redirects_end(site: Site) -> None:
-    """A page that leads to itself is none."""
+    """The number of redirects is limited, for pages that redirect to themselves."""
     case = site.case()
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK, max_redirects=3) as http:
@@ -67,7 +67,7 @@ async def test_redirects_end(site: Site) -> None:
     "to", ["http://[bad/", "http://a b/", "javascript:alert(1)", "http://user@127.0.0.1/", "https:///"]
 )
 async def test_a_redirect_to_what_is_no_url_is_refused(site: Site, to: str) -> None:
-    """Whatever a server writes there, its reader is told, and nothing breaks."""
+    """An invalid target is an error for the caller and does not crash the client."""
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK) as http:
             with pytest.raises(UrlRefusedError):
@@ -75,7 +75,7 @@ async def test_a_redirect_to_what_is_no_url_is_refused(site: Site, to: str) -> N
 
 
 async def test_headers_are_sent_to_the_host_that_they_are_for_and_to_no_other(site: Site) -> None:
-    """A key for one service is not shown to whoever it leads to."""
+    """A key for one service must not be sent to the hosts to which it redirects."""
     names = Names(tea_example_org=[["127.0.0.1"]], ham_example_org=[["127.0.0.1"]])
     tea, ham = (f"http://{name}.example.org:{site.port}" for name in ("tea", "ham"))
     mine, other = site.case(), site.case()
@@ -94,7 +94,7 @@ async def test_headers_are_sent_to_the_host_that_they_are_for_and_to_no_other(si
 
 
 async def test_headers_for_a_host_are_not_sent_without_tls(site: Site) -> None:
-    """Its name alone means https: a redirect to http would show a key to the whole network."""
+    """A configured host name implies https: a redirect to http would show its key to the network."""
     case = site.case()
     names = Names(tea_example_org=[["127.0.0.1"]])
     headers = {"tea.example.org": {"Authorization": "key"}}
@@ -106,7 +106,7 @@ async def test_headers_for_a_host_are_not_sent_without_tls(site: Site) -> None:
 
 
 async def test_a_body_is_not_handed_on_to_another_server(site: Site) -> None:
-    """It was meant for the one that was asked."""
+    """The body was meant for the first server only."""
     case = site.case()
     names = Names(tea_example_org=[["127.0.0.1"]])
     url = f"http://tea.example.org:{site.port}/echo?case={case}"
@@ -120,7 +120,7 @@ async def test_a_body_is_not_handed_on_to_another_server(site: Site) -> None:
 
 @pytest.mark.parametrize(("kept", "second"), [(False, "no cookie"), (True, "session=secret")])
 async def test_cookies_are_kept_where_that_was_asked_for(site: Site, kept: bool, second: str) -> None:
-    """One client serves many threads: the session of one user is none of another's business."""
+    """One client serves many threads, so cookies could mix the sessions of users."""
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK, cookies=kept) as http:
             said = [(await http.get(site.url("/cookie"))).text for _ in range(2)]
@@ -130,7 +130,7 @@ async def test_cookies_are_kept_where_that_was_asked_for(site: Site, kept: bool,
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_what_only_reads_is_asked_again(site: Site, status: int) -> None:
-    """Most of these are well in a moment."""
+    """Many errors of servers are temporary, and reading twice does no harm."""
     case = site.case()
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK, retries=2, backoff=AT_ONCE) as http:
@@ -141,7 +141,7 @@ async def test_what_only_reads_is_asked_again(site: Site, status: int) -> None:
 
 
 async def test_retries_end_and_the_last_answer_stands(site: Site) -> None:
-    """It says best what is wrong."""
+    """After the last retry its answer is returned, because it describes the problem."""
     case = site.case()
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK, retries=1, backoff=AT_ONCE) as http:
@@ -152,7 +152,7 @@ async def test_retries_end_and_the_last_answer_stands(site: Site) -> None:
 
 
 async def test_a_connection_that_breaks_is_made_again_for_what_only_reads(site: Site) -> None:
-    """The server may have had the request, and that does no harm."""
+    """The server may have received the request, which does no harm for reads."""
     case = site.case()
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK, backoff=AT_ONCE) as http:
@@ -176,7 +176,7 @@ async def test_a_connection_that_breaks_is_made_again_for_what_only_reads(site: 
 async def test_what_writes_is_sent_again_where_the_server_knows_it_by_its_key(
     site: Site, path: str, keyed: bool, honoured: bool, requests: int
 ) -> None:
-    """Nobody knows what it has done with the first one; a second order is a second order."""
+    """Without an idempotency key, a repeated order could be a second order."""
     case = site.case()
     headers = {"Idempotency-Key": "mine"} if keyed else {}
     url = f"{site.origin}{path}{'&' if '?' in path else '?'}case={case}"
@@ -192,7 +192,7 @@ async def test_what_writes_is_sent_again_where_the_server_knows_it_by_its_key(
 
 
 async def test_within_a_call_a_write_has_a_key_of_the_call(site: Site) -> None:
-    """The same each time that the call makes this request, and another one for another request or call."""
+    """The key is the same for each retry of the request, and differs between requests and calls."""
     case = site.case()
     keys: list[str] = []
 
@@ -218,7 +218,7 @@ async def test_within_a_call_a_write_has_a_key_of_the_call(site: Site) -> None:
 
 
 async def test_the_tools_of_an_actor_send_the_key_of_their_call(site: Site) -> None:
-    """The handler runs in the actor's task, and works for the call."""
+    """The handler runs in the actor's task, and the key still comes from the call."""
     case = site.case()
     node = ToolNode([HttpTools(allow=LOOPBACK, methods=["GET", "POST"])], policies={"http_request": CallPolicy()})
     with anyio.fail_after(WAIT):
@@ -232,7 +232,7 @@ async def test_the_tools_of_an_actor_send_the_key_of_their_call(site: Site) -> N
 
 
 async def test_retry_after_is_a_lower_bound(site: Site) -> None:
-    """Who comes earlier is sent away again, and remembered."""
+    """An earlier retry would be refused again and may count against the client."""
     case = site.case()
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK, backoff=AT_ONCE) as http:
@@ -244,7 +244,7 @@ async def test_retry_after_is_a_lower_bound(site: Site) -> None:
 
 
 async def test_a_longer_wait_than_there_is_time_for_is_told_and_not_waited_for(site: Site) -> None:
-    """The answer has it, and the model decides."""
+    """The answer contains the wait, and the model decides."""
     case = site.case()
     with anyio.fail_after(WAIT):
         async with HttpClient(allow=LOOPBACK, timeout=5.0) as http:
@@ -263,7 +263,7 @@ def date_in(seconds: float) -> str:
 
 
 def test_retry_after_is_read_in_both_of_its_forms() -> None:
-    """Seconds or a date; what is over, or nonsense, is no wait."""
+    """The header contains seconds or a date; past dates and invalid values mean no wait."""
     repeats = Repeats(retries=2, backoff=Backoff(first=1.0, jitter=1.0), chance=lambda: 0.0)
     asked = ["10", date_in(20), date_in(-20), "soon", "-5", "nan"]
     pages = [answered(503, **{"retry-after": one}) for one in asked]
@@ -273,7 +273,7 @@ def test_retry_after_is_read_in_both_of_its_forms() -> None:
 
 
 def test_pauses_grow_are_drawn_and_have_an_end() -> None:
-    """Who fails together does not come back together."""
+    """Random pauses keep clients that failed together from retrying together."""
     repeats = Repeats(retries=9, backoff=Backoff(first=1.0, most=4.0, jitter=1.0), chance=lambda: 0.5)
     pauses = [repeats.pause(Request(method="GET", url="http://a/"), n, answered(500)) for n in range(1, 6)]
 

@@ -1,4 +1,4 @@
-"""A model reads pages, and what to do where there is none."""
+"""The tools with which a model reads pages, and their error messages."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ async def fetched(site: Site, path: str = "/page", start: int = 0, query: dict |
 
 
 async def test_in_a_node_its_handlers_are_tools(site: Site) -> None:
-    """As those of any actor; what may not write has no tool for it."""
+    """The handlers become tools as those of any actor; disallowed methods have no tool."""
     node = ToolNode([HttpTools(allow=LOOPBACK)])
     with anyio.fail_after(WAIT):
         async with node:
@@ -40,7 +40,7 @@ async def test_in_a_node_its_handlers_are_tools(site: Site) -> None:
 
 
 async def test_methods_that_write_have_a_tool_where_they_are_allowed(site: Site) -> None:
-    """And those that are not are refused by it, also after a restart of the actor."""
+    """The tool refuses other methods, also after a restart of the actor."""
     node = ToolNode([child(HttpTools(allow=LOOPBACK, methods=["GET", "POST"]), prefix="web_")])
     sent = {"method": "POST", "url": site.url("/echo"), "body": '{"tea": 1}'}
     with anyio.fail_after(WAIT):
@@ -58,7 +58,7 @@ async def test_methods_that_write_have_a_tool_where_they_are_allowed(site: Site)
 
 
 async def test_a_long_page_is_read_in_pieces(site: Site) -> None:
-    """The answer says how to go on, and at the end that there is no more."""
+    """The text tells the model how to continue, and where the page ends."""
     query = {"size": 250, "type": "text/plain"}
     first = await fetched(site, "/body", query=query, max_chars=200)
     second = await fetched(site, "/body", 200, query=query, max_chars=200)
@@ -72,7 +72,7 @@ async def test_a_long_page_is_read_in_pieces(site: Site) -> None:
 
 
 async def test_what_is_no_text_is_told_and_not_shown(site: Site, tmp_path: Path) -> None:
-    """Unless there is a place for its file."""
+    """Binary content is described; with a download folder it is saved."""
     query = {"hex": "89504e470d0a1a0a00", "type": "image/png"}
     told = await fetched(site, "/body", query=query)
     unknown = await fetched(site, "/body", query={"hex": "00ff00ff"})
@@ -102,7 +102,7 @@ async def test_what_is_no_text_is_told_and_not_shown(site: Site, tmp_path: Path)
     ],
 )
 async def test_a_page_that_says_no_comes_with_what_to_do(site: Site, path: str, query: dict, said: str) -> None:
-    """And with what the server says itself."""
+    """The message contains a suggestion and the text of the server."""
     query = {**query, "case": site.case()}
     told = await fetched(site, path, query=query)
 
@@ -112,7 +112,7 @@ async def test_a_page_that_says_no_comes_with_what_to_do(site: Site, path: str, 
 
 
 async def test_a_message_has_no_header_and_where_it_ended(site: Site) -> None:
-    """What a key opens is not for a model; where it was led to is."""
+    """Headers may contain keys; the final URL tells the model where it was redirected."""
     headers = {site.origin: {"Authorization": "key-of-ours"}}
     told = await fetched(site, "/redirect", query={"to": "/missing"}, headers=headers)
     failed = await fetched(site, "/drop", query={"case": site.case(), "times": 9}, headers=headers)
@@ -124,7 +124,7 @@ async def test_a_message_has_no_header_and_where_it_ended(site: Site) -> None:
 
 
 async def test_an_error_shows_no_control_characters_of_a_url() -> None:
-    """A model may have been made to write them."""
+    """A page may have made the model write control characters into the URL."""
     with anyio.fail_after(WAIT):
         async with running(HttpTools(**READS)) as tools:
             told = str(await tools.fetch("http://\x1b[31mtea\n" + "x" * 1000))
@@ -135,7 +135,7 @@ async def test_an_error_shows_no_control_characters_of_a_url() -> None:
 
 
 async def test_control_characters_do_not_reach_the_model(site: Site) -> None:
-    """Nor a terminal on which somebody looks at it."""
+    """Control characters must also not reach a terminal that shows the message."""
     query = {"hex": b"\x1b[31mred\x1b[0m\x07".hex(), "type": "text/plain"}
 
     assert (await fetched(site, "/body", query=query)).endswith("\n\nred")
@@ -143,7 +143,7 @@ async def test_control_characters_do_not_reach_the_model(site: Site) -> None:
 
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.exhaustive)])
 async def test_calls_of_many_go_over_one_pool_and_no_host_has_more_than_its_share(site: Site, count: int) -> None:
-    """A batch of a thousand is no attack."""
+    """Even a batch of a thousand calls sends only a few concurrent requests to each host."""
     case = site.case()
     names = Names(tea_example_org=[["127.0.0.1"]])
     node = ToolNode([HttpTools(allow=["*", *LOOPBACK], resolver=names, backoff=AT_ONCE)])
@@ -160,7 +160,7 @@ async def test_calls_of_many_go_over_one_pool_and_no_host_has_more_than_its_shar
 
 
 async def test_robots_txt_is_heeded_where_that_was_asked_for(site: Site) -> None:
-    """It is asked for once, by the same guard."""
+    """The file is fetched once, through the same address guard."""
     before = len(site.requests("/robots.txt"))
     with anyio.fail_after(WAIT):
         async with running(HttpTools(**READS, robots=True)) as tools:
