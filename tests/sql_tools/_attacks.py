@@ -1,4 +1,4 @@
-"""Statements that must not get through, as data: what each tries, and what a model may read of it."""
+"""Statements that must be refused, as data: the attack, and the error that a model may read."""
 
 from ._shop import ENDLESS
 

@@ -1,7 +1,7 @@
-"""An agent that changes a database, and is killed: `python _killed.py backend database saver once step`.
+"""Program whose agent changes a database and is killed: `python _killed.py backend database saver once step`.
 
-The step is "ask" (until a person is asked), "die" (they agree; it dies when the change is permanent, and nobody
-knows) or "resume" (they are asked again, and agree). Prints what the tool's message says, if there is one.
+The step is "ask" (runs until a person is asked), "die" (the person agrees, and the program dies after the commit) or
+"resume" (the person is asked again and agrees). Prints the tool's message if there is one.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A shop on a PostgreSQL server, and the role that asks it."""
+"""Shop database on a PostgreSQL server, and the role that queries it."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ PASSWORD = "s3cret/p@ss"
 
 
 def new_role(server: Server) -> None:
-    """Make the role, which may log in and nothing else."""
+    """Create the role, which may only log in."""
     server.sql(f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'")
 
 
 class Shop:
-    """A database with the shop in it; its tables are the administrator's."""
+    """Database with the shop, whose tables belong to the administrator."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -29,25 +29,25 @@ class Shop:
         self.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader")
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """What a statement of the administrator gives."""
+        """Run a statement as the administrator; return its result."""
         return self._server.sql(statement, self.admin_url)
 
     def names(self) -> list[str]:
-        """Of the items."""
+        """Return the names of the items."""
         return [name for (name,) in self.sql("SELECT name FROM item ORDER BY id")]
 
     def running(self) -> int:
-        """How many statements of the role run at this moment."""
+        """Return how many statements of the role run at this moment."""
         found = self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'")
         return int(found[0][0])
 
     def sleeping(self) -> int:
-        """How many of those sleep."""
+        """Return how many of the role's statements are sleeping."""
         found = self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader' AND wait_event = 'PgSleep'")
         return int(found[0][0])
 
     def connected(self) -> int:
-        """How many connections the role has."""
+        """Return how many connections the role has."""
         return int(self.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'reader'")[0][0])
 
     def drop(self) -> None:

@@ -1,4 +1,4 @@
-"""A small database of the tests' own."""
+"""Small example database of the tests."""
 
 import sqlite3
 from contextlib import closing
@@ -24,7 +24,7 @@ DOUBLED = "WITH t0 (x) AS (SELECT 1), {} SELECT 1 FROM t29".format(
 
 
 def new_shop(folder: Path) -> str:
-    """The URL of a file with the shop in it."""
+    """Create a SQLite file with the shop; return its URL."""
     path = folder / "shop.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(SHOP)
@@ -32,12 +32,12 @@ def new_shop(folder: Path) -> str:
 
 
 def names_in(url: str) -> list[str]:
-    """Of the items, as another program sees them."""
+    """Return the names of the items, read by another connection."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
         return [name for (name,) in connection.execute("SELECT name FROM item ORDER BY id")]
 
 
 def execute(url: str, statement: str) -> None:
-    """Run a statement in a SQLite file, as another program does."""
+    """Run a statement in a SQLite file by another connection."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Databases for the tests: SQLite files, and a PostgreSQL server if there is one to be had."""
+"""Databases for the tests: SQLite files, and a PostgreSQL server if one is installed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +12,13 @@ from ._shop import new_shop
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Of a shop in SQLite."""
+    """Return the URL of a shop in SQLite."""
     return new_shop(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """One for all tests; each has a database of its own."""
+    """Start one server for all tests; each test has a database of its own."""
     if (found := programs()) is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     server = Server(found)
@@ -32,7 +32,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def shop(server: Server) -> Iterator[Shop]:
-    """A shop in PostgreSQL."""
+    """Create a shop in PostgreSQL."""
     shop = Shop(server)
     try:
         yield shop

@@ -1,4 +1,4 @@
-"""What a model may not do to a SQLite file, it cannot do."""
+"""Statements of a model that SQLite has to refuse."""
 
 import sqlite3
 import sys
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_nothing_that_writes_gets_through(url: str, tmp_path: Path) -> None:
-    """Nor reaches another file, or a setting; and each has an answer, not a crash."""
+    """Writes, other files and settings are refused, each with an error message and without a crash."""
     before = (tmp_path / "shop.db").read_bytes()
     got_through: list[str] = []
 
@@ -42,7 +42,7 @@ async def test_nothing_that_writes_gets_through(url: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ENDLESS_SQLITE)
 async def test_what_never_ends_is_ended_by_the_database(url: str, name: str) -> None:
-    """By its progress handler; the thread is free again, and the connection good for the next."""
+    """SQLite's progress handler ends the statement; its thread is free and the connection can be reused."""
     with anyio.fail_after(20):
         async with SqlDatabase(url, timeout=0.3, connections=1) as db:
             with pytest.raises(SqlError, match=r"stopped after 0\.3 s"):
@@ -51,7 +51,7 @@ async def test_what_never_ends_is_ended_by_the_database(url: str, name: str) -> 
 
 
 def test_sqlite_ends_a_statement_by_itself(url: str) -> None:
-    """Nobody watches the time from outside here."""
+    """The time limit works without any watcher outside of SQLite's thread."""
     backend = SqliteBackend(Path(url.removeprefix("sqlite:///")), 1, writes=False)
     try:
         with pytest.raises(SqlError, match=r"stopped after 0\.2 s"):
@@ -61,7 +61,7 @@ def test_sqlite_ends_a_statement_by_itself(url: str) -> None:
 
 
 async def test_what_is_too_large_is_refused_before_there_is_memory_for_it(url: str) -> None:
-    """By SQLite's limits."""
+    """SQLite's limits refuse a value before its memory is allocated."""
     got_through: list[str] = []
 
     with anyio.fail_after(30):
@@ -78,7 +78,7 @@ async def test_what_is_too_large_is_refused_before_there_is_memory_for_it(url: s
 
 @pytest.mark.exhaustive
 async def test_the_slowest_step_that_nothing_can_interrupt_is_short(url: str) -> None:
-    """One function is one step of SQLite's machine: its time is bounded by the length of values alone."""
+    """One SQL function is one step of SQLite's virtual machine; its time is bounded by the length of values."""
     text = "replace(hex(zeroblob({})), '0', 'a')"
     slow = f"SELECT instr({text.format(199_000)}, {text.format(99_000)} || 'b')"
 
@@ -90,7 +90,7 @@ async def test_the_slowest_step_that_nothing_can_interrupt_is_short(url: str) ->
 
 
 async def test_full_text_json_and_pragma_tables_can_be_read(url: str, tmp_path: Path) -> None:
-    """What is harmless is not refused with what is not."""
+    """Harmless virtual tables must not be refused together with dangerous ones."""
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection, connection:
         connection.execute("CREATE VIRTUAL TABLE note USING fts5(text)")
         connection.execute("INSERT INTO note VALUES ('buy tea'), ('sell ham')")
@@ -112,7 +112,7 @@ async def test_full_text_json_and_pragma_tables_can_be_read(url: str, tmp_path: 
 
 
 async def test_a_cancelled_call_is_interrupted(url: str) -> None:
-    """The thread ends with the call, and its place is free."""
+    """The thread ends with the call and its slot is free."""
     with anyio.fail_after(20):
         async with SqlDatabase(url, timeout=60, connections=1) as db:
             threads = threading.active_count()
@@ -127,7 +127,7 @@ async def test_a_cancelled_call_is_interrupted(url: str) -> None:
 
 
 async def test_a_database_that_is_left_ends_what_runs(url: str) -> None:
-    """A block that is cancelled leaves no thread in SQLite."""
+    """Leaving the block cancelled leaves no thread inside of SQLite."""
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             async with SqlDatabase(url, timeout=60) as db:
@@ -139,7 +139,7 @@ async def test_a_database_that_is_left_ends_what_runs(url: str) -> None:
 
 
 def _open_files(url: str) -> list[str]:
-    """The files of the database that this process has open."""
+    """Return the files of the database that this process has open."""
     found = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
     return [one for one in found if one.startswith(url.removeprefix("sqlite:///"))]
 
@@ -171,7 +171,7 @@ anyio.run(main, sys.argv[1], int(sys.argv[2]) or None, sys.argv[3], backend=sys.
 async def test_a_statement_that_grows_as_it_is_read_meets_a_limit(
     url: str, memory: int, expressions: int, anyio_backend_name: str
 ) -> None:
-    """Without one, each further expression of 40 characters doubles the memory; and what meets it harms no other."""
+    """Nested common table expressions can double memory per 40 characters; the error affects no other statement."""
     statement = DOUBLED.partition(f", t{expressions + 1} (")[0].partition(" SELECT 1 FROM t29")[0]
     arguments = [url, str(memory * 1024**2), f"{statement} SELECT 1 FROM t{expressions}", anyio_backend_name]
     with anyio.fail_after(60):
@@ -192,7 +192,7 @@ TABLES_OF_THE_CONNECTION = ["sqlite_stmt", "SQLITE_STMT", "main.sqlite_stmt", "s
 
 @pytest.mark.parametrize("table", TABLES_OF_THE_CONNECTION)
 async def test_tables_that_show_the_connection_or_the_process_are_refused(url: str, table: str) -> None:
-    """A connection serves many conversations: one would read the statements of another, and their literals."""
+    """One connection serves many conversations; such tables show statements of others with their literals."""
     with anyio.fail_after(20):
         async with SqlDatabase(url, connections=1) as db:
             await db.query("SELECT 'secret of another conversation'")
@@ -204,7 +204,7 @@ async def test_tables_that_show_the_connection_or_the_process_are_refused(url: s
 
 
 async def test_the_schema_tables_of_sqlite_are_readable(url: str) -> None:
-    """They belong to the database, and models ask them."""
+    """The schema tables belong to the database, and models query them."""
     with anyio.fail_after(20):
         async with SqlDatabase(url) as db:
             for table in ("sqlite_master", "sqlite_schema", "Sqlite_Master"):

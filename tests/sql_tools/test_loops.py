@@ -1,4 +1,4 @@
-"""One database for many: for other event loops, for keys, in a worker process; and what is left of a killed program."""
+"""One database used by several event loops, keys and worker processes, and statements after a killed program."""
 
 import signal
 import sys
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real_clock
 
 @pytest.mark.parametrize("other", ["asyncio", "trio"])
 async def test_another_event_loop_may_ask_it(url: str, other: str) -> None:
-    """A reference leads to the loop in which it lives, whichever kind the asking one is."""
+    """A reference calls the event loop in which the actor lives, whichever kind of loop the caller has."""
     found: list[Rows] = []
 
     async def ask(db: SqlDatabase) -> None:
@@ -35,7 +35,7 @@ async def test_another_event_loop_may_ask_it(url: str, other: str) -> None:
 
 
 async def test_each_key_has_a_database_of_its_own(url: str) -> None:
-    """A tenant's file, say."""
+    """Each tenant may have a file of its own, for instance."""
     node = ToolNode([child(SqlDatabase(url), key=lambda call: call["args"]["statement"], cap=1)])
     batch = [tool_call("query", str(number), statement=f"SELECT {number} AS n") for number in range(3)]
 
@@ -47,7 +47,7 @@ async def test_each_key_has_a_database_of_its_own(url: str) -> None:
 
 
 async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
-    """In time for the model to be told by the database, which knows what was too much."""
+    """The database's own error arrives before the call's timeout and tells the model the reason."""
     node = ToolNode([SqlDatabase(url)], policies={"query": CallPolicy(timeout=1.0, limit=Limit(1))})
     calls = [
         tool_call("query", "1", statement=ENDLESS.format("count(*)")),
@@ -62,7 +62,7 @@ async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
 
 
 async def test_a_failed_statement_leaves_no_thread(url: str) -> None:
-    """Nor do many."""
+    """Repeated failures must not add threads to the process."""
     with anyio.fail_after(30):
         async with SqlDatabase(url, connections=2) as db:
             await db.query("SELECT 1")
@@ -76,7 +76,7 @@ async def test_a_failed_statement_leaves_no_thread(url: str) -> None:
 
 @pytest.mark.exhaustive
 async def test_it_can_live_in_a_worker_process(url: str) -> None:
-    """Which can be killed, whatever SQLite does there."""
+    """A worker process can be killed whatever SQLite does."""
     with anyio.fail_after(60):
         async with Processes(workers=1) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
             rows = await db.query("SELECT name FROM item WHERE id = 1")
@@ -88,7 +88,7 @@ async def test_it_can_live_in_a_worker_process(url: str) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_statement_that_grows_as_it_is_read_meets_the_memory_of_its_process(url: str) -> None:
-    """SQLite writes a table expression out wherever it is named, and no handler of ours is asked meanwhile."""
+    """SQLite expands a table expression wherever it is named, without calling our progress handler meanwhile."""
     with anyio.fail_after(60):
         async with Processes(workers=1, memory=1024**3) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
             with pytest.raises(SqlError, match="more memory than there is"):
@@ -110,7 +110,7 @@ anyio.run(main, backend=sys.argv[2])
 
 @pytest.mark.exhaustive
 async def test_a_statement_ends_with_the_program_that_was_killed(shop: Shop, anyio_backend_name: str) -> None:
-    """Nobody is left to cancel it; so the server looks, every two seconds, whether anybody is there."""
+    """No client can cancel the statement, so the server checks every two seconds whether its client is alive."""
     command = [sys.executable, "-c", _ASKS, shop.url, anyio_backend_name]
     with anyio.fail_after(60):
         async with await anyio.open_process(command, cwd=Path(__file__).parents[2]) as process:

@@ -1,4 +1,4 @@
-"""What cannot work is an error when it is written, and no error tells a password."""
+"""Invalid options are refused at once, and no error shows a password."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ URL = "sqlite:///shop.db"
     ],
 )
 def test_a_url_of_something_else_is_refused(url: str, says: str) -> None:
-    """With one that would do."""
+    """The error shows an example of a valid URL."""
     with pytest.raises(ValueError, match=f"{says}.*give it one such as 'sqlite:///shop.db'") as caught:
         SqlDatabase(url)
 
@@ -31,7 +31,7 @@ def test_a_url_of_something_else_is_refused(url: str, says: str) -> None:
 
 
 def test_what_is_no_text_is_refused_without_being_shown() -> None:
-    """There may be a password in it."""
+    """The refused value may contain a password."""
     with pytest.raises(TypeError, match=r"SqlDatabase\(url\) is a text, got tuple"):
         SqlDatabase(("postgresql", "s3cret"))  # type: ignore[arg-type]
 
@@ -51,20 +51,20 @@ def test_what_is_no_text_is_refused_without_being_shown() -> None:
     ],
 )
 def test_a_number_out_of_range_is_named(options: dict[str, Any]) -> None:
-    """Before anything is opened."""
+    """The error comes before anything is opened."""
     [name] = options
     with pytest.raises(ValueError, match=rf"SqlDatabase\({name}="):
         SqlDatabase(URL, **options)
 
 
 def test_a_server_has_limits_of_its_own() -> None:
-    """One that would be set nowhere is none."""
+    """`memory` is for SQLite; a PostgreSQL server has its own limits, so the option would have no effect."""
     with pytest.raises(ValueError, match=r"SqlDatabase\(memory=100000000\) is for SQLite; .* work_mem"):
         SqlDatabase("postgresql://reader@localhost/shop", memory=100_000_000)
 
 
 def test_names_are_checked() -> None:
-    """One string is no list of names, and not everything is a table."""
+    """A single string is no list of names, and a name has to be a valid table name."""
     with pytest.raises(TypeError, match="is one string"):
         SqlDatabase(URL, schemas="public")
     with pytest.raises(ValueError, match="is the name of a table"):
@@ -72,12 +72,12 @@ def test_names_are_checked() -> None:
 
 
 def test_neither_an_actor_nor_its_reference_shows_its_url() -> None:
-    """They are in logs."""
+    """Both representations are written to logs."""
     assert "s3cret" not in repr(SqlDatabase("postgresql://reader:s3cret@localhost/shop"))
 
 
 def test_the_package_loads_no_database_before_it_is_used() -> None:
-    """Workers import it, too."""
+    """Workers import the package, too, so its import has to be cheap."""
     script = "import sys, callboard_actors.sql; print({'sqlalchemy', 'psycopg', 'sqlite3'} & set(sys.modules))"
 
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
@@ -86,7 +86,7 @@ def test_the_package_loads_no_database_before_it_is_used() -> None:
 
 
 def test_a_missing_extra_is_named() -> None:
-    """And how it is installed."""
+    """The error says how to install the extra."""
     script = (
         "import sys; sys.modules['sqlalchemy'] = None\n"
         "from callboard_actors.sql import SqlDatabase\n"

@@ -1,4 +1,4 @@
-"""A database of PostgreSQL is asked; a real server answers."""
+"""Queries on a real PostgreSQL server."""
 
 import datetime as dt
 import decimal
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.real_clock
 
 @pytest.mark.exhaustive
 class TestSqlDatabase(ActorContract):
-    """What every actor has to stand."""
+    """Contract tests for actors."""
 
     @pytest.fixture(autouse=True)
     def _shop(self, shop: Shop) -> None:
@@ -41,7 +41,7 @@ class TestSqlDatabase(ActorContract):
 
 
 async def test_values_come_as_python_has_them(shop: Shop) -> None:
-    """Numbers, dates and bytes are what a program can use; a model reads them in one line."""
+    """Numbers, dates and bytes are Python values for programs and one line of text for models."""
     statement = """
         SELECT 1 AS n, 1.50::numeric AS price, true AS yes, NULL AS nothing, 'ab'::bytea AS raw,
                DATE '2026-01-02' AS day,
@@ -69,7 +69,7 @@ async def test_values_come_as_python_has_them(shop: Shop) -> None:
 
 @pytest.mark.exhaustive
 async def test_parameters_are_values_and_never_text(shop: Shop) -> None:
-    """What is in a literal is not one, though it looks like it."""
+    """A placeholder inside of a literal is no parameter."""
     statement = "SELECT name, ' :id' AS text, id::text FROM item WHERE name = :name OR id = ANY(:ids)"
     with anyio.fail_after(30):
         async with SqlDatabase(shop.url) as db:
@@ -80,7 +80,7 @@ async def test_parameters_are_values_and_never_text(shop: Shop) -> None:
 
 @pytest.mark.exhaustive
 async def test_the_schema_is_told(shop: Shop) -> None:
-    """With the estimates of the server, which counts nothing for it."""
+    """Row counts are the server's estimates, which cost no query."""
     shop.sql("ANALYZE")
     shop.sql("COMMENT ON COLUMN item.price IS 'in euros'")
     with anyio.fail_after(30):
@@ -104,7 +104,7 @@ async def test_the_schema_is_told(shop: Shop) -> None:
     ],
 )
 async def test_an_error_says_where_and_what_may_have_been_meant(shop: Shop, statement: str, says: str) -> None:
-    """In the statement as the model has written it."""
+    """Positions in the error refer to the statement as the model wrote it."""
     node = ToolNode([SqlDatabase(shop.url)])
 
     with anyio.fail_after(30):
@@ -116,7 +116,7 @@ async def test_an_error_says_where_and_what_may_have_been_meant(shop: Shop, stat
 
 
 async def test_the_server_cuts_values_and_stops_after_the_last_row(shop: Shop) -> None:
-    """So that neither a long value nor an endless number of them is ever sent."""
+    """Long values and endless rows are cut at the server and never sent."""
     with anyio.fail_after(30):
         async with SqlDatabase(shop.url, max_rows=3, max_value=5) as db:
             rows = await db.query(ENDLESS.format("x"))
@@ -131,7 +131,7 @@ async def test_the_server_cuts_values_and_stops_after_the_last_row(shop: Shop) -
 
 
 async def test_nothing_that_writes_gets_through(shop: Shop) -> None:
-    """Nor what reads beyond the database, or changes how the next statement runs."""
+    """Reading beyond the database and changing settings for later statements are refused, too."""
     _prepare(shop)
     got_through: list[str] = []
 
@@ -165,7 +165,7 @@ def _prepare(shop: Shop) -> None:
 
 
 async def test_what_a_session_keeps_is_gone_with_the_statement(shop: Shop) -> None:
-    """Settings, advisory locks and large objects: the next statement on that connection finds none of it."""
+    """Settings, advisory locks and large objects do not reach the next statement on the connection."""
     with anyio.fail_after(30):
         async with SqlDatabase(shop.url, connections=1) as db:
             await db.query("SELECT set_config('statement_timeout', '0', false), set_config('work_mem', '1GB', false)")
@@ -181,7 +181,7 @@ async def test_what_a_session_keeps_is_gone_with_the_statement(shop: Shop) -> No
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ENDLESS_POSTGRES)
 async def test_what_never_ends_is_ended_on_the_server(shop: Shop, name: str) -> None:
-    """Also where a statement lifts the timeout, or does not heed a cancel; the next one is served."""
+    """The statement ends even if it disables the timeout or ignores a cancel; the next statement works."""
     shop.sql(
         "CREATE FUNCTION deaf() RETURNS void LANGUAGE plpgsql AS $$ BEGIN LOOP BEGIN PERFORM pg_sleep(60); "
         "EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$"
@@ -195,7 +195,7 @@ async def test_what_never_ends_is_ended_on_the_server(shop: Shop, name: str) -> 
 
 
 def test_the_server_ends_a_statement_by_itself(shop: Shop) -> None:
-    """Nobody watches the time from outside here; and what was ended takes no other statement with it."""
+    """The server's own timeout works without a watcher in the client, and ends no other statement."""
     backend = PostgresBackend(sqlalchemy.make_url(shop.url), 1)
     caps = Caps(rows=1, bytes=100, value=10)
     try:
@@ -208,20 +208,20 @@ def test_the_server_ends_a_statement_by_itself(shop: Shop) -> None:
 
 @contextmanager
 def _lock(shop: Shop) -> Iterator[None]:
-    """Have the lock that a statement waits for."""
+    """Hold the lock for which a statement waits."""
     with psycopg.connect(shop.admin_url, autocommit=True) as connection:
         connection.execute("SELECT pg_advisory_lock(1)")
         yield
 
 
 async def _until_nothing_runs(shop: Shop) -> None:
-    """Where a connection was cut, the server finds out within two seconds."""
+    """Wait until no statement runs. The server notices a cut connection within two seconds."""
     while shop.running():
         await anyio.sleep(0.05)
 
 
 async def test_a_cancelled_call_is_cancelled_on_the_server(shop: Shop) -> None:
-    """Nobody waits for it any more; so nothing works for it any more."""
+    """A statement without a waiting caller must not use the server."""
     with anyio.fail_after(40):
         async with SqlDatabase(shop.url, timeout=60, connections=1) as db:
             async with anyio.create_task_group() as group:
@@ -235,7 +235,7 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(shop: Shop) -> None:
 
 @pytest.mark.exhaustive
 async def test_no_connection_is_left_at_the_end(shop: Shop) -> None:
-    """A server has few of them."""
+    """The number of connections of a server is limited."""
     with anyio.fail_after(40):
         async with SqlDatabase(shop.url, connections=2) as db:
             async with anyio.create_task_group() as group:
@@ -250,7 +250,7 @@ async def test_no_connection_is_left_at_the_end(shop: Shop) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_server_that_cannot_be_reached_is_told_without_the_password(shop: Shop, server: Server) -> None:
-    """Neither what is wrong nor who described it tells it."""
+    """Neither the error nor the representation of the actor contains the password."""
     db = SqlDatabase(server.url("nowhere", user="reader", password=PASSWORD))
 
     with anyio.fail_after(40), pytest.raises(ActorStartError) as caught:
@@ -264,7 +264,7 @@ async def test_a_server_that_cannot_be_reached_is_told_without_the_password(shop
 
 @pytest.mark.exhaustive
 async def test_a_connection_that_was_cut_is_replaced(shop: Shop, server: Server) -> None:
-    """By the next statement, which does not fail."""
+    """The next statement gets a new connection and does not fail."""
     with anyio.fail_after(40):
         async with SqlDatabase(shop.url, connections=1) as db:
             await db.query("SELECT 1")

@@ -1,4 +1,4 @@
-"""Values of PostgreSQL that Python has none for, and settings by which they are written in another way."""
+"""PostgreSQL values without a Python type, and settings that change how values are written."""
 
 import datetime as dt
 from typing import Any
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.real_clock
 
 
 async def values(shop: Shop, statement: str, parameters: dict[str, Any] | None = None) -> tuple[Any, ...]:
-    """The first row of what a statement gives."""
+    """Return the first row of a statement's result."""
     with anyio.fail_after(30):
         async with SqlDatabase(shop.url) as db:
             return (await db.query(statement, parameters)).values[0]
 
 
 async def test_times_that_python_does_not_know_are_what_the_server_writes(shop: Shop) -> None:
-    """A date that never ends is in many a table; one row of those must not keep all others from a model."""
+    """Many tables contain dates of infinity; one such row must not fail the whole query."""
     found = await values(
         shop,
         "SELECT DATE 'infinity', DATE '0044-03-15 BC', TIMESTAMPTZ '-infinity', TIMESTAMP '12000-01-01 10:30',"
@@ -35,7 +35,7 @@ async def test_times_that_python_does_not_know_are_what_the_server_writes(shop: 
 
 
 async def test_a_month_is_no_number_of_days(shop: Shop) -> None:
-    """What has months or years is a text; of 178 million years the driver makes another number without a word."""
+    """Intervals with months or years are returned as text, because the driver would convert them to wrong numbers."""
     found = await values(shop, "SELECT INTERVAL '2 days 3 hours', INTERVAL '1 year 2 mons', INTERVAL '178000000 years'")
 
     assert found == (dt.timedelta(days=2, hours=3), "1 year 2 mons", "178000000 years")
@@ -43,7 +43,7 @@ async def test_a_month_is_no_number_of_days(shop: Shop) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("DateStyle", "German"), ("IntervalStyle", "iso_8601")])
 async def test_a_setting_of_a_statement_is_no_error(shop: Shop, name: str, value: str) -> None:
-    """A query may set how times are written; the driver reads one way alone, and the run would end with its error."""
+    """The driver parses only the default format of times, so another format would end the run with an error."""
     statement = f"SELECT set_config('{name}', '{value}', false), now(), INTERVAL '26 hours' FROM generate_series(1, 30)"
     node = ToolNode([SqlDatabase(shop.url, connections=1)])
     with anyio.fail_after(30):
@@ -57,12 +57,12 @@ async def test_a_setting_of_a_statement_is_no_error(shop: Shop, name: str, value
 
 
 async def test_a_mapping_is_json(shop: Shop) -> None:
-    """A model writes it as an object, for it knows no other way."""
+    """A model passes parameters as JSON and writes a mapping as an object."""
     assert await values(shop, "SELECT :doc::jsonb -> 'tea' = '[1]'", {"doc": {"tea": [1]}}) == (True,)
 
 
 async def test_what_a_change_returns_can_be_stored(shop: Shop) -> None:
-    """Ranges come as objects of the driver, which no checkpointer takes."""
+    """The driver returns ranges as objects that no checkpointer can store."""
     statement = "SELECT int4range(1, 5), ARRAY[int4range(1, 2)], '{\"a\": [1]}'::jsonb, 1.5::numeric, '{1}'::int[]"
     node = ToolNode([WritableSqlDatabase(shop.url, approve=False, once=None)])
     with anyio.fail_after(30):
@@ -74,7 +74,7 @@ async def test_what_a_change_returns_can_be_stored(shop: Shop) -> None:
 
 
 async def test_what_a_change_returns_and_cannot_be_read_says_what_to_do(shop: Shop) -> None:
-    """The change is undone, for nobody could say what came of it."""
+    """The change is rolled back, because its result could not be reported."""
     insert = "INSERT INTO item VALUES (9, 'pea', 1, NULL) RETURNING DATE 'infinity'"
     with anyio.fail_after(30):
         async with WritableSqlDatabase(shop.url, approve=False, once=None) as db:

@@ -1,4 +1,4 @@
-"""A database is asked: by a program, and by a model."""
+"""Queries on SQLite by programs and by models."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_clock
 
 
 class TestSqlDatabase(ActorContract):
-    """What every actor has to stand."""
+    """Contract tests for actors."""
 
     @pytest.fixture(autouse=True)
     def _shop(self, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ class TestSqlDatabase(ActorContract):
 
 
 async def test_a_program_has_rows_as_mappings_and_as_tuples(url: str) -> None:
-    """Without an agent: the database as a context manager."""
+    """Without an agent the database is a context manager."""
     with anyio.fail_after(20):
         async with SqlDatabase(url) as db:
             rows = await db.query("SELECT name, price FROM item WHERE id = :id", {"id": 1})
@@ -40,7 +40,7 @@ async def test_a_program_has_rows_as_mappings_and_as_tuples(url: str) -> None:
 
 
 async def test_it_can_be_opened_again_but_not_twice_at_once(url: str) -> None:
-    """A second block would close what the first one has open."""
+    """A second block would close the connections of the first one."""
     db = SqlDatabase(url)
 
     with anyio.fail_after(20):
@@ -53,7 +53,7 @@ async def test_it_can_be_opened_again_but_not_twice_at_once(url: str) -> None:
 
 
 async def test_a_model_reads_a_table_and_the_program_has_the_rows(url: str) -> None:
-    """The text is compact; the artifact is for whoever draws a chart of it."""
+    """The text is compact, and the artifact has the rows for programs, such as for a chart."""
     node = ToolNode([SqlDatabase(url)])
     call = tool_call("query", "1", statement="SELECT id, price, 'a|b' || char(10) AS odd FROM item WHERE id <> 2")
 
@@ -69,7 +69,7 @@ async def test_a_model_reads_a_table_and_the_program_has_the_rows(url: str) -> N
 
 
 async def test_no_rows_are_an_answer_too(url: str) -> None:
-    """A model that reads nothing at all would ask again."""
+    """A model that reads an empty message would ask again."""
     node = ToolNode([SqlDatabase(url)])
 
     with anyio.fail_after(20):
@@ -79,12 +79,12 @@ async def test_no_rows_are_an_answer_too(url: str) -> None:
 
 
 async def test_there_are_no_more_tools_than_reading_takes(url: str) -> None:
-    """A tool that always refuses would only tempt a model."""
+    """A tool that always refuses would only invite a model to call it."""
     assert set(ToolNode([SqlDatabase(url)]).tools_by_name) == {"schema", "describe", "query"}
 
 
 async def test_the_schema_is_told_in_a_line_for_each_table(url: str) -> None:
-    """Columns, types, keys and how many rows: what a statement is written from."""
+    """A model needs columns, types, keys and row counts to write a statement."""
     with anyio.fail_after(20):
         async with SqlDatabase(url) as db:
             text = await db.schema()
@@ -96,7 +96,7 @@ async def test_the_schema_is_told_in_a_line_for_each_table(url: str) -> None:
 
 
 async def test_a_large_schema_is_cut_and_says_what_was_left_out(url: str) -> None:
-    """A thousand tables would fill the window of a model."""
+    """A thousand tables would fill the context window of a model."""
     for number in range(20):
         execute(url, f"CREATE TABLE more_{number} (id INTEGER PRIMARY KEY, name TEXT)")
 
@@ -109,7 +109,7 @@ async def test_a_large_schema_is_cut_and_says_what_was_left_out(url: str) -> Non
 
 
 async def test_values_are_shown_only_where_that_was_asked_for(url: str) -> None:
-    """They may be somebody's; a schema is nobody's."""
+    """Values may be personal data; a schema is not."""
     with anyio.fail_after(20):
         async with SqlDatabase(url) as db:
             without = await db.describe("item")
@@ -141,7 +141,7 @@ async def test_values_are_shown_only_where_that_was_asked_for(url: str) -> None:
     ],
 )
 async def test_an_error_is_a_message_that_a_model_can_act_on(url: str, statement: str, says: str) -> None:
-    """It does not end the run."""
+    """The error does not end the run."""
     node = ToolNode([SqlDatabase(url)])
 
     with anyio.fail_after(20):
@@ -158,7 +158,7 @@ async def test_an_error_is_a_message_that_a_model_can_act_on(url: str, statement
 async def test_what_a_driver_cannot_send_is_an_answer_too(
     url: str, statement: str, parameters: dict[str, object]
 ) -> None:
-    """JSON has half characters and numbers of any length, and a model writes it: that must not end the run."""
+    """A model's JSON may contain lone surrogates and numbers of any length, which must not end the run."""
     call = tool_call("query", "1", statement=statement, parameters=parameters)
 
     with anyio.fail_after(20):
@@ -169,7 +169,7 @@ async def test_what_a_driver_cannot_send_is_an_answer_too(
 
 
 async def test_a_program_has_the_error_as_an_exception(url: str) -> None:
-    """One class for all of them, with the driver's own as its cause."""
+    """All errors have one class, with the driver's exception as their cause."""
     with anyio.fail_after(20):
         async with SqlDatabase(url) as db:
             with pytest.raises(SqlError, match="did you mean item") as caught:
@@ -179,7 +179,7 @@ async def test_a_program_has_the_error_as_an_exception(url: str) -> None:
 
 
 async def test_no_more_rows_are_computed_than_are_shown(url: str) -> None:
-    """Of an endless number of rows, too."""
+    """The query stops after the last row that is shown, even if it would never end."""
     with anyio.fail_after(20):
         async with SqlDatabase(url, max_rows=3) as db:
             rows = await db.query(ENDLESS.format("x"))
@@ -190,7 +190,7 @@ async def test_no_more_rows_are_computed_than_are_shown(url: str) -> None:
 
 
 async def test_bytes_of_an_answer_and_of_a_value_are_capped(url: str) -> None:
-    """Many rows of long texts fill a window as well as one row does."""
+    """Many rows with long texts fill a context window as much as one large value."""
     with anyio.fail_after(20):
         async with SqlDatabase(url, max_bytes=500, max_value=10) as db:
             many = await db.query(ENDLESS.format("printf('%05d', x) AS x"))
@@ -201,7 +201,7 @@ async def test_bytes_of_an_answer_and_of_a_value_are_capped(url: str) -> None:
 
 
 async def test_a_row_that_is_larger_than_an_answer_is_said_to_be(url: str) -> None:
-    """No rows, and no word, would be read as an empty table."""
+    """Without a message the answer would look like an empty table."""
     with anyio.fail_after(20):
         async with SqlDatabase(url, max_bytes=100) as db:
             rows = await db.query("SELECT printf('%.200c', 'a') AS text")
@@ -210,7 +210,7 @@ async def test_a_row_that_is_larger_than_an_answer_is_said_to_be(url: str) -> No
 
 
 async def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    """SQLite would make an empty one, and everything would look as if it worked."""
+    """SQLite would create an empty file, which hides the mistake."""
     with anyio.fail_after(20), pytest.raises(ActorStartError, match="no database at"):
         async with SqlDatabase(f"sqlite:///{tmp_path}/none.db"):
             pass
@@ -219,7 +219,7 @@ async def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_no_database_is_told_at_once(tmp_path: Path) -> None:
-    """And not when a model first asks."""
+    """The error comes when the database is opened, not with the first query."""
     (tmp_path / "text.db").write_text("no database" * 1000)
 
     with anyio.fail_after(20), pytest.raises(ActorStartError, match="not a database"):
@@ -228,7 +228,7 @@ async def test_a_file_that_is_no_database_is_told_at_once(tmp_path: Path) -> Non
 
 
 async def test_one_database_serves_readers_side_by_side(url: str) -> None:
-    """As many as it has connections; the others wait for their turn."""
+    """As many queries run as there are connections; others wait in a queue."""
     found: list[Rows] = []
 
     async def ask(db: SqlDatabase) -> None:

@@ -1,4 +1,4 @@
-"""A role of PostgreSQL that reaches beyond its database is refused, however it came to that."""
+"""PostgreSQL roles whose rights reach beyond their database are refused."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def refusal(url: str) -> str:
-    """Why a database is not opened."""
+    """Return the error of opening a database."""
     with anyio.fail_after(40), pytest.raises(ActorStartError) as caught:
         async with SqlDatabase(url):
             pass
@@ -25,7 +25,7 @@ async def refusal(url: str) -> str:
 
 @contextmanager
 def role(server: Server, *grants: str) -> Iterator[None]:
-    """Have a role that others may be granted, and which may do something itself."""
+    """Create a role that can be granted to others, with some rights of its own."""
     server.sql("CREATE ROLE office NOLOGIN")
     try:
         for grant in grants:
@@ -37,7 +37,7 @@ def role(server: Server, *grants: str) -> Iterator[None]:
 
 
 async def test_an_administrator_is_refused(shop: Shop) -> None:
-    """No transaction keeps one from the server's files; the remedy is a role, and is told."""
+    """A read-only transaction does not protect the server's files from a superuser; the error suggests a role."""
     said = await refusal(shop.admin_url)
 
     assert "may read the server's files" in said
@@ -49,7 +49,7 @@ async def test_an_administrator_is_refused(shop: Shop) -> None:
     "name", ["pg_read_server_files", "pg_write_server_files", "pg_execute_server_program", "pg_signal_backend"]
 )
 async def test_a_member_of_a_role_that_reaches_the_server_is_refused(shop: Shop, server: Server, name: str) -> None:
-    """Also where it is a member of a member, and has to ask for its rights."""
+    """Indirect membership counts, even if the rights first need SET ROLE."""
     with role(server, f"GRANT {name} TO office", "GRANT office TO reader"):
         server.sql("ALTER ROLE reader NOINHERIT")
         try:
@@ -59,9 +59,10 @@ async def test_a_member_of_a_role_that_reaches_the_server_is_refused(shop: Shop,
 
 
 async def test_what_postgres_keeps_from_everybody_nobody_brings(shop: Shop) -> None:
-    """Files by `adminpack`, pages of a table by `pg_surgery`: there is no list of them but the one that the server has.
+    """The server's privileges tell which functions are restricted, such as those of `adminpack` and `pg_surgery`.
 
-    What everybody may call of an extension is no reason, nor what is there and withheld.
+    Functions of an extension that everybody may call are no reason to refuse a role, nor are functions withheld from
+    it.
     """
     for name in ("adminpack", "pg_surgery", "pg_stat_statements", "pgcrypto", "postgres_fdw", "file_fdw"):
         shop.sql(f"CREATE EXTENSION {name}")
@@ -80,7 +81,7 @@ async def test_what_postgres_keeps_from_everybody_nobody_brings(shop: Shop) -> N
 
 @pytest.mark.exhaustive
 async def test_what_it_may_call_by_another_role_counts(shop: Shop, server: Server) -> None:
-    """Without INHERIT a query takes that role on by itself, and what it runs then has all of its rights."""
+    """Without INHERIT a query can still change to the other role, and then has all of its rights."""
     with role(server, "GRANT office TO reader"):
         server.sql("ALTER ROLE reader NOINHERIT")
         shop.sql("GRANT EXECUTE ON FUNCTION pg_read_file(text) TO office")
@@ -92,7 +93,10 @@ async def test_what_it_may_call_by_another_role_counts(shop: Shop, server: Serve
 
 
 async def test_a_function_in_a_language_that_may_do_anything_is_refused(shop: Shop) -> None:
-    """Everybody may call it, unless it is withheld, or in a schema that is; what only a trigger calls is no reason."""
+    """Every role may call such a function unless that is revoked or its schema is closed.
+
+    Trigger functions are no reason.
+    """
     shop.sql("CREATE LANGUAGE outside HANDLER plpgsql_call_handler")
     shop.sql("CREATE FUNCTION noted() RETURNS trigger LANGUAGE outside AS $$ BEGIN RETURN NEW; END $$")
     shop.sql("CREATE SCHEMA hidden")
@@ -109,7 +113,7 @@ async def test_a_function_in_a_language_that_may_do_anything_is_refused(shop: Sh
 
 
 async def test_a_function_that_connects_to_other_servers_is_refused(shop: Shop) -> None:
-    """`dblink` is everybody's where it is installed; what its remedy names is enough."""
+    """Every role may call `dblink` where it is installed; the statement that the error suggests is sufficient."""
     shop.sql("CREATE EXTENSION dblink")
     assert "dblink(text,text), which connects to others" in await refusal(shop.url)
     for function in ("dblink(text, text)", "dblink(text, text, boolean)", "dblink(text)", "dblink(text, boolean)"):

@@ -1,4 +1,4 @@
-"""Whatever there is in a database, a model reads lines, and no more than it may."""
+"""The text that a model reads of rows: one line per row, within the caps."""
 
 import datetime as dt
 import decimal
@@ -30,7 +30,7 @@ VALUES = st.one_of(
 
 @given(st.lists(st.tuples(VALUES, VALUES)))
 def test_every_row_is_one_line(rows: list[tuple[object, object]]) -> None:
-    """Or a value could pretend to be rows, or the count below them."""
+    """Otherwise a value could imitate further rows or the count below them."""
     found = gather(["a", "b"], rows, Caps(rows=1000, bytes=1_000_000, value=1000))
     lines = str(found).split("\n")
 
@@ -40,7 +40,7 @@ def test_every_row_is_one_line(rows: list[tuple[object, object]]) -> None:
 
 @given(st.lists(st.tuples(VALUES)), st.integers(1, 20), st.integers(0, 500))
 def test_an_answer_is_a_beginning_and_says_whether_it_is_all(rows: list[tuple[object]], most: int, size: int) -> None:
-    """Within both caps, whichever is nearer."""
+    """The answer stays within the caps of rows and of bytes."""
     found = gather(["a"], rows, Caps(rows=most, bytes=size, value=50))
 
     assert len(found) <= most
@@ -51,7 +51,7 @@ def test_an_answer_is_a_beginning_and_says_whether_it_is_all(rows: list[tuple[ob
 
 @given(VALUES, st.integers(1, 50))
 def test_a_value_that_was_cut_says_how_long_it_was(value: object, most: int) -> None:
-    """A short one stays what it is."""
+    """A value below the cap is not changed."""
     found = kept(value, most)
 
     if found is not value:
@@ -59,7 +59,7 @@ def test_a_value_that_was_cut_says_how_long_it_was(value: object, most: int) -> 
 
 
 def test_values_are_written_as_sql_has_them() -> None:
-    """So that a model may write them back."""
+    """A model can write the values back into a statement."""
     values = [None, True, b"\x00\xff", decimal.Decimal("1.50"), dt.date(2026, 1, 2), uuid.UUID(int=1), "a\nb|c\x00"]
 
     assert [shown(value) for value in values] == [
@@ -75,13 +75,13 @@ def test_values_are_written_as_sql_has_them() -> None:
 
 @given(st.text(alphabet=st.sampled_from(list("ab:%'\\ ()s\n12"))))
 def test_a_statement_without_parameters_reaches_the_server_as_it_was_written(statement: str) -> None:
-    """Whatever in it looks like a parameter."""
+    """Text that looks like a placeholder is not changed."""
     if statement.strip():
         assert query_of(statement, {}, only_reads=True).read == statement
 
 
 def test_parameters_are_numbered_as_the_server_reads_them() -> None:
-    """By which positions in errors are counted."""
+    """Error positions of the server count the numbered placeholders."""
     query = query_of("SELECT :b, :a::int, :b, ':c', 5 % 2, a::int", {"a": 1, "b": 2, "d": 3}, only_reads=True)
 
     assert query.read == "SELECT $1, $2::int, $1, ':c', 5 % 2, a::int"
@@ -90,7 +90,7 @@ def test_parameters_are_numbered_as_the_server_reads_them() -> None:
 
 @given(st.text(alphabet="ab\n"), st.integers(1, 20))
 def test_a_mark_stands_below_the_character(statement: str, position: int) -> None:
-    """In whichever line."""
+    """The mark is below the right character in every line of the statement."""
     if position > len(statement) or statement[position - 1] == "\n":
         return
     _, line, mark = pointed(statement, position).split("\n")

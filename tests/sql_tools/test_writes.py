@@ -1,4 +1,4 @@
-"""A database is changed as a person has agreed to, and once."""
+"""Changes to a database: approved by a person and made once."""
 
 import sqlite3
 import subprocess
@@ -26,7 +26,7 @@ BUN = tool_call("execute", "1", statement="INSERT INTO item (id, name) VALUES (:
 
 
 class TestWritableSqlDatabase(ActorContract):
-    """What every actor has to stand."""
+    """Contract tests for actors."""
 
     @pytest.fixture(autouse=True)
     def _shop(self, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ class TestWritableSqlDatabase(ActorContract):
 
 
 async def answered(node: ToolNode, call: Any, answer: Any) -> ToolMessage:
-    """The message of a call after a person has answered."""
+    """Return the message of a call after a person has answered."""
     with pytest.raises(CallsInterrupted) as caught:
         await node.ainvoke([call])
     [question] = caught.value.interrupts
@@ -54,7 +54,7 @@ def guarded(url: str, *inner: Any) -> ToolNode:
 
 
 async def test_the_question_shows_the_statement_and_its_parameters(url: str) -> None:
-    """A person agrees to what they see."""
+    """The person needs to see exactly what will run."""
     with anyio.fail_after(20), pytest.raises(CallsInterrupted) as caught:
         await guarded(url).ainvoke([BUN])
 
@@ -63,7 +63,7 @@ async def test_the_question_shows_the_statement_and_its_parameters(url: str) -> 
 
 
 async def test_what_was_agreed_to_runs(url: str) -> None:
-    """And its model is told how many rows it has changed."""
+    """The model is told how many rows were changed."""
     with anyio.fail_after(20):
         message = await answered(guarded(url), BUN, {"type": "accept"})
 
@@ -72,7 +72,7 @@ async def test_what_was_agreed_to_runs(url: str) -> None:
 
 
 async def test_what_was_declined_does_not_run(url: str) -> None:
-    """The model is told, and goes on."""
+    """The model reads the refusal and the run continues."""
     with anyio.fail_after(20):
         message = await answered(guarded(url), BUN, {"type": "ignore", "args": "no buns"})
 
@@ -81,7 +81,7 @@ async def test_what_was_declined_does_not_run(url: str) -> None:
 
 
 async def test_what_a_person_has_changed_runs_as_they_changed_it(url: str) -> None:
-    """An edit is its own approval."""
+    """Editing the arguments counts as approval."""
     changed = {"statement": "DELETE FROM item WHERE id = :id", "parameters": {"id": 1}}
     with anyio.fail_after(20):
         await answered(guarded(url), BUN, {"type": "edit", "args": {"args": changed}})
@@ -90,7 +90,7 @@ async def test_what_a_person_has_changed_runs_as_they_changed_it(url: str) -> No
 
 
 async def test_nothing_runs_where_nobody_is_asked(url: str) -> None:
-    """A forgotten middleware is an error that says so, not a database that is open to a model."""
+    """A forgotten approval middleware is an error, not a database that a model can change freely."""
     with anyio.fail_after(20), pytest.raises(RuntimeError, match=r"nobody was asked.*RequireApproval\(\['execute'\]\)"):
         await ToolNode([WritableSqlDatabase(url)]).ainvoke([BUN])
 
@@ -98,7 +98,7 @@ async def test_nothing_runs_where_nobody_is_asked(url: str) -> None:
 
 
 async def test_an_approval_is_not_for_other_arguments(url: str) -> None:
-    """A middleware within the question could change them after the answer."""
+    """Inner middleware could otherwise change the arguments after the answer."""
 
     async def changes(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         args = {"statement": "DELETE FROM item"}
@@ -111,7 +111,7 @@ async def test_an_approval_is_not_for_other_arguments(url: str) -> None:
 
 
 async def test_who_says_so_needs_no_person(url: str) -> None:
-    """A program that calls by itself; the same call in another run is another one."""
+    """A program may turn off approval; the same call in another run is executed again."""
     call = tool_call("execute", "1", statement="INSERT INTO item (name) VALUES ('bun')")
     node = ToolNode([WritableSqlDatabase(url, approve=False)])
 
@@ -126,7 +126,7 @@ async def test_who_says_so_needs_no_person(url: str) -> None:
 
 
 async def test_all_rows_are_changed_though_few_are_shown(url: str) -> None:
-    """The cap is on the answer: SQLite changes as far as it is read."""
+    """The cap applies to the answer only, although SQLite changes rows only as far as it is read."""
     with anyio.fail_after(20):
         async with WritableSqlDatabase(url, approve=False, max_rows=1) as db:
             rows = await db.execute("DELETE FROM item RETURNING id")
@@ -154,7 +154,7 @@ async def test_all_rows_are_changed_though_few_are_shown(url: str) -> None:
     ],
 )
 async def test_what_fails_changes_nothing(url: str, statement: str) -> None:
-    """A statement is a transaction, which it cannot leave; the next one begins anew."""
+    """Each statement is a transaction that it cannot leave; the next one starts a new transaction."""
     with anyio.fail_after(20):
         async with WritableSqlDatabase(url, approve=False, timeout=0.5, connections=1) as db:
             with pytest.raises(SqlError):
@@ -167,7 +167,7 @@ async def test_what_fails_changes_nothing(url: str, statement: str) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_file_that_another_program_writes_is_said_to_be_locked(url: str) -> None:
-    """After a while; nothing waits without an end."""
+    """The error comes after a bounded wait."""
     with anyio.fail_after(20), closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other:
         other.execute("BEGIN IMMEDIATE")
         async with WritableSqlDatabase(url, approve=False) as db:
@@ -181,7 +181,10 @@ async def test_a_file_that_another_program_writes_is_said_to_be_locked(url: str)
 async def test_a_killed_agent_has_changed_the_database_once(
     tmp_path: Path, anyio_backend_name: str, request: pytest.FixtureRequest, kind: str, once: str
 ) -> None:
-    """Killed after the commit, before the result was stored: the database knows, or the model is told to find out."""
+    """The kill comes after the commit and before the result is stored.
+
+    Either the database knows that the change was made, or the model is told to find out.
+    """
     shop: Shop | None = request.getfixturevalue("shop") if kind == "postgresql" else None
     url = new_shop(tmp_path) if shop is None else shop.url
     _with_numbers(url, shop)
@@ -202,7 +205,7 @@ async def test_a_killed_agent_has_changed_the_database_once(
 
 
 def _with_numbers(url: str, shop: Shop | None) -> None:
-    """Have the database count items by itself, on both."""
+    """Make both databases assign item ids by themselves."""
     if shop is None:
         execute(url, "UPDATE item SET price = price")
     else:
