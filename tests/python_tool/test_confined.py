@@ -1,4 +1,4 @@
-"""Python that a model writes is confined, unless somebody says otherwise."""
+"""Python code of a model is confined unless an option says otherwise."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ _ATTEMPTS = {
 async def test_what_code_may_do_unrestricted_it_may_not_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, the network, processes, our environment: each works where somebody has allowed it."""
+    """Files, the network, processes and the environment are closed; an unrestricted interpreter can use all of them."""
     secret = tmp_path / "secret"
     secret.write_text("a secret")
     monkeypatch.setenv("SECRET_KEY", "a key")
@@ -40,7 +40,7 @@ async def test_what_code_may_do_unrestricted_it_may_not_by_default(
 
 
 async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
-    """Such as to leave a file where others find it."""
+    """Additional permissions open, for instance, a folder for output files."""
     with anyio.fail_after(WAIT):
         async with ToolNode([python_tool(confine=Confine(write=[tmp_path]))]) as node:
             await told(node, f"open({str(tmp_path)!r} + '/written', 'w').write('x')")
@@ -49,7 +49,7 @@ async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 async def test_a_confined_interpreter_that_crashes_is_told_as_lost_and_comes_back() -> None:
-    """As one that is not confined."""
+    """A crash of a confined interpreter is reported like that of an unconfined one, and a new interpreter starts."""
     with anyio.fail_after(WAIT):
         async with ToolNode([python_tool(timeout=0.5, grace=0.3)]) as node:
             for end in ("import os; os._exit(3)", "10 ** 10 ** 9"):
@@ -73,7 +73,7 @@ os._exit(0)
 
 
 async def test_a_cell_that_denies_to_have_begun_runs_once_and_then_counts_as_poison(tmp_path: Path) -> None:
-    """It wrote 0 into the file in which its worker notes which call it has begun, and was run again for ever."""
+    """A cell once cleared the begun counter of its worker and was run again for ever."""
     trace = tmp_path / "trace"
     code = _LIES.format(trace=str(trace))
     with anyio.fail_after(WAIT):

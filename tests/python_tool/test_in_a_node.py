@@ -1,4 +1,4 @@
-"""Python as a tool: an interpreter for each conversation, in a process of its own."""
+"""Python as a tool: one interpreter for each conversation, in its own process."""
 
 import os
 from typing import Any
@@ -28,7 +28,7 @@ async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
 
 
 async def test_each_conversation_has_names_of_its_own() -> None:
-    """And finds them again with its next call."""
+    """A conversation finds its variables again in its next call."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool()]) as node:
             assert await told(node, "x = 42") == "Done; no output."
@@ -38,7 +38,7 @@ async def test_each_conversation_has_names_of_its_own() -> None:
 
 
 async def test_nothing_is_left_when_the_node_ends() -> None:
-    """Neither interpreters nor what they have started."""
+    """Interpreters and their child processes end with the node."""
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         async with ToolNode([tool()]) as node:
@@ -57,7 +57,7 @@ KILLERS = {
 
 @pytest.mark.parametrize("code", KILLERS.values(), ids=KILLERS)
 async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -> None:
-    """It is not run again; the next call has a fresh one, and other conversations notice nothing."""
+    """The cell is not run again. The next call has a new interpreter, and other conversations are not affected."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool(timeout=0.5, grace=0.3)]) as node:
             await told(node, "x = 42")
@@ -70,7 +70,7 @@ async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -
 
 
 async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> None:
-    """Names would be gone with it, for a line that nobody misses."""
+    """An ended interpreter would lose all variables because of one line of output."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool()]) as node:
             await told(node, "import threading; x = 42")
@@ -83,7 +83,7 @@ async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> 
 
 @pytest.mark.parametrize("options", [{}, {"unrestricted": True}], ids=["confined", "unrestricted"])
 async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(options: dict[str, Any]) -> None:
-    """As at a prompt. It had been told as finished, and its names were gone."""
+    """The cell is interrupted as at a Python prompt. It once counted as finished and the variables were lost."""
     interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
     with anyio.fail_after(WAIT):
         async with ToolNode([python_tool(**options)]) as node:
@@ -99,7 +99,7 @@ async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(
 
 
 async def test_one_that_somebody_killed_is_told_at_once_and_its_code_does_not_run_again() -> None:
-    """As when memory runs out; the code is not run once more to see."""
+    """The process may be killed when memory runs out; running the code again could kill the next one, too."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool()]) as node:
             await told(node, "x = 42")
@@ -111,7 +111,7 @@ async def test_one_that_somebody_killed_is_told_at_once_and_its_code_does_not_ru
 
 
 async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
-    """Names stay."""
+    """The cell raises MemoryError and its variables stay."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool(memory=1024**3)]) as node:
             await told(node, "x = 42")
@@ -121,7 +121,7 @@ async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(600)", "while True: print('y' * 1000)"])
 async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
-    """A thread could not be stopped."""
+    """A thread could not be stopped, so the interpreter is a process."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
             await told(node, "x = 42")
@@ -132,7 +132,7 @@ async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
 
 
 async def test_infinite_output_is_cut_and_the_cell_interrupted() -> None:
-    """Both ends of it are there, and names stay."""
+    """The beginning and the end of the output are kept, and variables stay."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool(timeout=0.5, max_output=1000)]) as node:
             await told(node, "x = 42")
@@ -144,7 +144,7 @@ async def test_infinite_output_is_cut_and_the_cell_interrupted() -> None:
 
 
 async def test_a_missing_package_is_told_with_those_that_are_there() -> None:
-    """Models try to install things."""
+    """Models often try to install packages, so the error lists the installed ones."""
     with anyio.fail_after(WAIT):
         async with ToolNode([tool(packages=["anyio"])]) as node:
             said = await told(node, "import no_such_package")
@@ -153,7 +153,7 @@ async def test_a_missing_package_is_told_with_those_that_are_there() -> None:
 
 
 async def test_figures_are_content_blocks_of_the_message() -> None:
-    """As chat models take them; here matplotlib is a module of the cell's own making."""
+    """Figures have the form that chat models accept; here matplotlib is replaced by a module that the cell makes."""
     code = (
         "import sys, types\n"
         "class F:\n    def savefig(self, file, **_): file.write(b'PNG')\n"
@@ -169,7 +169,10 @@ async def test_figures_are_content_blocks_of_the_message() -> None:
 
 
 async def test_code_that_forks_is_not_warned_of_threads_that_are_not_its_own() -> None:
-    """Python 3.12 and later warn of any; those of an interpreter read output, and keep the time."""
+    """Python 3.12 and later warn about threads at a fork.
+
+    The interpreter's own threads only read output and keep time.
+    """
     code = "import os\nchild = os.fork()\nif not child: os._exit(3)\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
     with anyio.fail_after(WAIT):
         async with ToolNode([tool()]) as node:
@@ -177,7 +180,7 @@ async def test_code_that_forks_is_not_warned_of_threads_that_are_not_its_own() -
 
 
 async def test_an_agent_has_it_in_one_line() -> None:
-    """Where nothing is open, it lives for a run."""
+    """Without an open block, the interpreter lives for one run of the agent."""
     model = ScriptedModel([calls(("run_python", {"code": "x = 20"})), calls(("run_python", {"code": "x + 1"})), "21."])
     with anyio.fail_after(WAIT):
         run = await create_react_agent(model, [tool()]).ainvoke({"messages": [("user", "20 + 1?")]})
@@ -186,14 +189,14 @@ async def test_an_agent_has_it_in_one_line() -> None:
 
 
 async def test_without_a_process_of_its_own_it_does_not_start() -> None:
-    """It would run what a model writes in this one."""
+    """Without a separate process a model's code would run in this one."""
     with anyio.fail_after(WAIT), pytest.raises(Exception, match=r"python_tool\(\.\.\.\)"):
         async with running(Python()):
             pass
 
 
 def test_what_cannot_work_is_refused_when_it_is_said() -> None:
-    """Not when a model asks."""
+    """The error is raised when the tool is made, not by the model's first call."""
     with pytest.raises(ValueError, match=r"more than one of confine=\.\.\., runs_in=\.\.\. and unrestricted=True"):
         python_tool(confine=Confine(), unrestricted=True)
     with pytest.raises(ValueError, match="preload in yours"):
@@ -243,7 +246,7 @@ QUICK = ("os.dup2", "threads", "our flush")
     ],
 )
 async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(code: str) -> None:
-    """Each later call had failed, most of them out of the node; its model is told that the names are gone."""
+    """The next calls once failed outside of the node. Now the model reads that the variables are lost."""
     with anyio.fail_after(WAIT):
         async with ToolNode([python_tool()]) as node:
             assert await told(node, "x = 42") == "Done; no output."
@@ -255,7 +258,7 @@ async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(c
 
 
 async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() -> None:
-    """As builtins are: `sys.modules.clear()` had made every later call an error of the node."""
+    """Builtins are restored as well; `sys.modules.clear()` once made every later call an error of the node."""
     with anyio.fail_after(WAIT):
         async with ToolNode([python_tool()]) as node:
             await told(node, "x = 42")
@@ -264,7 +267,7 @@ async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() 
 
 
 async def test_what_a_cell_does_to_our_own_code_ends_its_interpreter_with_the_next_call() -> None:
-    """Nothing is raised out of the node, whatever the interpreter's own code raises there."""
+    """Exceptions inside of the interpreter's own code end the interpreter and never leave the node."""
     ours = "from callboard_actors.python._python import Python; del Python.run_python; Python._handlers.clear()"
     with anyio.fail_after(WAIT):
         async with ToolNode([python_tool()]) as node:
@@ -285,13 +288,13 @@ DEAF = {
 async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
     code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timer that kills a deaf cell is in its own process, where the cell can switch it off."""
+    """A cell can switch off the timer that runs in its own process, so a timer outside of it is needed."""
     monkeypatch.setattr("callboard_actors.python._tool._TO_ANSWER", 2.0)
     with anyio.fail_after(WAIT):
         async with ToolNode([python_tool(timeout=0.3, grace=0.2)]) as node:
             await told(node, "x = 42")
             said = await told(node, code)
-            # On trio that event loop is none of the worker's, and its cell has done no harm.
+            # On trio that event loop is not the worker's, so the cell has done no harm.
             assert (
                 said.endswith("What Python['a'] held is lost. Find out before you call it again.")
                 or said == "Done; no output."

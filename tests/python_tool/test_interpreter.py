@@ -1,4 +1,4 @@
-"""The interpreter by itself: code in, a record out."""
+"""The interpreter without a tool or process: code in, a record out."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def python() -> Iterator[Interpreter]:
 
 
 def test_names_stay_and_the_last_expression_is_shown(python: Interpreter) -> None:
-    """Like a notebook."""
+    """Variables stay between cells, as in a Jupyter notebook."""
     assert python.run("x = 20")["value"] is None
     record = python.run("x += 1\nx * 2")
 
@@ -33,7 +33,7 @@ def test_names_stay_and_the_last_expression_is_shown(python: Interpreter) -> Non
 
 
 def test_names_are_gone_where_no_state_is_kept() -> None:
-    """Each cell begins anew."""
+    """With `keeps_state=False` each cell starts without variables of the earlier ones."""
     python = Interpreter(keeps_state=False)
     python.run("x = 1")
 
@@ -42,7 +42,7 @@ def test_names_are_gone_where_no_state_is_kept() -> None:
 
 
 def test_all_that_is_written_is_there_in_its_order(python: Interpreter) -> None:
-    """By Python, by C, and by processes."""
+    """Output of Python, C code and child processes is recorded in the order in which it was written."""
     code = (
         "import os, sys, subprocess\n"
         "print('one'); print('two', file=sys.stderr); os.write(1, b'three\\n')\n"
@@ -54,7 +54,7 @@ def test_all_that_is_written_is_there_in_its_order(python: Interpreter) -> None:
 
 
 def test_output_is_kept_at_both_ends(python: Interpreter) -> None:
-    """And nothing grows with it."""
+    """Memory stays bounded whatever is printed."""
     output = python.run("for n in range(200_000): print(n)")["output"]
 
     assert output.startswith("0\n1\n2\n")
@@ -64,7 +64,7 @@ def test_output_is_kept_at_both_ends(python: Interpreter) -> None:
 
 
 def test_a_traceback_has_the_lines_of_the_code_and_no_others(python: Interpreter) -> None:
-    """Nobody is helped by frames of ours or of a library."""
+    """Frames of the interpreter or of a library do not help a model."""
     python.run("def divide(a, b):\n    return a / b")
     error = python.run("import json\ndivide(1, 0)")["error"]
 
@@ -83,7 +83,7 @@ def test_a_traceback_has_the_lines_of_the_code_and_no_others(python: Interpreter
 
 
 def test_causes_and_groups_are_told(python: Interpreter) -> None:
-    """They say more than the error that they led to."""
+    """Causes and sub-exceptions often tell more than the outer exception."""
     error = python.run("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ExceptionGroup('g', [KeyError(1)])")
 
     assert "ZeroDivisionError" in error["error"]
@@ -106,7 +106,7 @@ def test_causes_and_groups_are_told(python: Interpreter) -> None:
     ],
 )
 def test_what_ends_a_cell_is_told_and_ends_no_more(python: Interpreter, code: str, told: str) -> None:
-    """The next one finds its names."""
+    """The next cell finds the variables unchanged."""
     python.run("x = 42")
     record = python.run(code)
 
@@ -129,12 +129,12 @@ def test_what_ends_a_cell_is_told_and_ends_no_more(python: Interpreter, code: st
     ],
 )
 def test_a_value_that_cannot_be_shown_is_told(python: Interpreter, code: str, told: str) -> None:
-    """Values are the code's own, and do what they like."""
+    """A value's `repr` is code of the cell and may raise anything."""
     assert python.run(code)["value"] == told
 
 
 def test_a_large_value_is_shown_at_both_ends(python: Interpreter) -> None:
-    """A hundred megabytes would be read by nobody."""
+    """A `repr` of a hundred megabytes is cut in its middle."""
     value = python.run("'ä' * 100_000_000")["value"]
 
     assert value is not None
@@ -145,7 +145,7 @@ def test_a_large_value_is_shown_at_both_ends(python: Interpreter) -> None:
 
 
 def test_await_works_at_the_top_and_tasks_go_on_in_the_next_cell(python: Interpreter) -> None:
-    """There is one event loop, that of the interpreter."""
+    """All cells of an interpreter run on one event loop."""
     python.run("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 42")
     assert python.run("await asyncio.sleep(0)\nt = asyncio.ensure_future(f())")["error"] == ""
     assert python.run("await t")["value"] == "42"
@@ -176,7 +176,7 @@ def test_await_works_at_the_top_and_tasks_go_on_in_the_next_cell(python: Interpr
     ],
 )
 def test_a_cell_that_breaks_things_breaks_them_for_itself_only(python: Interpreter, code: str) -> None:
-    """The next one has a whole interpreter again."""
+    """The next cell has a working interpreter again."""
     directory = Path.cwd()
     try:
         python.run(code)
@@ -193,7 +193,7 @@ def test_a_cell_that_breaks_things_breaks_them_for_itself_only(python: Interpret
     ids=["left alone", "closed", "replaced"],
 )
 def test_a_thread_that_prints_when_its_cell_ends_crashes_nothing(code: str) -> None:
-    """CPython's `print` does not own the stream that it writes to; so no stream of a cell may ever go."""
+    """CPython's `print` holds no reference to its stream while writing, so streams of cells must never be freed."""
     cell = f"{code}\nimport threading; threading.Thread(target=print, args=('t',)).start()"
     rounds = (
         "from callboard_actors.python._interpreter import Interpreter\n"
@@ -208,7 +208,7 @@ def test_a_thread_that_prints_when_its_cell_ends_crashes_nothing(code: str) -> N
 
 
 def test_a_thread_of_a_former_cell_prints_to_the_cell_that_runs(python: Interpreter) -> None:
-    """Between two cells there is none to whose output it could go."""
+    """Between two cells there is no record to which a thread's output could go."""
     python.run(
         "import threading\ngo, done = threading.Event(), threading.Event()\n"
         "def late():\n    go.wait()\n    print('late')\n    done.set()\nthreading.Thread(target=late).start()"
@@ -218,14 +218,14 @@ def test_a_thread_of_a_former_cell_prints_to_the_cell_that_runs(python: Interpre
 
 
 def test_the_same_streams_serve_all_cells(python: Interpreter) -> None:
-    """They are kept for ever, so there must not be new ones with each cell."""
+    """Streams are kept for ever, so a new one for each cell would leak."""
     python.run("import sys; first = sys.stdout, sys.stderr")
 
     assert python.run("first == (sys.stdout, sys.stderr)")["value"] == "True"
 
 
 def test_what_a_cell_defines_belongs_to_main(python: Interpreter) -> None:
-    """So that it can be pickled, and that scripts find that they are run."""
+    """Classes of a cell can be pickled, and `if __name__ == "__main__"` is true."""
     code = (
         "import pickle, dataclasses\n@dataclasses.dataclass\nclass A:\n    x: 'int' = 1\n"
         "if __name__ == '__main__':\n    print(pickle.loads(pickle.dumps(A())))"
@@ -235,7 +235,7 @@ def test_what_a_cell_defines_belongs_to_main(python: Interpreter) -> None:
 
 
 def test_a_late_cell_is_interrupted_and_names_stay(python: Interpreter) -> None:
-    """No `except Exception` stops that."""
+    """`except Exception` does not catch the interruption."""
     python.run("x = 42")
     record = python.run("while True:\n    try:\n        x\n    except Exception:\n        pass", 0.2)
 
@@ -245,7 +245,7 @@ def test_a_late_cell_is_interrupted_and_names_stay(python: Interpreter) -> None:
 
 
 def test_one_that_is_deaf_to_that_is_killed_by_the_kernel() -> None:
-    """It needs nobody who would still run Python."""
+    """The kernel's timer works even if the interpreter runs no Python code any more."""
     code = (
         "from callboard_actors.python._interpreter import Interpreter\n"
         "Interpreter(grace=0.2).run('10 ** 10 ** 9', 0.2)\n"
@@ -266,7 +266,7 @@ class _Figure:
 
 
 def _pyplot(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> dict[int, _Figure]:
-    """As much of matplotlib as is used; the real one is not installed for tests."""
+    """Return a replacement for `matplotlib.pyplot`; the real one is not installed for tests."""
     figures = {number: _Figure(size) for number, size in enumerate(sizes, 1)}
     pyplot = types.ModuleType("matplotlib.pyplot")
     pyplot.get_fignums = lambda: list(figures)
@@ -277,7 +277,7 @@ def _pyplot(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> dict[int, _Figure]:
 
 
 def test_figures_come_back_within_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large one is drawn smaller, a larger one told; and all are closed."""
+    """A large figure is drawn smaller, one over the budget is only described, and all figures are closed."""
     figures = _pyplot(monkeypatch, 50, 150, 5000, -1, 50)
     python = Interpreter(pictures=Budget(4, 100))
     record = python.run("1")
@@ -293,14 +293,14 @@ def test_figures_come_back_within_a_budget(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nothing_of_matplotlib_is_loaded_by_us(python: Interpreter) -> None:
-    """It takes a second, and most cells draw nothing."""
+    """Importing matplotlib takes a second, and most cells draw nothing."""
     python.run("1")
 
     assert "matplotlib" not in sys.modules
 
 
 def test_a_profile_can_be_taken_after_cells_also_after_one_that_was_interrupted() -> None:
-    """What interrupts a cell leaves nothing behind that the interpreter would look for at each step."""
+    """An interrupted cell must leave no state in the interpreter that breaks a later profile function."""
     code = (
         "import sys\n"
         "from callboard_actors.python._interpreter import Interpreter\n"
