@@ -1,4 +1,4 @@
-"""What is left of commands."""
+"""Helpers that look for processes and output that commands leave behind."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ async def noted(path: Path, count: int = 1) -> set[int]:
 
 
 async def said_by(shell: Shell, word: str) -> str:
-    """What is told of the first job when it has written this, which takes its way through a pipe."""
+    """Wait until the first job has written this text to its pipe; return the job's description."""
     while not (told := await shell.job(1)).rstrip().endswith(f"\n{word}"):
         await anyio.sleep(0.005)
     return told

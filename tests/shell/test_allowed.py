@@ -1,4 +1,4 @@
-"""With a list of programs there is no shell, and what only a shell could do is refused, not done otherwise."""
+"""With a list of allowed programs no shell is used, and shell syntax is refused."""
 
 import shutil
 from pathlib import Path
@@ -39,7 +39,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("command", AS_THEY_ARE)
 def test_words_reach_the_program_as_they_are(command: str) -> None:
-    """Quoted, a sign stands for itself."""
+    """Quoted special characters are passed literally."""
     program, *arguments = argv_of(command, PROGRAMS)
 
     assert program == PROGRAMS[command.split(maxsplit=1)[0]]
@@ -48,7 +48,7 @@ def test_words_reach_the_program_as_they_are(command: str) -> None:
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_what_a_shell_would_read_is_refused(command: str) -> None:
-    """Passed on as it is, it would mean something else than its writer thought."""
+    """Passed on literally, shell syntax would not do what the model expects."""
     with pytest.raises(RefusedError) as refused:
         argv_of(command, PROGRAMS)
 
@@ -60,7 +60,7 @@ def test_what_a_shell_would_read_is_refused(command: str) -> None:
 
 @pytest.mark.parametrize("command", ["rm -rf x", "/bin/echo a", "./echo", "A=1 echo", "'echo a'", ""])
 def test_other_programs_are_refused_with_those_that_are_allowed(command: str) -> None:
-    """A path might lead to what the model has written itself."""
+    """Paths are refused, too, because they may lead to a program that the model has written."""
     with pytest.raises(RefusedError) as refused:
         argv_of(command, PROGRAMS)
 
@@ -68,14 +68,14 @@ def test_other_programs_are_refused_with_those_that_are_allowed(command: str) ->
 
 
 def test_an_open_quote_is_told() -> None:
-    """It is the model's slip, and easy to mend."""
+    """The error lets the model correct its mistake."""
     with pytest.raises(RefusedError, match="cannot be read: No closing quotation"):
         argv_of("echo 'a", PROGRAMS)
 
 
 @pytest.mark.real_clock
 async def test_an_allowed_program_runs_without_a_shell(tmp_path: Path) -> None:
-    """And its arguments are its own."""
+    """The program gets exactly the arguments of the command."""
     assert shutil.which("echo")
     with anyio.fail_after(30):
         async with running(Shell(tmp_path, allow=["echo"])) as shell:

@@ -1,4 +1,4 @@
-"""A command is run in its directory, and a model reads how it ended and what it wrote."""
+"""Commands run in the given directory; the model reads their exit code and output."""
 
 import sys
 from pathlib import Path
@@ -23,7 +23,7 @@ async def told(folder: Path, *commands: str, timeout: float | None = None, **opt
 
 
 async def test_a_model_reads_the_exit_code_and_what_was_written_in_its_order(tmp_path: Path) -> None:
-    """stdout and stderr are one pipe: nobody could tell afterwards which line came first."""
+    """stdout and stderr share one pipe, because separate pipes would lose the order of lines."""
     (said,) = await told(tmp_path, "pwd; echo one >&2; echo two; exit 3")
 
     first, *rest = said.splitlines()
@@ -32,7 +32,7 @@ async def test_a_model_reads_the_exit_code_and_what_was_written_in_its_order(tmp
 
 
 async def test_a_command_has_no_input_no_terminal_and_no_pager(tmp_path: Path) -> None:
-    """What would wait for a person ends at once."""
+    """A command that would wait for a user ends at once."""
     said = await told(tmp_path, "cat; read x; echo $?", "tty; test -t 1; echo $?", "echo $PAGER $GIT_TERMINAL_PROMPT")
 
     assert said[0].splitlines()[1:] == ["1"]
@@ -41,7 +41,7 @@ async def test_a_command_has_no_input_no_terminal_and_no_pager(tmp_path: Path) -
 
 
 async def test_keys_in_the_environment_are_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command needs is named."""
+    """Only variables that are named in the options are passed on."""
     monkeypatch.setenv("SOME_API_KEY", "secret")
     said = await told(tmp_path, "env", unrestricted=True, env={"COLOUR": "red"})
 
@@ -50,7 +50,7 @@ async def test_keys_in_the_environment_are_not_passed_on(tmp_path: Path, monkeyp
 
 
 async def test_what_outlives_its_timeout_is_ended_and_its_output_told(tmp_path: Path) -> None:
-    """The model learns how far it came, and what to do instead."""
+    """The output so far and a suggestion help the model to continue."""
     said = await told(tmp_path, "echo begun; sleep 600", timeout=0.3)
 
     assert said[0].startswith("Ended by its timeout of 0.3 s. What takes longer is for start_job(command)")
@@ -58,14 +58,14 @@ async def test_what_outlives_its_timeout_is_ended_and_its_output_told(tmp_path: 
 
 
 async def test_a_timeout_is_told_in_tenths_of_a_second(tmp_path: Path) -> None:
-    """What a call has left is a number with many digits, which help nobody."""
+    """The remaining time of a call has many digits, which help nobody."""
     (said,) = await told(tmp_path, "sleep 600", timeout=0.2999512)
 
     assert said.startswith("Ended by its timeout of 0.3 s. ")
 
 
 async def test_long_output_has_its_head_and_its_tail(tmp_path: Path) -> None:
-    """And says how much there was between them."""
+    """The text says how much was left out in the middle."""
     (said,) = await told(tmp_path, "seq 100000", unrestricted=True, max_output=1000)
 
     lines = said.splitlines()
@@ -76,7 +76,7 @@ async def test_long_output_has_its_head_and_its_tail(tmp_path: Path) -> None:
 
 
 async def test_commands_run_side_by_side_and_a_cancelled_one_disturbs_no_other(tmp_path: Path) -> None:
-    """Each has a worker of its own."""
+    """Each command has its own worker process."""
     with anyio.fail_after(WAIT):
         async with running(Shell(tmp_path, unrestricted=True, grace=0.2)) as shell:
             said: list[str] = []
@@ -94,7 +94,7 @@ async def test_commands_run_side_by_side_and_a_cancelled_one_disturbs_no_other(t
 
 
 async def test_in_a_node_its_handlers_are_tools(tmp_path: Path) -> None:
-    """Three lines are enough; the timeout of a call leaves time to tell what was written."""
+    """The handlers become tools; a command ends before the call's timeout, so that its output can be reported."""
     node = ToolNode([Shell(tmp_path, unrestricted=True)], policies={"run": CallPolicy(timeout=2.0)})
     with anyio.fail_after(WAIT):
         async with node:
@@ -108,7 +108,7 @@ async def test_in_a_node_its_handlers_are_tools(tmp_path: Path) -> None:
 def test_a_shell_is_refused_where_it_could_not_find_what_a_command_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When it is made; else each command would fail in its worker, with an attribute that `os` has not."""
+    """On such a system each command would fail in its worker with a missing attribute of `os`."""
     monkeypatch.setattr(sys, "platform", "darwin")
 
     with pytest.raises(NotImplementedError, match=r"Shell needs Linux.*this is darwin; run the program in a Linux"):
@@ -116,7 +116,7 @@ def test_a_shell_is_refused_where_it_could_not_find_what_a_command_leaves(
 
 
 def test_a_shell_that_says_nothing_of_what_it_may_is_refused(tmp_path: Path) -> None:
-    """Silence would be the permission to do anything."""
+    """A missing option must not mean permission for everything."""
     with pytest.raises(ValueError, match=r"allow=.*confine=.*unrestricted=True"):
         Shell(tmp_path)
     with pytest.raises(ValueError, match="contradict"):
@@ -128,7 +128,7 @@ def test_a_shell_that_says_nothing_of_what_it_may_is_refused(tmp_path: Path) -> 
 
 
 def test_variables_that_no_command_can_have_are_refused_when_they_are_named(tmp_path: Path) -> None:
-    """Not when a model asks for its first command; and their values, which may be keys, are not shown."""
+    """The error comes when the shell is made, and hides values, which may be keys."""
     with pytest.raises(TypeError, match=r"Shell\(env=\.\.\.\) has 'PORT' with a value of type int, and both"):
         Shell(tmp_path, unrestricted=True, env={"PORT": 8000})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match=r"Shell\(env=\.\.\.\) has 'KEY'") as refused:
@@ -137,6 +137,6 @@ def test_variables_that_no_command_can_have_are_refused_when_they_are_named(tmp_
 
 
 async def test_a_directory_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
-    """And is not tried again."""
+    """The error is permanent, so the actor is not restarted."""
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="no such directory"):
         await told(tmp_path / "missing", "ls")

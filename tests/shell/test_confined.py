@@ -1,4 +1,4 @@
-"""A confined shell runs any command, and the kernel says what it may touch."""
+"""A confined shell runs any command; the kernel limits the files and services that commands can use."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_a_confined_command_touches_what_it_was_given_and_nothing_else(tmp_path: Path) -> None:
-    """It writes where it may; the rest of the machine is not there for it."""
+    """Writing works in permitted folders only; all other files are out of reach."""
     work, secret = tmp_path / "work", tmp_path / "secret"
     work.mkdir()
     secret.write_text("secret")
@@ -35,7 +35,7 @@ async def test_a_confined_command_touches_what_it_was_given_and_nothing_else(tmp
 
 @pytest.mark.exhaustive
 async def test_a_confined_command_that_is_late_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
-    """As one that is not confined."""
+    """Child processes end with the command, as in an unconfined shell."""
     confine = Confine(write=[tmp_path], processes=True)
     command = "setsid sh -c 'echo $$ >> pids; exec sleep 600' & echo begun; sleep 600"
     with anyio.fail_after(WAIT):
@@ -49,7 +49,7 @@ async def test_a_confined_command_that_is_late_ends_with_all_that_it_has_started
 
 
 async def test_a_confined_job_can_be_asked_and_stopped(tmp_path: Path) -> None:
-    """Its output is in a file that it may write, and nothing else of the shell's."""
+    """The job can write its own output file and no other file of the shell."""
     confine = Confine(write=[tmp_path], processes=True)
     with anyio.fail_after(WAIT):
         async with running(Shell(tmp_path, confine=confine, grace=0.3)) as shell:
@@ -61,7 +61,7 @@ async def test_a_confined_job_can_be_asked_and_stopped(tmp_path: Path) -> None:
 
 
 def test_a_confinement_in_which_no_command_could_run_is_refused(tmp_path: Path) -> None:
-    """When it is said, and not with each command."""
+    """The error is raised when the shell is made, not by each command."""
     with pytest.raises(ValueError, match=r"Confine.processes=True"):
         Shell(tmp_path, confine=Confine(write=[tmp_path]))
     with pytest.raises(ValueError, match="working directory"):

@@ -1,4 +1,4 @@
-"""Output as a model reads it, and where it is kept meanwhile."""
+"""Cleaning of output for models, and the spool that stores it."""
 
 import os
 import re
@@ -26,13 +26,13 @@ from callboard_actors.shell._spool import SpoolReader, SpoolWriter
     ],
 )
 def test_escapes_and_control_characters_are_gone(written: str, read: str) -> None:
-    """What a terminal would show in the end is what a model reads."""
+    """The model reads the text that a terminal would finally show."""
     assert clean(written) == read
 
 
 @given(st.text(alphabet="ab\n\x08"))
 def test_a_backspace_takes_away_the_character_before_it(written: str) -> None:
-    """As one after the other would, of which a long text would take an hour; and none leaves its line."""
+    """The result equals that of applying backspaces one by one, in linear time; a backspace never leaves its line."""
     expected = written
     while (shorter := re.sub("[^\n\x08]\x08", "", expected)) != expected:
         expected = shorter
@@ -41,7 +41,7 @@ def test_a_backspace_takes_away_the_character_before_it(written: str) -> None:
 
 
 def test_backspaces_take_no_time_that_grows_with_their_square() -> None:
-    """It is cleaned on the event loop."""
+    """The text is cleaned on the event loop, so quadratic time would block it."""
     begun = time.process_time()
     assert clean("tea" + "x" * 300_000 + "\x08" * 300_000) == "tea"
 
@@ -50,13 +50,13 @@ def test_backspaces_take_no_time_that_grows_with_their_square() -> None:
 
 @given(st.text())
 def test_nothing_but_text_is_left(text: str) -> None:
-    """Whatever there was."""
+    """No control characters are left, whatever the input is."""
     assert all(sign in "\n\t" or not (ord(sign) < 32 or 127 <= ord(sign) < 160) for sign in clean(text))
 
 
 @given(st.text(alphabet="aä€😀", min_size=1, max_size=60), st.data())
 def test_no_character_is_cut(text: str, data: st.DataObject) -> None:
-    """Half of one would be read as something that nobody wrote."""
+    """Half of a UTF-8 character would be decoded to a character that the command did not write."""
     whole = text.encode()
     end = data.draw(st.integers(0, len(whole)))
     begin = data.draw(st.integers(end, len(whole)))
@@ -73,7 +73,7 @@ def test_no_character_is_cut(text: str, data: st.DataObject) -> None:
 
 @given(st.lists(st.one_of(st.binary(max_size=60), st.none()), max_size=30), st.integers(2, 50))
 def test_a_spool_has_the_ends_of_what_was_written_since_the_last_look(written: list[bytes | None], size: int) -> None:
-    """`None` is a look. All is there as long as it fits; then the head that nobody saw, and the last."""
+    """`None` is a read. All output is kept while it fits; then the start of the unread part and the latest output."""
     since = total = b""
     with SpoolReader(size) as reader, SpoolWriter(reader.fileno(), size) as writer:
         for one in [*written, None]:
@@ -93,7 +93,7 @@ def test_a_spool_has_the_ends_of_what_was_written_since_the_last_look(written: l
 
 
 def test_a_spool_that_was_spoiled_is_read_as_what_it_is() -> None:
-    """A worker that is not trusted may write anything into the file of its output."""
+    """An untrusted worker may write anything into the file of its output."""
     with SpoolReader(100) as reader:
         os.truncate(reader.fileno(), 0)
         os.pwrite(reader.fileno(), b"\xff" * 50, 0)

@@ -1,4 +1,4 @@
-"""Whatever a command does, it ends, nothing of it is left, and its model reads something short."""
+"""Hostile commands end, leave nothing behind, and return a short text to the model."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ LEAVES_BEHIND = {
 
 @pytest.mark.parametrize("command", LEAVES_BEHIND.values(), ids=LEAVES_BEHIND)
 async def test_what_a_command_leaves_running_ends_with_it_and_its_model_is_told(tmp_path: Path, command: str) -> None:
-    """Models start servers with `&`, and would wonder where they went."""
+    """Models start servers with `&` and need to know that these were ended."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             said = await actor.run(command)
@@ -49,7 +49,7 @@ async def test_what_a_command_leaves_running_ends_with_it_and_its_model_is_told(
 async def test_what_is_late_or_cancelled_ends_with_all_that_it_has_started(
     tmp_path: Path, command: str, how: str
 ) -> None:
-    """Also what has left its group, its session and its parent."""
+    """Processes that left their group, session and parent are ended, too."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             if how == "late":
@@ -64,7 +64,7 @@ async def test_what_is_late_or_cancelled_ends_with_all_that_it_has_started(
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    """With its output so far."""
+    """The output so far is returned."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             said = await actor.run("trap '' TERM; echo $$ >> pids; echo deaf; while :; do sleep 1; done", 0.3)
@@ -74,7 +74,7 @@ async def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path
 
 
 async def test_one_that_takes_its_leave_at_sigterm_may(tmp_path: Path) -> None:
-    """The grace is for that, and what it says then is read."""
+    """Output during the grace period is returned as well."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             said = await actor.run("trap 'echo bye; exit' TERM; echo hello; while :; do :; done", 0.3)
@@ -83,7 +83,7 @@ async def test_one_that_takes_its_leave_at_sigterm_may(tmp_path: Path) -> None:
 
 
 async def test_one_that_writes_for_ever_costs_what_is_kept(tmp_path: Path) -> None:
-    """Its pipe is emptied, and nothing of it grows."""
+    """The pipe is drained, and memory stays bounded."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path, max_output=1000)) as actor:
             said = await actor.run("yes", 0.5)
@@ -95,7 +95,7 @@ async def test_one_that_writes_for_ever_costs_what_is_kept(tmp_path: Path) -> No
 
 @pytest.mark.exhaustive
 async def test_a_gigabyte_of_output_is_read_to_its_end(tmp_path: Path) -> None:
-    """A command that waited for a reader would never end."""
+    """A command that blocks on a full pipe would never end."""
     with anyio.fail_after(60):
         async with running(shell(tmp_path, max_output=1000)) as actor:
             said = await actor.run("echo first; head -c 1000000000 /dev/zero | tr '\\0' a; echo; echo last", 50)
@@ -107,7 +107,7 @@ async def test_a_gigabyte_of_output_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_a_command_is_refused_in_words(tmp_path: Path) -> None:
-    """NUL, nothing at all, and more than the kernel takes."""
+    """A NUL character, an empty command and a command that is too long for the kernel are refused."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             assert (await actor.run("echo \0")).startswith("Refused: there is a NUL")
@@ -117,7 +117,7 @@ async def test_what_cannot_be_a_command_is_refused_in_words(tmp_path: Path) -> N
 
 
 async def test_a_directory_that_is_deleted_meanwhile_is_told(tmp_path: Path) -> None:
-    """By the next command, which cannot begin."""
+    """The next command cannot start, and its error says that the directory is gone."""
     folder = tmp_path / "work"
     folder.mkdir()
     with anyio.fail_after(WAIT):
@@ -132,7 +132,7 @@ async def test_a_directory_that_is_deleted_meanwhile_is_told(tmp_path: Path) -> 
 
 
 async def test_one_that_kills_its_worker_ends_nobody_else(tmp_path: Path) -> None:
-    """What it has started goes with the worker; the next command has another one."""
+    """The command's child processes end with the worker, and the next command gets a new one."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             said = await actor.run("setsid sh -c 'echo $$ >> pids; sleep 600' & sleep 0.3; kill -9 $PPID; sleep 600")
@@ -147,7 +147,7 @@ async def test_one_that_kills_its_worker_ends_nobody_else(tmp_path: Path) -> Non
 
 @pytest.mark.exhaustive
 async def test_one_that_stops_its_worker_is_ended_all_the_same(tmp_path: Path) -> None:
-    """The worker cannot keep its time then; the shell does."""
+    """A stopped worker cannot keep the timeout, so the shell's own timer ends it."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             said = await actor.run("echo $$ >> pids; kill -STOP $PPID; sleep 600", 0.5)
@@ -156,7 +156,7 @@ async def test_one_that_stops_its_worker_is_ended_all_the_same(tmp_path: Path) -
 
 
 async def test_binary_output_is_told_and_not_shown(tmp_path: Path) -> None:
-    """A model has no use for it, and it may end a terminal's or a protocol's day."""
+    """Binary output is useless to a model and may break a terminal or a protocol."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             said = await actor.run(r"printf '\177ELF\0\1\2'")
@@ -165,7 +165,7 @@ async def test_binary_output_is_told_and_not_shown(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_left_when_the_shell_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process, no file, no descriptor."""
+    """No process, file or descriptor is left."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -183,7 +183,7 @@ async def test_nothing_is_left_when_the_shell_ends(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.exhaustive
 async def test_many_commands_leave_nothing(tmp_path: Path) -> None:
-    """Nothing grows with them."""
+    """Neither processes nor descriptors grow with the number of commands."""
     with anyio.fail_after(90):
         async with running(shell(tmp_path)) as actor:
             await actor.run("true")

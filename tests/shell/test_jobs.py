@@ -1,4 +1,4 @@
-"""Commands that go on in the background, and can be asked about."""
+"""Background commands (jobs) that a model can query and stop."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def shell(folder: Path, **options: object) -> Shell:
 
 
 async def test_a_job_survives_the_call_that_started_it(tmp_path: Path) -> None:
-    """Its output is read bit by bit, and its exit code in the end."""
+    """Later calls read the new output, and finally the exit code."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             said = await actor.start_job("echo one; echo $$ >> pids; until test -e go; do sleep 0.02; done; exit 4")
@@ -42,7 +42,7 @@ async def test_a_job_survives_the_call_that_started_it(tmp_path: Path) -> None:
 
 
 async def test_a_job_lives_as_long_as_any_of_its_processes(tmp_path: Path) -> None:
-    """Servers put themselves into the background."""
+    """Servers often fork into the background and end their first process."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:
             await actor.start_job("(setsid sh -c 'echo $$ >> pids; sleep 600' &)")
@@ -56,7 +56,7 @@ async def test_a_job_lives_as_long_as_any_of_its_processes(tmp_path: Path) -> No
 
 
 async def test_more_jobs_than_there_may_be_are_refused_by_name(tmp_path: Path) -> None:
-    """And commands go on meanwhile: jobs take no place from them."""
+    """Jobs have a limit of their own, so they do not block commands."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path, max_jobs=2, parallel=1)) as actor:
             assert await actor.jobs() == "There are no jobs. start_job(command) starts one."
@@ -73,7 +73,7 @@ async def test_more_jobs_than_there_may_be_are_refused_by_name(tmp_path: Path) -
 
 
 async def test_jobs_that_have_ended_are_forgotten_one_day(tmp_path: Path) -> None:
-    """Their output would be kept for ever."""
+    """The output of ended jobs would otherwise be kept for ever."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path, max_ended=1)) as actor:
             for number in (1, 2, 3):
@@ -86,7 +86,7 @@ async def test_jobs_that_have_ended_are_forgotten_one_day(tmp_path: Path) -> Non
 
 @pytest.mark.exhaustive
 async def test_output_that_nobody_looked_at_keeps_its_ends(tmp_path: Path) -> None:
-    """A server may write for days."""
+    """A server may write for days without any read."""
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path, max_output=1000)) as actor:
             await actor.start_job(
@@ -104,7 +104,7 @@ async def test_output_that_nobody_looked_at_keeps_its_ends(tmp_path: Path) -> No
 
 
 async def test_in_a_node_a_job_ends_with_the_node(tmp_path: Path) -> None:
-    """Between two batches it goes on."""
+    """The job continues between two batches."""
     node = ToolNode([shell(tmp_path)])
     with anyio.fail_after(WAIT):
         async with node:
@@ -117,7 +117,7 @@ async def test_in_a_node_a_job_ends_with_the_node(tmp_path: Path) -> None:
 
 
 def test_a_command_whose_zygote_was_killed_is_not_said_to_be_ended_with_all_it_had_started() -> None:
-    """Nobody is left who would have ended it; its worker alone dies with the zygote."""
+    """No process could end the children, because the zygote's death ended its workers at once."""
     lost = WorkerDiedError("run", "its worker process was lost with the zygote, its parent", begun=True)
     killed = WorkerDiedError("run", "its worker process was killed by SIGKILL", begun=True, exitcode=-9)
 
@@ -127,7 +127,7 @@ def test_a_command_whose_zygote_was_killed_is_not_said_to_be_ended_with_all_it_h
 
 
 async def test_a_command_outlives_a_killed_zygote_and_its_model_is_told_so(tmp_path: Path) -> None:
-    """The sentence is that of what happens."""
+    """A process that left its session survives the zygote, and the text for the model says so."""
     others = set(descendants(os.getpid()))
     with anyio.fail_after(WAIT):
         async with running(shell(tmp_path)) as actor:

@@ -1,4 +1,4 @@
-"""The output of a command is its own: no other command reads it, changes it, or has the shell fail by it."""
+"""Isolation of output: a command cannot read, change or break the output of another command."""
 
 import base64
 import sys
@@ -104,7 +104,7 @@ def confined(folder: Path, **options: object) -> Shell:
 
 
 async def test_a_confined_command_cannot_read_the_output_of_a_job(tmp_path: Path) -> None:
-    """A job may print what its user alone is to see."""
+    """A job may print secrets that only its own conversation may see."""
     with anyio.fail_after(WAIT):
         async with running(confined(tmp_path)) as shell:
             await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
@@ -117,7 +117,7 @@ async def test_a_confined_command_cannot_read_the_output_of_a_job(tmp_path: Path
 
 
 async def test_a_confined_command_cannot_rewrite_the_output_of_a_job(tmp_path: Path) -> None:
-    """A model would believe what is written there."""
+    """A model would believe forged output."""
     with anyio.fail_after(WAIT):
         async with running(confined(tmp_path)) as shell:
             await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
@@ -131,7 +131,7 @@ async def test_a_confined_command_cannot_rewrite_the_output_of_a_job(tmp_path: P
 async def test_the_output_of_a_job_is_out_of_reach_where_the_command_may_write_to_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file has no name, and the kernel shows the descriptors of its own worker only."""
+    """The output file has no name, and the kernel shows a worker only its own descriptors."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with anyio.fail_after(WAIT):
         async with running(confined(tmp_path)) as shell:
@@ -152,7 +152,7 @@ async def test_the_output_of_a_job_is_out_of_reach_where_the_command_may_write_t
 
 
 async def test_a_confined_command_leaves_no_file_where_the_next_one_puts_its_output(tmp_path: Path) -> None:
-    """Each later command would fail, out of the node."""
+    """With a predictable file name each later command would fail outside of the node."""
     with anyio.fail_after(WAIT):
         async with running(confined(tmp_path)) as shell:
             assert "tried" in await shell.run(command(OCCUPIES))
@@ -165,7 +165,7 @@ async def test_a_confined_command_leaves_no_file_where_the_next_one_puts_its_out
 
 
 async def test_a_command_that_removes_what_holds_its_output_ends_no_other_job(tmp_path: Path) -> None:
-    """The shell is one actor: an error of its clean-up would end the jobs of everybody."""
+    """The shell is one actor, so an error of its clean-up would end all jobs."""
     with anyio.fail_after(WAIT):
         async with running(confined(tmp_path)) as shell:
             await shell.start_job("echo $$ >> pids; until test -e go; do sleep 0.02; done; echo went")
@@ -182,7 +182,7 @@ async def test_a_command_that_removes_what_holds_its_output_ends_no_other_job(tm
 
 
 async def test_a_command_that_may_write_nowhere_has_no_place_to_run_a_program_from(tmp_path: Path) -> None:
-    """`Confine(read=...)` says which programs there are."""
+    """`Confine(read=...)` says which programs can be executed."""
     shell = Shell(tmp_path, confine=Confine(read=[tmp_path], processes=True), grace=0.3, max_output=100_000)
     with anyio.fail_after(WAIT):
         async with running(shell) as actor:
@@ -195,7 +195,7 @@ async def test_a_command_that_may_write_nowhere_has_no_place_to_run_a_program_fr
 async def test_a_command_whose_output_has_no_place_is_refused_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk is none of the node's errors, and passes."""
+    """A full disk is a temporary error of the command and not of the node."""
     with anyio.fail_after(WAIT):
         async with running(Shell(tmp_path, unrestricted=True)) as shell:
             with monkeypatch.context() as patched:
