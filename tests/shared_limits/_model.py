@@ -1,6 +1,6 @@
-"""What a server does with a step, as a plain model in Python: the scripts of Redis and PostgreSQL are held to it.
+"""Reference model in Python of one step of a limit server; the scripts of Redis and PostgreSQL have to agree with it.
 
-It knows nothing of crashes and time: who has the places, who waits where, whose turn it is.
+The model ignores crashes and time. It holds the permits, the queue and the order of turns.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Waiter:
-    """Somebody in the queue."""
+    """Entry of the queue."""
 
     who: str
     tenant: str
@@ -20,8 +20,8 @@ class Model:
     """One limit.
 
     Args:
-        concurrency: how many may have a place.
-        queue: how many may wait; `None` for any number.
+        concurrency: maximum number of permits.
+        queue: maximum number of waiting entries; `None` for any number.
     """
 
     concurrency: int
@@ -35,7 +35,7 @@ class Model:
     full: list[str] = field(default_factory=list)
 
     def enter(self, who: str, tenant: str) -> None:
-        """Ask for a place."""
+        """Request a permit."""
         if not self.waiting and len(self.held) < self.concurrency:
             self._give(who)
         elif self.queue is not None and len(self.waiting) >= self.queue:
@@ -48,7 +48,7 @@ class Model:
             self.waiting.append(Waiter(who, tenant, rank))
 
     def leave(self, who: str) -> None:
-        """Give a place back, or leave the queue; then whoever is next has his turn."""
+        """Release a permit or leave the queue, then grant the free permit to the next entry."""
         self.held = [one for one in self.held if one != who]
         self.waiting = [one for one in self.waiting if one.who != who]
         while self.waiting and len(self.held) < self.concurrency:

@@ -1,7 +1,7 @@
-"""A process that makes calls under a shared limit; a test starts several, and kills some.
+"""Process that makes calls under a shared limit; tests start several and kill some.
 
-The guarded resource is a file: each body appends a line when it begins and one when it ends, with the time of a clock
-that all processes of a machine share.
+The guarded resource is a file: each call appends a line at its start and at its end, with the time of a clock that all
+processes of a machine share.
 """
 
 import json
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Line(NamedTuple):
-    """What a body has written."""
+    """Line that a call has written."""
 
     time: float
     what: str
@@ -35,14 +35,14 @@ class Line(NamedTuple):
 
 
 def start(resource: Path, **plan: Any) -> "subprocess.Popen[bytes]":
-    """Start a process that makes calls; it prints a line when it is about to, and waits for one."""
+    """Start a process that makes calls; it prints a line before the first call, and then waits for a line."""
     plan = {"resource": str(resource), **plan}
     command = [sys.executable, "-m", "tests.shared_limits._process", json.dumps(plan)]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def read(resource: Path) -> list[Line]:
-    """What bodies have written, in order of time."""
+    """Return the lines of all calls in order of time."""
     lines = resource.read_text().splitlines() if resource.exists() else []
     found = [line.split() for line in lines]
     return sorted(
@@ -51,7 +51,7 @@ def read(resource: Path) -> list[Line]:
 
 
 def peak(lines: Sequence[Line]) -> int:
-    """How many bodies ran at once, at most."""
+    """Return the maximum number of concurrent calls."""
     running = most = 0
     for line in lines:
         running += 1 if line.what == "begin" else -1
@@ -60,7 +60,7 @@ def peak(lines: Sequence[Line]) -> int:
 
 
 def most_in_a_window(lines: Sequence[Line], per: float) -> int:
-    """How many bodies began within `per` seconds, at most."""
+    """Return the maximum number of calls that started within `per` seconds."""
     begins = [line.time for line in lines if line.what == "begin"]
     return max(sum(first <= one < first + per for one in begins[at:]) for at, first in enumerate(begins))
 

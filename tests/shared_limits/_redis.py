@@ -1,4 +1,4 @@
-"""A Redis server of the tests' own, on a UNIX socket, from Debian's package `redis-server`."""
+"""Redis server of the tests, on a UNIX socket, from Debian's package `redis-server`."""
 
 import ctypes
 import shutil
@@ -15,12 +15,12 @@ READY = 30
 
 
 def program() -> str | None:
-    """Where the server's program is; `None` if there is none here."""
+    """Return the path of the server program; `None` if it is not installed."""
     return shutil.which("redis-server")
 
 
 class RedisServer:
-    """A server that keeps everything in memory; it ends when the tests do, however they end."""
+    """Server that keeps everything in memory; it ends when the tests end in any way."""
 
     def __init__(self, program: str, *options: str) -> None:
         self._program = program
@@ -31,7 +31,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server and wait until it answers."""
         options = ["--port", "0", "--unixsocket", str(self.socket), "--save", "", "--dir", str(self.directory)]
         self._process = subprocess.Popen(
             [self._program, *options, *self._options],
@@ -53,20 +53,20 @@ class RedisServer:
             return False
 
     def wait_until_up_for(self, *, seconds: int) -> None:
-        """Wait until it has been there for so long: one that has just started gives nothing for a lease."""
+        """Wait until the server has run for so long: a fresh server grants no permits for one lease."""
         with redis.Redis(unix_socket_path=str(self.socket)) as client:
             while int(client.info("server")["uptime_in_seconds"]) < seconds:
                 time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it as a power cut would: what it had in memory is gone."""
+        """Kill the server, so that its memory is lost as in a power cut."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(timeout=30)
             self._process = None
 
     def pause(self, *, on: bool) -> None:
-        """Have it stand still, or go on."""
+        """Stop or continue the server process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
 

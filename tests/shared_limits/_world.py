@@ -1,4 +1,4 @@
-"""What tests of shared limits ask with: stays without a call around them, and a server with stores on it."""
+"""Helpers of the tests of shared limits: permit requests without calls, and a server with stores."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,13 +17,13 @@ LEASE = 1.0
 
 
 class Stores(Protocol):
-    """Makes stores on one server, each as if it were another process."""
+    """Factory of stores on one server; each store acts as a separate process."""
 
     def __call__(self, **options: Any) -> LimitStore: ...
 
 
 class Asking:
-    """Asks stores for places of one limit, and notes who has one, in order."""
+    """Requests permits of one limit from stores and records the holders in order."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
@@ -31,14 +31,14 @@ class Asking:
         self.stays: dict[str, Permit] = {}
 
     async def ask(self, store: LimitStore, who: str, *, tenant: str = "", key: str = "") -> LocalPermit:
-        """Ask, and wait until there is an answer or a place in the queue."""
+        """Request a permit; wait until it is answered or queued."""
         wanted = PermitRequest(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
         stay = self.stays[who] = store.ask(wanted, lambda: self.answered.append(who))
         await until(lambda: who in self.answered or stay.phase is Phase.WAITING)
         return stay
 
     async def until_answered(self, *who: str) -> None:
-        """Wait until these have an answer."""
+        """Wait until these requests are answered."""
         await until(lambda: set(who) <= set(self.answered))
 
     def leave(self, who: str) -> None:
@@ -46,7 +46,7 @@ class Asking:
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for something that another thread brings about."""
+    """Wait for a condition that another thread brings about."""
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.002)
@@ -54,7 +54,7 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 @contextmanager
 def closing(make: Callable[..., LimitStore]) -> Iterator[Stores]:
-    """Stores that are closed when the test is over."""
+    """Close the stores at the end of the test."""
     made: list[LimitStore] = []
     number = next(_numbers)
 

@@ -1,4 +1,4 @@
-"""A Redis server for all tests of shared limits, if there is one to be had, and stores on it."""
+"""A Redis and a PostgreSQL server for all tests of shared limits, if they are installed, and stores on them."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +17,7 @@ from ._world import Stores, closing
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One for all tests; each has keys of its own. It has been there for longer than their leases."""
+    """Start one server for all tests; each test has its own keys. It has already run longer than a lease."""
     for server in _running_redis():
         server.wait_until_up_for(seconds=2)
         yield server
@@ -25,7 +25,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
-    """One for a test that kills it."""
+    """Start a server for one test that kills it."""
     yield from _running_redis()
 
 
@@ -42,7 +42,7 @@ def _running_redis() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A database for all tests; each has limits of its own."""
+    """Return a database for all tests; each test has limits of its own."""
     if (found := programs()) is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     server = Server(found)
@@ -63,7 +63,7 @@ def _on_redis(url: str, number: int, **options: Any) -> LimitStore:
 
 @pytest.fixture(params=["redis", "postgres"])
 def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
-    """Makes stores of limits; each is to the server what another process would be."""
+    """Return a factory of stores; each store acts as a separate process."""
     if request.param == "redis":
         make = partial(_on_redis, request.getfixturevalue("redis_server").url)
     else:
@@ -74,7 +74,7 @@ def stores(request: pytest.FixtureRequest) -> Iterator[Stores]:
 
 @pytest.fixture
 def own_postgres() -> Iterator[Server]:
-    """One for a test that crashes it."""
+    """Start a PostgreSQL server for a test that crashes it."""
     if (found := programs()) is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     server = Server(found)
@@ -87,6 +87,6 @@ def own_postgres() -> Iterator[Server]:
 
 @pytest.fixture
 def own_stores(own_redis: RedisServer) -> Iterator[Stores]:
-    """The same on a Redis that the test may kill."""
+    """Return a factory of stores on a Redis that the test may kill."""
     with closing(partial(_on_redis, own_redis.url)) as made:
         yield made

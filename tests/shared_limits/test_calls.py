@@ -1,4 +1,4 @@
-"""What a call makes of a shared limit, whoever keeps it: it waits, begins, and gives its place back, in every case."""
+"""How a call uses a shared limit: it waits, starts, and always releases its permit."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from callboard.extend import PermitRequest, SharedLimits
 
 
 class Noted:
-    """A stay that a test answers."""
+    """Permit that the test grants by itself."""
 
     def __init__(self, wanted: PermitRequest, on_answer: Callable[[], object], number: int) -> None:
         self.wanted = wanted
@@ -35,7 +35,7 @@ class Noted:
 
 
 class Store:
-    """A store whose places a test gives away."""
+    """Store whose permits the test grants by itself."""
 
     def __init__(self, *, gives: bool = True, failure: str | Exception | None = None) -> None:
         self.stays: list[Noted] = []
@@ -64,7 +64,7 @@ def node_on(store: SharedLimits, tool: Any, **options: Any) -> ToolNode:
 
 
 async def test_a_call_says_when_it_begins_and_when_it_leaves() -> None:
-    """In this order, once each: the rate counts from the one, the place is free from the other."""
+    """The start counts for the rate and the end frees the permit, so each is reported once, in this order."""
     store = Store()
 
     async def work() -> str:
@@ -77,7 +77,7 @@ async def test_a_call_says_when_it_begins_and_when_it_leaves() -> None:
 
 
 async def test_a_cancelled_wait_leaves_without_waiting() -> None:
-    """Not even for the store, which may be away."""
+    """The clean-up does not wait for the store, which may be away."""
     store = Store(gives=False)
 
     async def work() -> str:
@@ -91,7 +91,7 @@ async def test_a_cancelled_wait_leaves_without_waiting() -> None:
 
 
 async def test_a_refusal_becomes_a_message_for_the_model() -> None:
-    """As that of any limit."""
+    """The message is that of any limit."""
     store = Store(failure="the queue is full")
 
     async def work() -> str:
@@ -104,7 +104,7 @@ async def test_a_refusal_becomes_a_message_for_the_model() -> None:
 
 
 async def test_an_error_of_the_store_is_raised_as_it_is() -> None:
-    """No model can mend it."""
+    """A model cannot repair the store, so no message is made of its error."""
     store = Store(failure=StorageError("redis://host", "has other numbers."))
 
     async def work() -> str:
@@ -117,7 +117,7 @@ async def test_an_error_of_the_store_is_raised_as_it_is() -> None:
 
 
 async def test_what_the_store_does_not_take_is_refused_when_the_node_is_built() -> None:
-    """Not when the first call comes."""
+    """The error does not wait for the first call."""
 
     async def work() -> str:
         return "done"
@@ -127,7 +127,7 @@ async def test_what_the_store_does_not_take_is_refused_when_the_node_is_built() 
 
 
 async def test_keys_and_tenants_are_told_as_digests() -> None:
-    """They may be made of what a model wrote, which leaves the process only where somebody has said so."""
+    """Keys may contain text of a model, which must not leave the process without permission."""
     store = Store()
 
     async def work(host: str) -> str:
@@ -148,7 +148,7 @@ async def test_keys_and_tenants_are_told_as_digests() -> None:
 
 @pytest.mark.real_clock
 async def test_a_thread_that_outlives_its_call_keeps_its_place() -> None:
-    """Its body runs on, in whatever process."""
+    """The sync function still runs in its thread, in this or another process."""
     store, release, over = Store(), threading.Event(), threading.Event()
 
     def work() -> str:

@@ -1,4 +1,4 @@
-"""A store that is closed while others use it."""
+"""Stores that are closed while they are in use."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from callboard_actors.redis import RedisLimits
 
 @pytest.mark.real_clock
 async def test_whoever_asks_while_a_store_is_closed_has_an_answer() -> None:
-    """The thread that served him may be at its end when he asks; he would wait for ever."""
+    """The thread of the store may end at the moment of the request, which must not wait for ever."""
     store = RedisLimits("redis://127.0.0.1:1/0")
     wanted = PermitRequest(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
     client = store._client()

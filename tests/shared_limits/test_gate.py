@@ -1,4 +1,4 @@
-"""What a process says to a server, and when: decided without one."""
+"""The messages of a process to the limit server, tested without a server."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ LIMIT = Limit(concurrency=1, rate=Rate(5))
 
 
 class World:
-    """A gate, and stays at it that note their answers."""
+    """Gate whose permits record their answers."""
 
     def __init__(self) -> None:
         self.wanted = PermitRequest(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
@@ -33,7 +33,7 @@ class World:
 
 
 def test_all_is_said_anew_after_the_line_broke() -> None:
-    """Who has a place first, then who has waited and where, then who is new; starts are not forgotten."""
+    """Held permits are sent first, then the waiting requests with their positions, then new ones; starts are not lost."""
     world = World()
     held, _, left = world.enter("a"), world.enter("b"), world.enter("c")
     assert world.says(0) == [("enter", "a"), ("enter", "b"), ("enter", "c")]
@@ -43,7 +43,7 @@ def test_all_is_said_anew_after_the_line_broke() -> None:
     left.leave()
     world.enter("d")
 
-    world.gate.forget_line()  # nobody knows whether the start was heard
+    world.gate.forget_line()  # the server may not have received the start
 
     step = world.gate.step(2)
     assert step.epoch == ""
@@ -56,7 +56,7 @@ def test_all_is_said_anew_after_the_line_broke() -> None:
 
 
 def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None:
-    """A server that had heard of some of them only would give the others away a second time."""
+    """A server that knew only some of the permits would grant the others a second time."""
     world = World()
     held = [f"h{n}" for n in range(1200)]
     for name in held:
@@ -74,7 +74,7 @@ def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None
 
 
 def test_a_place_that_was_left_while_the_line_was_broken_is_told_of() -> None:
-    """Else nobody had anything to say, and others would wait for a lease."""
+    """Otherwise the server would hold the permit until the lease ends."""
     world = World()
     stay = world.enter("a")
     world.says(0)
@@ -91,7 +91,7 @@ def test_a_place_that_was_left_while_the_line_was_broken_is_told_of() -> None:
 
 
 def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has() -> None:
-    """Word of a place may have been lost, also where there is much else to be said."""
+    """A process renews three times per lease and asks for its permits, because a grant may have been lost."""
     world = World()
     world.enter("a")
     assert world.gate.step(0).asks_all
@@ -109,7 +109,7 @@ def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has
 
 
 def test_a_place_that_nobody_waits_for_any_more_is_given_back() -> None:
-    """Whoever asked for it was cancelled before the server answered."""
+    """The waiting call was cancelled before the grant arrived."""
     world = World()
     stay = world.enter("a")
     world.says(0)
@@ -123,7 +123,7 @@ def test_a_place_that_nobody_waits_for_any_more_is_given_back() -> None:
 
 
 def test_a_process_whose_numbers_are_not_taken_says_what_it_has_at_the_next_sign_of_life() -> None:
-    """Not at once and for ever, while its body runs; whoever comes anew is told at once."""
+    """The process reports held permits with its next renewal, not in a busy loop. A new request fails at once."""
     world = World()
     world.enter("a")
     world.says(0)
@@ -144,7 +144,7 @@ def test_a_process_whose_numbers_are_not_taken_says_what_it_has_at_the_next_sign
 
 
 def test_a_gate_that_nobody_needs_is_forgotten_after_a_lease() -> None:
-    """Keys come from models and have no end."""
+    """Keys come from models and are unlimited, so unused gates are deleted."""
     world = World()
     stay = world.enter("a")
     world.says(0)

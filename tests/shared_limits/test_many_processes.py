@@ -1,4 +1,4 @@
-"""What shared limits promise, measured at the resource that they guard, with processes that are killed."""
+"""Guarantees of shared limits, measured at the guarded resource while processes are killed."""
 
 import signal
 import subprocess
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 @contextmanager
 def waiting(resource: Path, *plans: dict[str, Any]) -> "Iterator[list[subprocess.Popen[bytes]]]":
-    """Processes that are about to make calls; those that still run at the end are killed."""
+    """Start processes that wait before their calls; kill the remaining ones at the end."""
     started = [start(resource, **plan) for plan in plans]
     try:
         for one in started:
@@ -42,7 +42,7 @@ def go(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def processes(resource: Path, *plans: dict[str, Any]) -> "Iterator[list[subprocess.Popen[bytes]]]":
-    """Processes that make calls."""
+    """Start processes that make calls."""
     with waiting(resource, *plans) as started:
         for one in started:
             go(one)
@@ -63,7 +63,7 @@ def until_begun(resource: Path, count: int) -> list[Line]:
 
 @pytest.fixture(params=["redis", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    """Of a server of the tests."""
+    """Return the URL of a server of the tests."""
     if request.param == "redis":
         return str(request.getfixturevalue("redis_server").url)
     return str(request.getfixturevalue("postgres_url"))
@@ -75,7 +75,7 @@ def options(tmp_path: Path, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.exhaustive
 def test_ten_thousand_calls_of_four_processes_keep_to_eight_at_once(url: str, tmp_path: Path) -> None:
-    """Promise 7 for many processes: never more, each in its order, and none lost."""
+    """Promise 7 for many processes: the limit is never exceeded, the queue is FIFO, and no call is lost."""
     resource = tmp_path / "resource"
     plan = {"url": url, "options": options(tmp_path, lease=10.0), "calls": 2500, "concurrency": 8, "seconds": 0.001}
     plans = [{**plan, "backend": backend} for backend in ("asyncio", "trio", "asyncio", "trio")]
@@ -89,13 +89,13 @@ def test_ten_thousand_calls_of_four_processes_keep_to_eight_at_once(url: str, tm
     assert peak(lines) == 8
     for pid in {line.pid for line in lines}:
         tokens = [line.token for line in sorted(lines, key=lambda line: line.index) if line.pid == pid]
-        assert tokens == sorted(tokens)  # each is given its place after those that came before it
+        assert tokens == sorted(tokens)  # each call gets its permit after those that came before it
     assert len({line.token for line in lines}) == 10_000
 
 
 @pytest.mark.exhaustive
 def test_four_processes_keep_to_fifty_starts_a_second(url: str, tmp_path: Path) -> None:
-    """The window slides, and counts where bodies begin, not where the server has given leave."""
+    """The sliding window counts the actual starts of calls, not the grants of the server."""
     resource = tmp_path / "resource"
     plan = {"url": url, "options": options(tmp_path), "calls": 75, "rate": [50, 1.0], "concurrency": 8}
 
@@ -108,12 +108,12 @@ def test_four_processes_keep_to_fifty_starts_a_second(url: str, tmp_path: Path) 
     assert len(begins) == 300
     assert most_in_a_window(lines, 1.0) == 50
     assert peak(lines) <= 8
-    assert begins[-1] - begins[0] < 10  # 5 s, if nothing came between
+    assert begins[-1] - begins[0] < 10  # 5 s at least
 
 
 @pytest.mark.exhaustive
 def test_a_tenant_with_a_tenth_of_the_load_is_done_after_a_fifth_of_the_time(url: str, tmp_path: Path) -> None:
-    """While both wait each has half of the starts, whatever they have asked for."""
+    """While both tenants wait, each gets half of the starts, however many calls it has queued."""
     resource = tmp_path / "resource"
     plan = {"url": url, "options": options(tmp_path), "concurrency": 4, "seconds": 0.01}
     loud, quiet = {**plan, "calls": 1000, "tenant": "loud"}, {**plan, "calls": 100, "tenant": "quiet"}
@@ -133,7 +133,7 @@ def test_a_tenant_with_a_tenth_of_the_load_is_done_after_a_fifth_of_the_time(url
 
 
 def test_places_of_a_killed_process_come_back_within_a_lease_or_so(url: str, tmp_path: Path) -> None:
-    """`kill -9` says nothing to anybody; whoever comes later has higher tokens."""
+    """A killed process sends no message; later holders have higher tokens."""
     resource = tmp_path / "resource"
     plan = {"url": url, "options": options(tmp_path), "concurrency": 2}
     doomed, heir = {**plan, "calls": 4, "seconds": 60.0}, {**plan, "calls": 4}
@@ -151,13 +151,13 @@ def test_places_of_a_killed_process_come_back_within_a_lease_or_so(url: str, tmp
 
 
 def test_a_process_that_ends_gives_its_places_back_at_once(url: str, tmp_path: Path) -> None:
-    """Its last word goes out before it does; nobody waits for its lease."""
+    """A closing process releases its permits before it ends, so no lease has to expire."""
     resource = tmp_path / "resource"
     plan = {"url": url, "options": options(tmp_path, lease=6.0), "concurrency": 1, "calls": 1}
 
     with waiting(resource, plan, plan, plan) as started:
         go(started[0])
-        assert started[0].wait(timeout=60) == 0  # a server that has just started gives nothing for a lease
+        assert started[0].wait(timeout=60) == 0  # a fresh server grants nothing for one lease
         began = time.monotonic()
         for one in started[1:]:
             go(one)
@@ -168,7 +168,7 @@ def test_a_process_that_ends_gives_its_places_back_at_once(url: str, tmp_path: P
 
 @pytest.mark.exhaustive
 def test_killed_holders_and_a_killed_redis_let_no_more_run_than_may(own_redis: RedisServer, tmp_path: Path) -> None:
-    """A Redis that forgets everything is told again by those that live, before it gives anything away."""
+    """A Redis that lost its memory first collects the permits of live processes before it grants any."""
     resource = tmp_path / "resource"
     plan = {"url": own_redis.url, "options": options(tmp_path), "concurrency": 8, "seconds": 0.05, "calls": 250}
     plan["rate"] = [100, 1.0]
@@ -195,7 +195,7 @@ def test_killed_holders_and_a_killed_redis_let_no_more_run_than_may(own_redis: R
 
 
 def with_ends(lines: list[Line], killed: set[int]) -> list[Line]:
-    """The lines, with an end for those that were killed: when their process wrote its last, at the latest."""
+    """Return the lines, with an end for killed calls: at the latest their process's last line."""
     open_ones = {(line.pid, line.index): line for line in lines if line.what == "begin"}
     for line in lines:
         if line.what == "end":

@@ -1,4 +1,4 @@
-"""The scripts of all servers do what the model does, whatever processes say in whatever order."""
+"""The scripts of all servers agree with the reference model for any sequence of requests."""
 
 from itertools import count
 from typing import Any
@@ -29,12 +29,12 @@ acts = st.lists(
 
 @st.composite
 def talks(draw: st.DrawFn) -> list[tuple[int, list[tuple[str, int, str]]]]:
-    """Who says what: batches of acts, by one client or the other."""
+    """Generate batches of requests by two clients."""
     return draw(st.lists(st.tuples(st.integers(0, 1), acts), max_size=6))
 
 
 class World:
-    """A limit on a server, with two processes that talk to it, and the model beside it."""
+    """Limit on a server with two client processes, and the model beside it."""
 
     def __init__(self, lines: list[LimitsTransport], limit: Limit) -> None:
         assert limit.concurrency is not None
@@ -74,7 +74,7 @@ class World:
         return {*self.model.held, *(one.who for one in self.model.waiting)}
 
     async def settle(self) -> None:
-        """Have both tell what they have."""
+        """Let both clients report their permits."""
         for client in (0, 1):
             await self.say(client, [])
 
@@ -85,7 +85,7 @@ async def _play(make: Any, limit: Limit, talk: list[tuple[int, list[tuple[str, i
         for line, client in zip(lines, CLIENTS, strict=True):
             await line.open(client)
             if isinstance(line, RedisLimitsTransport):
-                line._server.began = 0  # a server that has just started gives nothing for a lease
+                line._server.began = 0  # a fresh server grants nothing for one lease
         world = World(lines, limit)
         for client, said in talk:
             await world.say(client, said)
@@ -100,7 +100,7 @@ async def _play(make: Any, limit: Limit, talk: list[tuple[int, list[tuple[str, i
 
 
 async def _empty(world: World) -> None:
-    """Take one place away after the other: who is next is the same each time."""
+    """Release one permit after the other and check that model and server grant in the same order."""
     while world.model.held:
         first = world.model.held[0]
         client, number = CLIENTS.index(first.partition(".")[0]), int(first.partition(".")[2])
@@ -112,7 +112,7 @@ async def _empty(world: World) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(talk=talks(), concurrency=st.integers(1, 3), queue=st.none() | st.integers(0, 4))
 def test_redis_does_what_the_model_does(redis_server: RedisServer, talk: Any, concurrency: int, queue: Any) -> None:
-    """Places, queue, tenants' turns and rejections."""
+    """Permits, queue, tenants' turns and rejections agree."""
     limit = Limit(concurrency=concurrency, queue=queue)
     anyio.run(_play, lambda: RedisLimitsTransport(redis_server.url, "redis", "model"), limit, talk)
 
@@ -121,6 +121,6 @@ def test_redis_does_what_the_model_does(redis_server: RedisServer, talk: Any, co
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(talk=talks(), concurrency=st.integers(1, 3), queue=st.none() | st.integers(0, 4))
 def test_postgres_does_what_the_model_does(postgres_url: str, talk: Any, concurrency: int, queue: Any) -> None:
-    """The same script in another language."""
+    """The PostgreSQL script is a second implementation in another language."""
     limit = Limit(concurrency=concurrency, queue=queue)
     anyio.run(_play, lambda: PostgresLimitsTransport(postgres_url, "postgres", "model"), limit, talk)

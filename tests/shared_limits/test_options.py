@@ -1,4 +1,4 @@
-"""What cannot work is refused when it is written, with the value and the remedy."""
+"""Invalid options are refused at once, with the value and the remedy."""
 
 import copy
 import pickle
@@ -41,7 +41,7 @@ def echo(text: str) -> str:
 def test_an_option_out_of_range_is_named(
     cls: type[Any], url: str, option: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    """At the line where it was written."""
+    """The error is raised at the line with the option."""
     with pytest.raises(error, match=cls.__name__ + says):
         cls(url, **option)
 
@@ -49,7 +49,7 @@ def test_an_option_out_of_range_is_named(
 @pytest.mark.parametrize(("cls", "url"), CLASSES)
 @pytest.mark.parametrize("limit", [{"rate": Rate(1, per=1e300)}, {"rate": Rate(1, per=1e-9)}, {"concurrency": 2**70}])
 def test_a_limit_that_no_server_could_count_is_refused(cls: type[Any], url: str, limit: dict[str, Any]) -> None:
-    """There, its calls would hang, or run without it."""
+    """On the server, calls with such a limit would hang or run without a limit."""
     with pytest.raises(ValueError, match=r"a shared (window has 0.001|limit counts up to)"):
         ToolNode([echo], policies={"echo": CallPolicy(limit=Limit(**limit, shared=cls(url)))})
 
@@ -64,7 +64,7 @@ def test_a_limit_that_no_server_could_count_is_refused(cls: type[Any], url: str,
     ],
 )
 def test_a_url_of_something_else_is_refused_without_its_password(cls: type[Any], url: str) -> None:
-    """The remedy shows one that would do."""
+    """The remedy shows an example of a valid URL."""
     with pytest.raises(ValueError, match="give it one such as") as caught:
         cls(url)
 
@@ -93,7 +93,7 @@ def test_a_url_of_something_else_is_refused_without_its_password(cls: type[Any],
     ],
 )
 def test_a_url_that_cannot_be_read_is_refused_where_it_is_written(cls: type[Any], url: str, says: str) -> None:
-    """Calls would wait for ever for a server at half a password, which logs would show."""
+    """Calls would wait for ever for a server whose name is part of the password, and logs would show it."""
     with pytest.raises(ValueError, match=says) as caught:
         cls(url)
 
@@ -114,7 +114,7 @@ def test_a_url_that_cannot_be_read_is_refused_where_it_is_written(cls: type[Any]
     ],
 )
 def test_any_other_url_of_a_server_will_do(cls: type[Any], url: str, shown: str) -> None:
-    """With a quoted password, an address of IPv6, several hosts, a socket."""
+    """Quoted passwords, IPv6 addresses, several hosts and sockets are valid."""
     assert repr(cls(url)) == f"{cls.__name__}({shown!r})"
 
 
@@ -122,7 +122,7 @@ def test_any_other_url_of_a_server_will_do(cls: type[Any], url: str, shown: str)
 def test_a_missing_extra_is_said_with_the_command_that_installs_it(
     cls: type[Any], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the line where the store is made."""
+    """The error is raised where the store is made."""
     package = "redis" if cls is RedisLimits else "psycopg"
     extra = "redis" if cls is RedisLimits else "postgres"
     monkeypatch.setitem(sys.modules, package, None)
@@ -132,14 +132,14 @@ def test_a_missing_extra_is_said_with_the_command_that_installs_it(
 
 
 def test_a_password_is_never_shown() -> None:
-    """Stores are shown in logs and errors."""
+    """Representations of stores are written to logs and errors."""
     assert repr(RedisLimits("redis://user:secret@host:6380/2")) == "RedisLimits('redis://host:6380/2')"
     assert "secret" not in repr(PostgresLimits("postgresql://user:secret@host:5433/app"))
 
 
 @pytest.mark.parametrize(("cls", "url"), CLASSES)
 def test_a_store_can_be_copied_and_pickled(cls: type[Any], url: str) -> None:
-    """Nodes can, with their limits."""
+    """Nodes can be copied and pickled together with their limits."""
     limit = Limit(concurrency=8, shared=cls(url, away="local", processes=4))
 
     for copied in (copy.deepcopy(limit), pickle.loads(pickle.dumps(limit))):
@@ -149,13 +149,13 @@ def test_a_store_can_be_copied_and_pickled(cls: type[Any], url: str) -> None:
 
 
 def test_what_is_no_store_is_refused() -> None:
-    """A URL alone does not say which server, nor a class where."""
+    """Neither a URL nor a class is a store; a URL does not say which kind of server it means."""
     for wrong in ("redis://localhost", RedisLimits):
         with pytest.raises(TypeError, match=r"Limit\(shared=...\) takes where it is kept, such as RedisLimits\(url\)"):
             Limit(concurrency=1, shared=wrong)  # type: ignore[arg-type]
 
 
 def test_tenants_of_a_limit_that_is_not_shared_are_refused() -> None:
-    """They would be ignored."""
+    """Without a shared store the option would be ignored."""
     with pytest.raises(ValueError, match="is for a shared limit"):
         Limit(concurrency=1, tenant=lambda call: call["args"]["user"])

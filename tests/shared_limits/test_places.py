@@ -1,4 +1,4 @@
-"""Limits of many processes hold, in the order of arrival, on every server that keeps them."""
+"""Limits shared by processes hold, in order of arrival, on every server."""
 
 import time
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_two_processes_have_the_places_of_one_limit_together(stores: Stores) -> None:
-    """Each alone would have three at once."""
+    """Each process alone would be allowed three concurrent calls."""
     running = peak = 0
 
     async def work(index: int) -> int:
@@ -46,7 +46,7 @@ async def test_two_processes_have_the_places_of_one_limit_together(stores: Store
 
 
 async def test_who_asks_first_is_served_first_whatever_his_process(stores: Stores) -> None:
-    """A process that has a place has no right to the next one."""
+    """A process that holds a permit has no priority for the next one."""
     one, other = stores(), stores()
     asking = Asking(Limit(concurrency=1))
     await asking.ask(one, "first")
@@ -61,7 +61,7 @@ async def test_who_asks_first_is_served_first_whatever_his_process(stores: Store
 
 
 async def test_tenants_take_turns_however_many_calls_of_one_wait(stores: Stores) -> None:
-    """Whoever asks for a thousand would starve whoever asks for one."""
+    """A tenant with a thousand calls must not starve a tenant with one call."""
     one, other = stores(), stores()
     asking = Asking(Limit(concurrency=1))
     await asking.ask(one, "first")
@@ -79,7 +79,7 @@ async def test_tenants_take_turns_however_many_calls_of_one_wait(stores: Stores)
 
 
 async def test_a_tenant_with_one_call_after_the_other_has_every_second_turn_and_no_more(stores: Stores) -> None:
-    """What a tenant has had counts, even if it never waits with two calls."""
+    """Past turns of a tenant count, even if it never has two calls in the queue."""
     store = stores()
     asking = Asking(Limit(concurrency=1))
     await asking.ask(store, "first")
@@ -96,7 +96,7 @@ async def test_a_tenant_with_one_call_after_the_other_has_every_second_turn_and_
 
 
 async def test_keys_have_places_of_their_own(stores: Stores) -> None:
-    """One host that is slow keeps nobody from another one."""
+    """A slow host must not delay the calls of another host."""
     store, asking = stores(), Asking(Limit(concurrency=1))
 
     await asking.ask(store, "a", key="a")
@@ -107,7 +107,7 @@ async def test_keys_have_places_of_their_own(stores: Stores) -> None:
 
 
 async def test_whoever_finds_the_queue_full_is_refused(stores: Stores) -> None:
-    """The queue is one, too: what waits in other processes counts."""
+    """The limit of the queue covers all processes together."""
     store, other = stores(), stores()
     asking = Asking(Limit(concurrency=1, queue=1))
     await asking.ask(store, "runs")
@@ -121,7 +121,7 @@ async def test_whoever_finds_the_queue_full_is_refused(stores: Stores) -> None:
 
 
 async def test_a_cancelled_call_leaves_the_queue_at_once(stores: Stores) -> None:
-    """Else its place in the queue would keep others out, and be served to nobody."""
+    """Otherwise it would block the queue and later be granted a permit for nothing."""
     store, asking = stores(), Asking(Limit(concurrency=1, queue=1))
     limit = Limit(concurrency=1, queue=1, shared=store)
     started = anyio.Event()
@@ -140,7 +140,7 @@ async def test_a_cancelled_call_leaves_the_queue_at_once(stores: Stores) -> None
                 await node.ainvoke(ask(("hold", {"seconds": 0.0})))
             with anyio.move_on_after(0.2) as second:
                 await node.ainvoke(ask(("hold", {"seconds": 0.0})))
-            assert second.cancelled_caught  # it waited, and was not refused
+            assert second.cancelled_caught  # the request waited and was not refused
             group.cancel_scope.cancel()
         [message] = await node.ainvoke(ask(("hold", {"seconds": 0.0})))
 
@@ -149,7 +149,7 @@ async def test_a_cancelled_call_leaves_the_queue_at_once(stores: Stores) -> None
 
 
 async def test_a_body_can_read_its_fencing_token_and_later_ones_are_higher(stores: Stores) -> None:
-    """A guarded resource that has seen a higher one refuses a late call."""
+    """The guarded resource refuses a late call after it has seen a higher token."""
     store = stores()
 
     async def task() -> str:
@@ -169,7 +169,7 @@ async def test_a_body_can_read_its_fencing_token_and_later_ones_are_higher(store
 
 @pytest.mark.exhaustive
 async def test_no_window_has_more_starts_than_the_rate(stores: Stores) -> None:
-    """Measured where bodies begin, in two processes that know nothing of each other."""
+    """Starts are measured at the calls of two processes that know nothing of each other."""
     starts: list[float] = []
 
     async def work(index: int) -> int:
@@ -192,10 +192,10 @@ async def test_no_window_has_more_starts_than_the_rate(stores: Stores) -> None:
 
 
 async def test_a_start_that_never_came_does_not_count(stores: Stores) -> None:
-    """Whoever leaves before his body begins gives the others his start."""
+    """If a call is cancelled before it starts, its start returns to the other calls."""
     store, asking = stores(), Asking(Limit(rate=Rate(1, per=2.5)))
     await asking.ask(store, "changed his mind")
-    await asking.until_answered("changed his mind")  # a server that has just started gives nothing for a window
+    await asking.until_answered("changed his mind")  # a fresh server grants nothing for one window
     await asking.ask(store, "next")
     since = time.monotonic()
     asking.leave("changed his mind")
@@ -205,7 +205,7 @@ async def test_a_start_that_never_came_does_not_count(stores: Stores) -> None:
 
 
 async def test_a_process_that_is_silent_for_a_lease_loses_its_places(stores: Stores) -> None:
-    """A killed one says nothing; neither does one that stands still."""
+    """A killed or stopped process sends no renewal."""
     dead, store = stores(), stores()
     asking = Asking(Limit(concurrency=1))
     lost = await asking.ask(dead, "dead")
@@ -222,7 +222,7 @@ async def test_a_process_that_is_silent_for_a_lease_loses_its_places(stores: Sto
 
 @pytest.mark.exhaustive
 async def test_a_process_that_stood_still_says_again_what_it_has(stores: Stores) -> None:
-    """Its bodies run, so nobody else may have more than what is left; and those who waited go on waiting."""
+    """Its calls still run, so only the remaining permits may be granted; its waiting calls keep waiting."""
     late, store = stores(), stores()
     asking = Asking(Limit(concurrency=1))
     (await asking.ask(late, "late")).begin()
@@ -241,7 +241,7 @@ async def test_a_process_that_stood_still_says_again_what_it_has(stores: Stores)
 
 
 async def test_processes_with_other_numbers_for_one_limit_are_refused_with_both(stores: Stores) -> None:
-    """Whose numbers hold, nobody could say."""
+    """It would be unclear which of the two numbers holds."""
     await Asking(Limit(concurrency=2)).ask(stores(), "first")
 
     stay = await Asking(Limit(concurrency=3)).ask(stores(), "second")
@@ -254,7 +254,7 @@ async def test_processes_with_other_numbers_for_one_limit_are_refused_with_both(
 
 @pytest.mark.exhaustive
 async def test_numbers_may_change_when_nobody_has_the_former_ones(stores: Stores) -> None:
-    """A deployment changes them; the old processes are gone after a lease."""
+    """A deployment changes the numbers; the leases of the old processes expire first."""
     old, new = stores(), stores()
     asking = Asking(Limit(concurrency=2))
     await asking.ask(old, "old")
@@ -268,7 +268,7 @@ async def test_numbers_may_change_when_nobody_has_the_former_ones(stores: Stores
 
 
 async def test_two_limits_of_one_name_are_one_limit(stores: Stores) -> None:
-    """Two tools that reach one host share its places, if the store has a name."""
+    """Two tools for one host share its permits if their stores have the same name."""
     store = stores(name="host")
     running = peak = 0
 
@@ -291,7 +291,7 @@ async def test_two_limits_of_one_name_are_one_limit(stores: Stores) -> None:
 
 
 async def test_a_thousand_stays_that_are_left_leave_nothing(stores: Stores) -> None:
-    """Calls come and go, and some are cancelled in between."""
+    """Cancelled and completed requests must not leave any data behind."""
     store, asking = stores(), Asking(Limit(concurrency=2))
     for number in range(50):
         await asking.ask(store, f"{number}")
@@ -304,6 +304,6 @@ async def test_a_thousand_stays_that_are_left_leave_nothing(stores: Stores) -> N
 
 
 def _stand_still(store: object, *, seconds: float) -> None:
-    """Have the thread of a store do nothing for a while, as if its process had been stopped."""
+    """Block the thread of a store for a while, as if its process had been stopped."""
     client = store._current  # type: ignore[attr-defined]
     client.post(lambda: time.sleep(seconds))

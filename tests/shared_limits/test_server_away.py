@@ -1,4 +1,4 @@
-"""A server that is away, dies, stands still or is the wrong one: by choice, and never in silence."""
+"""Servers that are away, crash, stand still or are misconfigured: calls follow the chosen policy, never silently."""
 
 import signal
 import time
@@ -31,7 +31,7 @@ def nowhere(kind: str, **options: Any) -> RedisLimits | PostgresLimits:
 
 @pytest.mark.parametrize("kind", NOWHERE)
 async def test_a_call_waits_for_a_server_that_is_away_as_long_as_its_budget_allows(kind: str) -> None:
-    """The default: a server is back soon, as a rule."""
+    """By default calls wait, because most outages are short."""
 
     async def work() -> str:
         return "done"
@@ -47,7 +47,7 @@ async def test_a_call_waits_for_a_server_that_is_away_as_long_as_its_budget_allo
 
 @pytest.mark.parametrize("kind", NOWHERE)
 async def test_a_call_is_refused_by_choice_when_the_server_has_been_away_for_a_while(kind: str) -> None:
-    """For those who would rather not wait; the model is told, and the password is not."""
+    """By option calls are refused; the message tells the model the reason but no password."""
 
     async def work() -> str:
         return "done"
@@ -65,7 +65,7 @@ async def test_a_call_is_refused_by_choice_when_the_server_has_been_away_for_a_w
 
 @pytest.mark.parametrize("kind", NOWHERE)
 async def test_a_process_goes_on_with_its_share_by_choice(kind: str) -> None:
-    """Rounded down: the shares of all are no more than the limit."""
+    """By option each process uses its share of the limit, rounded down so that the sum stays within the limit."""
     limits = nowhere(kind, away="local", patience=0.0, processes=3)
     asking = Asking(Limit(concurrency=7))
     for number in range(4):
@@ -79,11 +79,11 @@ async def test_a_process_goes_on_with_its_share_by_choice(kind: str) -> None:
     assert asking.answered == ["0", "1", "2"]
     limits.close()
 
-    assert asking.stays["2"].token is None  # nobody has given one
+    assert asking.stays["2"].token is None  # no server has granted a permit
 
 
 async def test_a_share_of_a_rate_is_a_rate() -> None:
-    """A third of six starts in each window."""
+    """A third of six starts per window is two starts per window."""
     limits = nowhere("redis", away="local", patience=0.0, processes=3)
     asking = Asking(Limit(rate=Rate(6, per=0.4)))
     since = time.monotonic()
@@ -97,7 +97,7 @@ async def test_a_share_of_a_rate_is_a_rate() -> None:
 
 
 async def test_a_limit_that_has_no_share_for_each_process_is_refused_when_the_node_is_built() -> None:
-    """Rounded up, all shares together would be more than the limit."""
+    """Rounding up would let the sum of all shares exceed the limit."""
     limits = nowhere("redis", away="local", processes=4)
 
     async def work() -> str:
@@ -108,7 +108,7 @@ async def test_a_limit_that_has_no_share_for_each_process_is_refused_when_the_no
 
 
 async def test_who_waits_is_served_when_the_server_is_there_again(own_redis: RedisServer, own_stores: Stores) -> None:
-    """Their places in the queue are theirs, though the server has forgotten them; places that are held are held."""
+    """Positions in the queue and held permits survive, although the server has lost its memory."""
     one, other = own_stores(), own_stores()
     asking = Asking(Limit(concurrency=1))
     await asking.ask(one, "holder")
@@ -130,7 +130,7 @@ async def test_who_waits_is_served_when_the_server_is_there_again(own_redis: Red
 
 
 async def test_a_crashed_postgres_is_told_again_before_it_gives_anything_away(own_postgres: Server) -> None:
-    """Its tables are empty then; that there was a crash is what they say."""
+    """PostgreSQL empties its unlogged tables after a crash, which shows the crash to the processes."""
     one, other = (PostgresLimits(own_postgres.url(), lease=LEASE) for _ in range(2))
     asking = Asking(Limit(concurrency=1))
     await asking.ask(one, "holder")
@@ -152,7 +152,7 @@ async def test_a_crashed_postgres_is_told_again_before_it_gives_anything_away(ow
 
 
 def crash(server: Server) -> None:
-    """End a server as a crash of it would: it recovers at its next start."""
+    """Crash a server, so that it recovers at its next start."""
     process = server._process
     assert process is not None
     process.send_signal(signal.SIGQUIT)
@@ -161,14 +161,14 @@ def crash(server: Server) -> None:
 
 
 async def test_a_server_that_stood_still_takes_no_places_away(own_redis: RedisServer, own_stores: Stores) -> None:
-    """It was the server that did not listen, not the processes that did not speak."""
+    """The processes kept renewing, but the server did not read; no permit may expire because of that."""
     one, other = own_stores(), own_stores()
     asking = Asking(Limit(concurrency=2))
     await asking.ask(one, "a")
     await asking.ask(other, "b")
     await asking.until_answered("a", "b")
     for who in ("a", "b"):
-        asking.stays[who].begin()  # a place that no body has begun with is dropped when it may be lost
+        asking.stays[who].begin()  # a permit whose call has not started is dropped when it may be lost
     await asking.ask(one, "c")
     await asking.ask(other, "d")
 
@@ -185,7 +185,7 @@ async def test_a_server_that_stood_still_takes_no_places_away(own_redis: RedisSe
 async def test_places_that_are_left_while_the_server_is_away_are_free_when_it_is_back(
     own_redis: RedisServer, own_stores: Stores
 ) -> None:
-    """What could not be said then is said later."""
+    """Releases that could not be sent are sent after the outage."""
     one, other = own_stores(), own_stores()
     asking = Asking(Limit(concurrency=1))
     await asking.ask(one, "holder")
@@ -199,7 +199,7 @@ async def test_places_that_are_left_while_the_server_is_away_are_free_when_it_is
 
 
 async def test_calls_that_wait_when_their_store_is_closed_are_told(stores: Stores) -> None:
-    """They would wait for ever."""
+    """Otherwise these calls would wait for ever."""
     store = stores()
     asking = Asking(Limit(concurrency=1))
     await asking.ask(store, "holder")
@@ -214,7 +214,7 @@ async def test_calls_that_wait_when_their_store_is_closed_are_told(stores: Store
 
 
 async def test_a_wrong_password_is_said_at_once(tmp_path: Any) -> None:
-    """To wait for it to become right would be to wait for ever."""
+    """A wrong password will not become right, so the error comes at once."""
     if (found := program()) is None:
         pytest.skip("Redis is not installed: apt-get install redis-server")
     server = RedisServer(found, "--requirepass", "secret")
@@ -232,7 +232,7 @@ async def test_a_wrong_password_is_said_at_once(tmp_path: Any) -> None:
 
 
 async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str) -> None:
-    """So is a wrong password."""
+    """A missing database is a permanent error, like a wrong password."""
     limits = PostgresLimits(postgres_url.rpartition("/")[0] + "/nobody_made_it")
     stay = await Asking(Limit(concurrency=1)).ask(limits, "who")
     limits.close()
@@ -243,7 +243,7 @@ async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str) -
 
 
 async def _ask_at_once(asking: Asking, store: Any, who: str) -> None:
-    """Ask, and wait for nothing but that the store has heard it."""
+    """Request a permit; wait only until the store has received the request."""
     from callboard.extend import PermitRequest
 
     wanted = PermitRequest(limit=asking.limit, name="tool:t", title="the queue of tool 't'")

@@ -1,4 +1,4 @@
-"""A process that stood still beyond its lease begins nothing with the places that it has lost."""
+"""A process that was stopped for longer than its lease starts no call with an expired permit."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ LEASE = 9.0
 
 
 class World:
-    """A gate on a clock of its own, and stays at it that note their answers."""
+    """Gate with its own clock, whose permits record their answers."""
 
     def __init__(self) -> None:
         self.time = 100.0
@@ -48,7 +48,7 @@ class World:
 
 
 def test_word_of_a_place_that_is_read_after_the_lease_is_no_place() -> None:
-    """It was said while the process stood still; the call waits on where it stood."""
+    """The grant was sent while the process stood still; the request keeps its position in the queue."""
     world = World()
     stay = world.enter("a")
     world.says()
@@ -62,7 +62,7 @@ def test_word_of_a_place_that_is_read_after_the_lease_is_no_place() -> None:
 
 
 def test_an_answer_that_is_read_after_the_lease_gives_no_place() -> None:
-    """The process stood still between the question and the answer."""
+    """The process stood still between the request and the answer."""
     world = World()
     world.enter("a")
     world.says()
@@ -75,7 +75,7 @@ def test_an_answer_that_is_read_after_the_lease_gives_no_place() -> None:
 
 
 def test_a_place_is_lost_that_no_body_began_with_when_the_lease_was_over() -> None:
-    """As soon as it is over, and for good; the server hears of bodies that began."""
+    """The permit is lost as soon as the lease ends, for good; for calls that have started it is reported again."""
     world = World()
     waits, runs = world.enter("a"), world.enter("b")
     world.says()
@@ -93,7 +93,7 @@ def test_a_place_is_lost_that_no_body_began_with_when_the_lease_was_over() -> No
 
 
 def test_a_sign_of_life_that_was_heard_keeps_all_places() -> None:
-    """The lease counts from when it was said."""
+    """The lease counts from the time at which the renewal was sent."""
     world = World()
     stay = world.enter("a")
     world.says()
@@ -108,7 +108,7 @@ def test_a_sign_of_life_that_was_heard_keeps_all_places() -> None:
 
 
 class Losing:
-    """A store whose first stay is lost before its body begins."""
+    """Store whose first permit is lost before its call starts."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -120,7 +120,7 @@ class Losing:
 
 
 class LosingStay:
-    """One attempt at it."""
+    """Permit of one attempt."""
 
     failure = None
     token = 1
@@ -139,7 +139,7 @@ class LosingStay:
 
 
 async def test_a_lost_place_is_taken_anew() -> None:
-    """Of who has lost it before the body began."""
+    """A call that has not started requests a new permit."""
     store = Losing()
     with anyio.fail_after(5):
         async with LimitGuard(Limit(concurrency=1, shared=store), "t").place({"name": "t", "args": {}, "id": "1"}):
@@ -151,7 +151,7 @@ async def test_a_lost_place_is_taken_anew() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.real_clock
 def test_a_stopped_process_begins_nothing_with_places_that_it_has_lost(url: str, tmp_path: Path) -> None:
-    """Stopped beyond its lease again and again, it never begins a body beside that of another process."""
+    """The process is stopped again and again; it never starts a call while another process holds the permit."""
     plan = {"url": url, "options": options(tmp_path), "concurrency": 1, "calls": 3000, "seconds": 0.002}
     with waiting(tmp_path / "r", plan, plan) as [stopped, other]:
         go(stopped)

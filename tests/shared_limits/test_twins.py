@@ -1,4 +1,4 @@
-"""A store is told the same on either server: who moves from one to the other changes an import and a URL."""
+"""The stores of Redis and PostgreSQL have the same options: only the import and the URL differ."""
 
 import inspect
 import re
@@ -17,7 +17,7 @@ OWN = {"url", "prefix"}
 
 
 def options(store: type[object]) -> dict[str, str]:
-    """What a store says of each of its options."""
+    """Return the documented text of each option of a store."""
     told = re.split(r"\n\n", inspect.getdoc(store).partition("Args:\n")[2])[0]  # type: ignore[union-attr]
     found = re.findall(r"(?ms)^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", told)
     return {name: " ".join(words.split()) for name, words in found}
@@ -25,13 +25,13 @@ def options(store: type[object]) -> dict[str, str]:
 
 @pytest.mark.parametrize(("one", "other"), TWINS)
 def test_a_store_has_the_same_options_on_either_server(one: type[object], other: type[object]) -> None:
-    """With the same defaults: signatures are written twice because type checkers and `help` read them."""
+    """The signatures are written twice, because type checkers and `help` read them."""
     assert inspect.signature(one) == inspect.signature(other)
 
 
 @pytest.mark.parametrize(("one", "other"), TWINS)
 def test_an_option_is_explained_in_the_same_words_on_either_server(one: type[object], other: type[object]) -> None:
-    """Two explanations would drift, and one of them would be wrong."""
+    """Separate explanations would drift apart."""
     said, said_there = options(one), options(other)
 
     assert set(said) == set(inspect.signature(one).parameters)
