@@ -33,7 +33,7 @@ class World:
 
 
 def test_all_is_said_anew_after_the_line_broke() -> None:
-    """Held permits are sent first, then the waiting requests with their positions, then new ones; starts are not lost."""
+    """Held permits are sent first, then waiting requests with their positions, then new ones. Starts are not lost."""
     world = World()
     held, _, left = world.enter("a"), world.enter("b"), world.enter("c")
     assert world.says(0) == [("enter", "a"), ("enter", "b"), ("enter", "c")]
