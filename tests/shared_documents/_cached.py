@@ -1,4 +1,4 @@
-"""A tool behind shared caches, each as if it were another process."""
+"""Tool behind several shared caches, each of which acts as a separate process."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from ._world import WAIT, World
 
 
 class Tool:
-    """A tool in several processes; each run has a number."""
+    """Tool in several processes; each run has a number."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -43,7 +43,7 @@ def by_number(request: Any) -> int:
 
 
 class Process:
-    """A node with a cache."""
+    """Node with a cache, which stands for one process."""
 
     def __init__(self, tool: BaseTool, cache: Cache, policy: CallPolicy | None = None) -> None:
         self.cache = cache
@@ -52,7 +52,7 @@ class Process:
         self.answers: list[ToolMessage] = []
 
     async def call(self, n: int = 0, call_id: str = "1") -> Any:
-        """What the model reads."""
+        """Return the text that the model reads."""
         with anyio.fail_after(WAIT):
             result = await self.node.ainvoke([tool_call("work", call_id, n=n)])
         self.answers += result["messages"]
@@ -60,5 +60,5 @@ class Process:
 
 
 async def landed(world: World) -> None:
-    """Wait until the store has heard what was found out; nobody else does."""
+    """Wait until the store has received the result; the calls themselves do not wait for it."""
     await world.pass_time(0.1)

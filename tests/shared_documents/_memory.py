@@ -1,4 +1,4 @@
-"""A store of documents in memory, for tests: what a server does, without one, and a list of what it was asked."""
+"""In-memory store of documents that acts like a server and records its requests."""
 
 import math
 import time
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class MemoryServer:
-    """Documents, marks and processes."""
+    """Server with documents, marks and processes."""
 
     def __init__(self) -> None:
         self.texts: dict[tuple[str, str], tuple[str, float, int | None]] = {}
@@ -27,7 +27,7 @@ class MemoryServer:
         return time.monotonic() + self.ahead
 
     def beat(self) -> None:
-        """Have all processes that live follow the rules of what they tend."""
+        """Let all live processes apply the rules of the documents that they tend."""
         for process in self.processes:
             for document, rule in list(process.tended.values()):
                 process.change(document, rule)
@@ -63,7 +63,7 @@ class MemoryServer:
 
 
 class MemoryDocuments:
-    """The store of one process."""
+    """Store of one process."""
 
     def __init__(self, server: MemoryServer, lease: float = 0.6, largest: int = 100_000, away: str = "local") -> None:
         self.me = f"{len(server.processes):016x}"
@@ -118,7 +118,7 @@ class MemoryDocuments:
         return self._server.now()
 
     def back(self) -> None:
-        """Be there again."""
+        """End the outage."""
         self.is_away = False
         for listener in self.listeners:
             listener.heard(None)

@@ -1,7 +1,6 @@
-"""A process that makes calls with a shared cache or breaker; a test starts several, and kills some.
+"""Process that makes calls with a shared cache or circuit breaker; tests start several and kill some.
 
-The tool writes a line when it begins and one when it ends, with the time of a clock that all processes of a machine
-share.
+The tool writes a line at its start and at its end, with the time of a clock that all processes of a machine share.
 """
 
 import json
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 _clock = time.monotonic
 _SKEW = float(json.loads(sys.argv[1]).get("skew", 0.0)) if __name__ == "__main__" else 0.0
 if _SKEW:
-    # Before anybody keeps these functions: a process whose clocks all say something else.
+    # Set before other modules import these functions: a process whose clocks are all wrong.
     _of_day = time.time
     time.time = lambda: _of_day() + _SKEW
     time.monotonic = lambda: _clock() + abs(_SKEW)
@@ -32,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Line(NamedTuple):
-    """What a body has written."""
+    """Line that a call has written."""
 
     time: float
     what: str
@@ -41,14 +40,14 @@ class Line(NamedTuple):
 
 
 def start(resource: Path, **plan: Any) -> "subprocess.Popen[bytes]":
-    """Start a process that makes calls; it prints a line when it is about to, and waits for one."""
+    """Start a process that makes calls; it prints a line before the first call, and then waits for a line."""
     plan = {"resource": str(resource), **plan}
     command = [sys.executable, "-m", "tests.shared_documents._process", json.dumps(plan)]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def read(resource: Path) -> list[Line]:
-    """What bodies have written, in order of time."""
+    """Return the lines of all calls in order of time."""
     lines = resource.read_text().splitlines() if resource.exists() else []
     found = [line.split() for line in lines]
     return sorted(Line(float(when), what, int(pid), int(n)) for when, what, pid, n in found)

@@ -1,4 +1,4 @@
-"""Several processes and a server between them: one of memory, or a real one."""
+"""Several processes with one server between them: in memory, or a real one."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,14 +21,14 @@ WAIT = 30
 
 
 class World(Protocol):
-    """A server, and stores on it."""
+    """Server with stores."""
 
     def store(self, **options: Any) -> SharedDocuments:
-        """One that is to the server what another process would be."""
+        """Return a store that acts as a separate process."""
         ...
 
     def stand_still(self, store: SharedDocuments, seconds: float) -> None:
-        """Have a process say nothing for a while, as if it had been stopped."""
+        """Let a process send nothing for a while, as if it had been stopped."""
         ...
 
     async def pass_time(self, seconds: float) -> None:
@@ -37,7 +37,7 @@ class World(Protocol):
 
 
 class MemoryWorld:
-    """No server at all."""
+    """Server in memory."""
 
     def __init__(self) -> None:
         self.server = MemoryServer()
@@ -50,7 +50,7 @@ class MemoryWorld:
         self.server.processes.remove(store)
 
     async def pass_time(self, seconds: float) -> None:
-        """Have the clock of the server go on, and everybody who can run do so."""
+        """Advance the clock of the server and let all processes run that can."""
         while seconds > 0:
             self.server.beat()
             self.server.ahead += min(LEASE / 3, seconds)
@@ -59,7 +59,7 @@ class MemoryWorld:
 
 
 class ServerWorld:
-    """A server of the tests."""
+    """Real server of the tests."""
 
     def __init__(self, make: Callable[..., DocumentStore]) -> None:
         self._make = make
@@ -84,7 +84,7 @@ _numbers = count(1)
 
 @contextmanager
 def closing(make: Callable[..., DocumentStore]) -> Iterator[ServerWorld]:
-    """A world whose stores are closed when the test is over."""
+    """Close all stores of a world at the end of the test."""
     world = ServerWorld(make)
     try:
         yield world
@@ -94,12 +94,12 @@ def closing(make: Callable[..., DocumentStore]) -> Iterator[ServerWorld]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread or a server brings about."""
+    """Wait for a condition that another thread or a server brings about."""
     with anyio.fail_after(WAIT):
         while not condition():
             await anyio.sleep(0.002)
 
 
 def noted(events: list[CallEvent]) -> list[str]:
-    """What middleware noted of calls."""
+    """Return what middleware has recorded for calls."""
     return [event.what for event in events if event.phase == "noted"]

@@ -1,4 +1,4 @@
-"""Where documents are kept in these tests: in memory, in Redis and in PostgreSQL."""
+"""Places for the documents of these tests: memory, Redis and PostgreSQL."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +20,7 @@ SERVERS = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("redis"
 
 @pytest.fixture(params=["memory", *SERVERS])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """A server and stores on it."""
+    """Return a server with stores, in memory or real."""
     if request.param == "memory":
         yield MemoryWorld()
         return
@@ -30,7 +30,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture(params=SERVERS)
 def server_world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """The same on servers only."""
+    """Return a real server with stores."""
     with closing(_maker(request, request.param)) as made:
         yield made
 

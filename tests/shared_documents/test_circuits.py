@@ -1,4 +1,4 @@
-"""`CircuitBreaker(shared=...)`: all processes have one circuit, whatever keeps it."""
+"""`CircuitBreaker(shared=...)`: all processes share one circuit, on every kind of server."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ OPEN_FOR = 0.3
 
 
 class Tool:
-    """A tool in several processes, which fails as long as it is said to."""
+    """Tool in several processes that fails while it is told to."""
 
     def __init__(self) -> None:
         self.fails = True
@@ -42,14 +42,14 @@ class Tool:
 
 
 class Process:
-    """A node with a breaker."""
+    """Node with a circuit breaker, which stands for one process."""
 
     def __init__(self, tool: Tool, breaker: CircuitBreaker) -> None:
         self.breaker = breaker
         self.node = ToolNode([make(tool.work)], middleware=[breaker], handle_tool_errors=True)
 
     async def call(self, **args: Any) -> Any:
-        """How a call ends."""
+        """Return how a call ends."""
         with anyio.fail_after(WAIT):
             result = await self.node.ainvoke([tool_call("work", "1", **args)])
         return ended(result["messages"][0])
@@ -59,7 +59,7 @@ class Process:
 
 
 async def opened(*processes: Process) -> None:
-    """Have each process fail in turn until the circuit is open for all."""
+    """Let each process fail in turn until the circuit is open for all."""
     for number in range(4):
         await processes[number % len(processes)].call()
     for process in processes:
@@ -67,21 +67,21 @@ async def opened(*processes: Process) -> None:
 
 
 async def test_a_circuit_that_failures_of_all_have_opened_is_open_in_all(world: World) -> None:
-    """Two failures in each of two processes are four."""
+    """Two failures in each of two processes count as four."""
     tool = Tool()
     one, other, third = (tool.process(world.store()) for _ in range(3))
 
     await opened(one, other)
 
     assert await one.call() == "unavailable"
-    assert await third.call() == "unavailable"  # which has never called the tool
+    assert await third.call() == "unavailable"  # this process has never called the tool
     assert tool.runs == 4
 
 
 async def test_the_ratio_is_that_of_the_outcomes_of_all(world: World) -> None:
-    """What succeeds elsewhere counts."""
+    """Successes in other processes count for the ratio."""
     tool = Tool()
-    # Nobody waits until the store has been told how a call ended: with fewer than all ten, nothing is decided.
+    # The store may still receive outcomes: nothing is decided with fewer than all ten.
     one, other = (tool.process(world.store(), minimum=10, open_for=30.0) for _ in range(2))
     tool.fails = False
     for _ in range(6):
@@ -101,7 +101,7 @@ async def test_the_ratio_is_that_of_the_outcomes_of_all(world: World) -> None:
 
 
 async def test_one_call_of_all_processes_tries_the_tool(world: World) -> None:
-    """Half-open, probes are counted for the fleet; what it finds out is for all."""
+    """The number of half-open probes is limited for all processes, and the result is shared."""
     tool = Tool()
     one, other = (tool.process(world.store(), open_for=OPEN_FOR) for _ in range(2))
     await opened(one, other)
@@ -121,7 +121,7 @@ async def test_one_call_of_all_processes_tries_the_tool(world: World) -> None:
 
 
 async def test_a_failed_probe_opens_the_circuit_for_all(world: World) -> None:
-    """And only one body ran."""
+    """The probe is the only call that runs."""
     tool = Tool()
     one, other = (tool.process(world.store()) for _ in range(2))
     await opened(one, other)
@@ -136,7 +136,7 @@ async def test_a_failed_probe_opens_the_circuit_for_all(world: World) -> None:
 
 
 async def test_a_probe_counts_as_long_as_its_process_lives(world: World) -> None:
-    """However long the call takes."""
+    """The probe keeps its slot for as long as its process lives, however long the call takes."""
     tool = Tool()
     one, other = (tool.process(world.store()) for _ in range(2))
     await opened(one, other)
@@ -152,7 +152,7 @@ async def test_a_probe_counts_as_long_as_its_process_lives(world: World) -> None
 
 
 async def test_the_probe_of_a_process_that_is_silent_comes_back_after_its_lease(world: World) -> None:
-    """A killed one says nothing; the tool would be left alone for ever."""
+    """A killed process cannot report; otherwise the tool would never be tried again."""
     tool = Tool()
     lost = world.store()
     dead, heir = tool.process(lost), tool.process(world.store())
@@ -174,7 +174,7 @@ async def test_the_probe_of_a_process_that_is_silent_comes_back_after_its_lease(
 
 
 async def test_a_cancelled_probe_makes_room_for_the_next(world: World) -> None:
-    """It found nothing out, and nobody waits for its lease."""
+    """A cancelled probe has no result, and the next one need not wait for its lease."""
     tool = Tool()
     one, other = (tool.process(world.store(lease=20.0)) for _ in range(2))
     await opened(one, other)
@@ -191,7 +191,7 @@ async def test_a_cancelled_probe_makes_room_for_the_next(world: World) -> None:
 
 
 async def test_a_call_that_began_before_the_circuit_opened_says_nothing_about_it_now(world: World) -> None:
-    """Its success would close a circuit that it knows nothing of."""
+    """Its success is older than the circuit's failures and must not close the circuit."""
     tool = Tool()
     one, other = (tool.process(world.store(), open_for=30.0) for _ in range(2))
     tool.gate = anyio.Event()
@@ -209,7 +209,7 @@ async def test_a_call_that_began_before_the_circuit_opened_says_nothing_about_it
 
 @pytest.mark.parametrize("key", ["work", None])
 async def test_a_reset_is_for_all_processes(world: World, key: str | None) -> None:
-    """Of one circuit, and of all."""
+    """A reset of one circuit and a reset of all circuits reach every process."""
     tool = Tool()
     one, other = (tool.process(world.store(), open_for=30.0) for _ in range(2))
     await opened(one, other)
@@ -224,7 +224,7 @@ async def test_a_reset_is_for_all_processes(world: World, key: str | None) -> No
 
 
 async def test_breakers_of_other_names_and_numbers_have_other_circuits(world: World) -> None:
-    """To mix what is not the same would be worse than not to share."""
+    """Different circuits must not be mixed, even if a tool has the same name."""
     tool = Tool()
     store = world.store()
     one = tool.process(store, open_for=30.0)
@@ -240,7 +240,7 @@ async def test_breakers_of_other_names_and_numbers_have_other_circuits(world: Wo
 
 
 async def test_each_key_has_a_circuit(world: World) -> None:
-    """A host that is down is no reason to leave the others alone."""
+    """A failing host must not open the circuit of other hosts."""
     tool = Tool()
     one, other = (tool.process(world.store(), open_for=30.0, key=lambda call: call["args"]["host"]) for _ in range(2))
     for _ in range(4):
@@ -253,7 +253,7 @@ async def test_each_key_has_a_circuit(world: World) -> None:
 
 
 async def test_observers_of_each_process_hear_of_it_with_the_next_call(world: World) -> None:
-    """Nobody waits for the store when a call has ended."""
+    """Calls do not wait for the store at their end, so observers hear of the change at the next call."""
     tool = Tool()
     one, other = (tool.process(world.store()) for _ in range(2))
     await opened(one, other)
@@ -277,7 +277,7 @@ async def test_observers_of_each_process_hear_of_it_with_the_next_call(world: Wo
 
 
 async def test_a_closed_circuit_costs_no_trip_before_the_body() -> None:
-    """It is known here; the store tells when that changes."""
+    """Each process knows the state of the circuit, and the store announces changes."""
     world, tool = MemoryWorld(), Tool()
     store = world.store()
     process = tool.process(store)
@@ -298,7 +298,7 @@ async def test_a_closed_circuit_costs_no_trip_before_the_body() -> None:
 
 
 async def test_a_process_goes_on_with_what_it_knows_while_the_store_is_away() -> None:
-    """A breaker must not be what keeps calls from running; and an open circuit stays open."""
+    """An outage of the store must not stop calls, and an open circuit stays open."""
     world, tool = MemoryWorld(), Tool()
     one, other = world.store(), world.store()
     knows, new = tool.process(one, open_for=0.2), tool.process(other, open_for=0.2)
@@ -316,11 +316,11 @@ async def test_a_process_goes_on_with_what_it_knows_while_the_store_is_away() ->
     assert new.breaker.state("work") == "closed"
 
     other.back()
-    assert new.breaker.state("work") == "half-open"  # as the store has it
+    assert new.breaker.state("work") == "half-open"  # the state in the store
 
 
 async def test_calls_are_refused_by_choice_while_the_store_is_away() -> None:
-    """For those to whom a tool that is down is worse than none."""
+    """By option, calls are refused while the state is unknown."""
     tool = Tool()
     store = MemoryWorld().store(away="refuse")
     store.is_away = True
@@ -330,7 +330,7 @@ async def test_calls_are_refused_by_choice_while_the_store_is_away() -> None:
 
 
 async def test_a_store_that_cannot_be_used_is_an_error_of_the_call() -> None:
-    """A wrong password does not become right."""
+    """A wrong password is permanent, so the breaker does not ignore it."""
     tool = Tool()
     store = MemoryWorld().store()
     store.failure = StorageError("redis://host", "refuses us.")
@@ -341,7 +341,7 @@ async def test_a_store_that_cannot_be_used_is_an_error_of_the_call() -> None:
 
 
 async def test_a_server_that_has_forgotten_an_open_circuit_is_told_again() -> None:
-    """Whoever knows it says so when the server is back."""
+    """A process that knows the open circuit restores it when the server is back."""
     world, tool = MemoryWorld(), Tool()
     store = world.store()
     one, other = tool.process(store, open_for=30.0), tool.process(world.store(), open_for=30.0)
@@ -355,7 +355,7 @@ async def test_a_server_that_has_forgotten_an_open_circuit_is_told_again() -> No
 
 
 async def test_names_of_documents_say_nothing_of_keys() -> None:
-    """Keys may be made of what a model wrote."""
+    """Keys may contain text of a model, so names of documents are digests."""
     world, tool = MemoryWorld(), Tool()
     process = tool.process(world.store(), key=lambda call: call["args"]["host"])
 
@@ -366,7 +366,7 @@ async def test_names_of_documents_say_nothing_of_keys() -> None:
 
 
 async def test_a_refused_call_says_when_to_try_again() -> None:
-    """As long as the server's clock says."""
+    """The time is that of the server's clock."""
     tool = Tool()
     store = MemoryWorld().store()
     breaker = CircuitBreaker(shared=store, minimum=1, open_for=20.0)
@@ -381,7 +381,7 @@ async def test_a_refused_call_says_when_to_try_again() -> None:
 
 
 async def test_a_key_that_is_no_json_is_noted_and_the_tool_has_one_circuit() -> None:
-    """Other processes could not know it."""
+    """Other processes could not compute the same key, so the tool gets one circuit without keys."""
     tool = Tool()
     store: MemoryDocuments = MemoryWorld().store()
     process = tool.process(store, key=lambda _: object())
@@ -396,7 +396,7 @@ async def test_a_key_that_is_no_json_is_noted_and_the_tool_has_one_circuit() -> 
 
 
 async def test_a_spent_budget_is_told_to_all() -> None:
-    """A tool that hangs is one that fails; the report leaves with the cancelled call."""
+    """A call that times out counts as a failure; its report is sent although the call is cancelled."""
     world, tool = MemoryWorld(), Tool()
     tool.gate = anyio.Event()
     stores = [world.store(), world.store()]

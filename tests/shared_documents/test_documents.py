@@ -1,4 +1,4 @@
-"""What a store of documents promises to those who write rules for it, whatever server it has."""
+"""Guarantees of a document store for the authors of rules, on every kind of server."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ DOCUMENT = Document("shelf", "document", ("mark",))
 
 
 class Heard:
-    """A listener that notes what it hears."""
+    """Listener that records its notifications."""
 
     def __init__(self, store: SharedDocuments) -> None:
         self.documents: list[Document | None] = []
@@ -27,7 +27,7 @@ class Heard:
 
 
 async def follow(store: SharedDocuments, rule: Rule[Any], document: Document = DOCUMENT) -> Any:
-    """What a rule says, once it has been followed."""
+    """Apply a rule to a document and return the result of the rule."""
     answers: list[Done[Any] | Away | Exception] = []
     store.change(document, rule, answers.append)
     await until(lambda: bool(answers))
@@ -52,7 +52,7 @@ def one_more(found: Found) -> tuple[Written, int]:
 
 
 async def test_of_changes_by_many_processes_none_is_lost(world: World) -> None:
-    """Each sees what all before it have made of the document."""
+    """Each change sees the result of all earlier ones."""
     stores = [world.store() for _ in range(4)]
     counts: list[int] = []
 
@@ -69,7 +69,7 @@ async def test_of_changes_by_many_processes_none_is_lost(world: World) -> None:
 
 @pytest.mark.parametrize("text", ["", "x" * 60_000, 'quote " slash \\ line \n', "é 漢 🎭", '{"a": "\\u0000"}'])
 async def test_a_text_comes_back_as_it_was_written(world: World, text: str) -> None:
-    """In another process."""
+    """Another process reads the same text."""
     await follow(world.store(), write(text, lives=30.0))
 
     found = await follow(world.store(), look)
@@ -79,7 +79,7 @@ async def test_a_text_comes_back_as_it_was_written(world: World, text: str) -> N
 
 
 async def test_a_document_lives_as_long_as_was_said(world: World) -> None:
-    """By the clock of the store; then it is as if it had never been."""
+    """The lifetime is measured by the clock of the store; an expired document does not exist any more."""
     store = world.store()
     await follow(store, write("old", lives=0.3))
     assert (await follow(store, look)).text == "old"
@@ -92,7 +92,7 @@ async def test_a_document_lives_as_long_as_was_said(world: World) -> None:
 
 
 async def test_a_document_may_be_taken_away(world: World) -> None:
-    """And made again."""
+    """A removed document can be created again."""
     store = world.store()
     await follow(store, write("old"))
     await follow(store, write(None))
@@ -104,7 +104,7 @@ async def test_a_document_may_be_taken_away(world: World) -> None:
 
 
 async def test_a_change_sees_the_marks_that_its_process_has_set_before(world: World) -> None:
-    """And all processes see one number, which goes up."""
+    """All processes see the same number of a mark, and it only increases."""
     one, other = world.store(), world.store()
     numbers = [(await follow(one, look)).marks]
     for _ in range(3):
@@ -116,7 +116,7 @@ async def test_a_change_sees_the_marks_that_its_process_has_set_before(world: Wo
 
 
 async def test_those_are_told_who_are_to_be_told(world: World) -> None:
-    """One process, or everybody; and everybody of a mark."""
+    """A write notifies one process or all; a mark notifies all."""
     one, other = world.store(), world.store()
     by_one, by_other = Heard(one), Heard(other)
     me = (await follow(one, look)).me
@@ -132,7 +132,7 @@ async def test_those_are_told_who_are_to_be_told(world: World) -> None:
 
 
 async def test_a_rule_that_fails_is_an_error_of_who_asked(world: World) -> None:
-    """The others go on."""
+    """Other rules are still applied."""
     store = world.store()
 
     def fails(found: Found) -> tuple[None, None]:
@@ -145,7 +145,7 @@ async def test_a_rule_that_fails_is_an_error_of_who_asked(world: World) -> None:
 
 
 async def test_what_is_tended_is_so_within_each_lease_until_it_is_not(world: World) -> None:
-    """By a process that lives."""
+    """A document is tended once per lease while its process lives."""
     store = world.store()
     stop: Callable[[], object] = store.tend(DOCUMENT, write("here", lives=LEASE))
     await world.pass_time(0.1)
@@ -160,7 +160,7 @@ async def test_what_is_tended_is_so_within_each_lease_until_it_is_not(world: Wor
 
 
 async def test_of_so_many_documents_those_go_that_have_least_to_live(world: World) -> None:
-    """Those that are not counted stay."""
+    """Documents written without a maximum are not counted."""
     store = world.store()
     await follow(store, write("x", lives=1.0), Document("shelf", "not counted"))
     for number in range(5):
@@ -173,7 +173,7 @@ async def test_of_so_many_documents_those_go_that_have_least_to_live(world: Worl
 
 
 async def test_of_a_text_that_is_too_large_nothing_is_read(server_world: World) -> None:
-    """Whoever has written it; it may be written anew."""
+    """Such a text may come from another program; it can be overwritten."""
     await follow(server_world.store(), write("x" * 200_000))
     careful = server_world.store(largest=65_536)
 
@@ -183,14 +183,14 @@ async def test_of_a_text_that_is_too_large_nothing_is_read(server_world: World) 
 
 
 async def test_other_prefixes_know_nothing_of_each_other(server_world: World) -> None:
-    """Applications on one server."""
+    """Several applications can share a server by different prefixes."""
     await follow(server_world.store(), write("mine"))
 
     assert (await follow(server_world.store(prefix="other"), look)).text is None
 
 
 async def test_what_nobody_waits_for_is_said_before_a_store_is_closed(server_world: World) -> None:
-    """The last that a process knows is not lost with it; what an answer leads to, neither."""
+    """Changes without a waiting caller are sent before the store closes; so are changes that their answers cause."""
     store: Any = server_world.store()
     done: list[object] = []
 
@@ -214,7 +214,7 @@ def _errand(rule: Rule[Any]) -> Any:
 
 
 async def test_a_process_that_forgets_and_ends_is_heard(server_world: World) -> None:
-    """Such as a command that somebody runs because a result is known to be wrong."""
+    """A command-line program may forget a wrong result and exit at once."""
     store = server_world.store()
     before = (await follow(store, look)).marks
     short: Any = server_world.store()
@@ -226,7 +226,7 @@ async def test_a_process_that_forgets_and_ends_is_heard(server_world: World) -> 
 
 
 async def test_who_asks_a_store_that_is_closed_meanwhile_has_an_answer(server_world: World) -> None:
-    """He would wait for ever."""
+    """The caller would otherwise wait for ever."""
     store: Any = server_world.store()
     client = store._client()
     store.close()

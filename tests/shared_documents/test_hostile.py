@@ -1,4 +1,4 @@
-"""Whoever may write to the database may not run code here, nor keep a call from ending."""
+"""Another writer to the database can neither run code here nor keep a call from ending."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ Deface = Callable[[bytes], None]
 
 
 class Runs:
-    """Notes that it was unpickled, or called by what was read."""
+    """Class that records when it is unpickled or called."""
 
     happened: bool = False
 
@@ -80,7 +80,7 @@ def deface_postgres(url: str, prefix: str, text: bytes) -> None:
 
 
 class Database:
-    """A server, and what somebody else writes there."""
+    """Server to which another program writes."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self._url = url
@@ -95,7 +95,7 @@ class Database:
 
 @pytest.fixture(params=["redis", "postgres"])
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
-    """Of the tests."""
+    """Return a database of the tests."""
     url = (
         request.getfixturevalue("redis_server").url
         if request.param == "redis"
@@ -112,7 +112,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_what_others_have_written_over_a_result_is_a_miss(database: Database) -> None:
-    """The call runs, and what it finds out is kept again."""
+    """The call runs, and its result replaces the foreign text."""
     runs: list[int] = []
 
     async def work() -> str:
@@ -140,7 +140,7 @@ async def test_what_others_have_written_over_a_result_is_a_miss(database: Databa
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_what_others_have_written_over_a_circuit_is_a_new_one(database: Database) -> None:
-    """Or one that is open for no longer than it may be."""
+    """The circuit is new, or open for no longer than the rules allow."""
     breaker = CircuitBreaker(minimum=2, open_for=0.2, on=OSError, shared=database.store)
     fails = True
 
@@ -173,7 +173,7 @@ async def test_what_others_have_written_over_a_circuit_is_a_new_one(database: Da
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_keys_of_redis_that_are_something_else_are_overwritten(redis_server: Any) -> None:
-    """They stand where only documents may."""
+    """The foreign keys have names that are reserved for documents."""
     prefix = f"hostile-keys-{time.monotonic_ns()}"
     others: list[Callable[[Any, Any], object]] = [
         lambda client, key: client.set(key, "x"),
@@ -218,7 +218,7 @@ FIELDS = st.dictionaries(st.sampled_from(NAMES), ANY_JSON)
 @given(text=st.text() | ANY_JSON.map(json.dumps) | FIELDS.map(json.dumps))
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_any_text_is_a_document_or_none(text: str) -> None:
-    """Reading never fails, and never opens a circuit for longer than it may be."""
+    """Reading never raises, and no text opens a circuit for longer than the rules allow."""
     circuit = circuit_of(found(text), RULES, 10.0, Memory(0, None))
 
     assert circuit.wait(1000.0) <= RULES.open_for + 1
@@ -235,11 +235,11 @@ def test_any_text_is_a_document_or_none(text: str) -> None:
 def test_any_circuit_that_fits_its_form_is_one_that_works(
     until: float | None, first: int, outcomes: list[tuple[int, str]], probing: dict[str, float]
 ) -> None:
-    """Whatever its numbers; what a call that ends makes of it can be stored."""
+    """Any valid numbers give a working circuit, which can be stored again after a call."""
     stored = {"mark": 1, "changes": 3, "until": until, "first": first, "outcomes": outcomes, "probing": probing}
     circuit = circuit_of(found(json.dumps(stored)), RULES, 10.0, Memory(0, None))
 
-    # It lets a call in again, whatever it says: nobody is kept out for longer than the rules have it.
+    # The circuit lets a call in again, whatever the stored time says.
     assert circuit.admit(1000.0 + 2 * RULES.open_for + 10, "probe", 1.0) is not None
     ticket = circuit.admit(1000.0, "probe", 1.0)
     if ticket is not None:

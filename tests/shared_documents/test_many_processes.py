@@ -1,4 +1,4 @@
-"""What shared circuits and results promise, measured at the tool, with processes that are killed."""
+"""Guarantees of shared circuits and results, measured at the tool while processes are killed."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(120)]
 
 @contextmanager
 def processes(resource: Path, *plans: dict[str, Any]) -> "Iterator[list[subprocess.Popen[bytes]]]":
-    """Processes that are about to make calls; those that still run at the end are killed."""
+    """Start processes that wait before their calls; kill the remaining ones at the end."""
     started = [start(resource, **plan) for plan in plans]
     try:
         for one in started:
@@ -45,7 +45,7 @@ def go(*started: "subprocess.Popen[bytes]") -> None:
 
 
 def said(process: "subprocess.Popen[bytes]") -> dict[str, int]:
-    """What its calls ended with, when all have."""
+    """Return how the calls of a process ended, after the last one."""
     assert process.stdout is not None
     found = json.loads(process.stdout.readline())
     assert process.wait(timeout=60) == 0
@@ -61,7 +61,7 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 @pytest.fixture(params=["redis", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    """Of a server of the tests."""
+    """Return the URL of a server of the tests."""
     if request.param == "redis":
         return str(request.getfixturevalue("redis_server").url)
     return str(request.getfixturevalue("postgres_url"))
@@ -69,7 +69,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("skew", [0.0, 86_400.0])
 def test_of_identical_calls_of_four_processes_each_runs_once(url: str, tmp_path: Path, skew: float) -> None:
-    """Whatever their clocks say: four processes, 800 calls, 20 that differ."""
+    """Four processes with wrong clocks make 800 calls, of which 20 are different."""
     resource = tmp_path / "resource"
     plan = {"url": url, "prefix": tmp_path.name, "what": "cache", "calls": 200, "keys": 20, "seconds": 0.02}
     backends = ("asyncio", "trio", "asyncio", "trio")
@@ -86,7 +86,7 @@ def test_of_identical_calls_of_four_processes_each_runs_once(url: str, tmp_path:
 
 
 def test_when_a_leader_is_killed_one_of_those_who_wait_runs_after_its_lease(url: str, tmp_path: Path) -> None:
-    """`kill -9` says nothing to anybody."""
+    """A killed process sends no message, so its lease has to expire."""
     resource = tmp_path / "resource"
     plan = {"url": url, "prefix": tmp_path.name, "what": "cache", "calls": 1, "lease": 1.0}
     doomed, heir = {**plan, "seconds": 60.0}, {**plan, "seconds": 0.2}
@@ -108,7 +108,7 @@ def test_when_a_leader_is_killed_one_of_those_who_wait_runs_after_its_lease(url:
 
 
 def test_a_leader_that_stood_still_overwrites_nothing(url: str, tmp_path: Path) -> None:
-    """It goes on when a newer one has said what it found: fencing."""
+    """It continues after a newer leader has stored its result, so its own write is refused by the fencing token."""
     resource = tmp_path / "resource"
     plan = {"url": url, "prefix": tmp_path.name, "what": "cache", "calls": 1, "lease": 0.6}
     slow, heir = {**plan, "seconds": 0.4}, {**plan, "seconds": 0.0}
@@ -129,7 +129,7 @@ def test_a_leader_that_stood_still_overwrites_nothing(url: str, tmp_path: Path) 
 
 
 def test_when_who_tries_the_tool_is_killed_another_process_does_after_its_lease(url: str, tmp_path: Path) -> None:
-    """A tool that is well again is not left alone for ever."""
+    """Otherwise a repaired tool would never be tried again."""
     resource = tmp_path / "resource"
     rules = {"minimum": 2, "open_for": 0.3, "window": 60.0}
     plan = {"url": url, "prefix": tmp_path.name, "what": "breaker", "rules": rules, "lease": 1.0}
@@ -156,7 +156,7 @@ def test_when_who_tries_the_tool_is_killed_another_process_does_after_its_lease(
 
 
 def test_four_processes_try_a_tool_that_is_down_as_seldom_as_one(url: str, tmp_path: Path) -> None:
-    """Measured at the tool: after the circuit has opened, one body at a time, and one in each span of `open_for`."""
+    """After the circuit has opened, one call runs at a time, and one in each period of `open_for`."""
     resource = tmp_path / "resource"
     rules = {"minimum": 4, "open_for": 0.4, "window": 60.0}
     plan = {"url": url, "prefix": tmp_path.name, "what": "breaker", "rules": rules, "lease": 5.0, "fails": True}
@@ -175,7 +175,7 @@ def test_four_processes_try_a_tool_that_is_down_as_seldom_as_one(url: str, tmp_p
 
 
 def test_a_redis_that_is_killed_under_load_costs_runs_and_no_answers(own_redis: RedisServer, tmp_path: Path) -> None:
-    """It forgets what was found out; every call ends with a right answer, and calls share again."""
+    """Redis loses all results; every call still returns a right answer, and later calls share results again."""
     resource = tmp_path / "resource"
     plan = {"url": own_redis.url, "prefix": tmp_path.name, "what": "cache", "calls": 300, "keys": 10}
     plan = {**plan, "seconds": 0.02, "pause": 0.01}
@@ -195,4 +195,4 @@ def test_a_redis_that_is_killed_under_load_costs_runs_and_no_answers(own_redis: 
     ran = len(begins(resource))
     last = begins(resource)[-10:]
     assert 30 <= ran < 900
-    assert sorted(line.n for line in last) == list(range(10))  # all know the last ones
+    assert sorted(line.n for line in last) == list(range(10))  # all processes know the last results

@@ -1,4 +1,4 @@
-"""Many processes with shared circuits do what one circuit does, in any order of events: one machine, two homes."""
+"""Circuits shared by processes behave like one local circuit, for any order of events."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ PASS = st.tuples(st.just("pass"), st.integers(0, 12))
 
 
 class StandingServer(MemoryServer):
-    """Its clock goes on when it is told to."""
+    """Server whose clock moves only on request."""
 
     def now(self) -> float:
         return 1_000_000.0 + self.ahead
@@ -30,7 +30,7 @@ class StandingServer(MemoryServer):
 
 @given(events=st.lists(BEGIN | END | PASS, max_size=40))
 def test_circuits_of_many_processes_are_one_circuit(events: list[Any]) -> None:
-    """Whoever is let in, and how the circuit is after each event, in each process."""
+    """Admission of each call and the state after each event agree, in each process."""
     anyio.run(_play, events)
 
 
@@ -71,7 +71,7 @@ SECONDS = st.integers(0, 10**13).map(lambda ms: ms / 1000)
 def test_a_circuit_is_stored_as_it_is(
     changes: int, until: float | None, outcomes: list[tuple[float, bool]], probing: dict[str, float]
 ) -> None:
-    """To the millisecond."""
+    """Times are stored in milliseconds."""
     memory = Memory(changes, until, tuple(sorted(outcomes, key=lambda one: one[0])), tuple(probing.items()))
     text = text_of(Circuit(RULES, memory), mark=5)
 

@@ -1,4 +1,4 @@
-"""What cannot work is refused when it is written, with the value and the remedy."""
+"""Invalid options are refused at once, with the value and the remedy."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ CLASSES = [(RedisDocuments, "redis://localhost"), (PostgresDocuments, "postgresq
 def test_an_option_out_of_range_is_named(
     cls: type[Any], url: str, option: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    """At the line where it was written."""
+    """The error is raised at the line with the option."""
     with pytest.raises(error, match=cls.__name__ + says):
         cls(url, **option)
 
@@ -43,7 +43,7 @@ def test_an_option_out_of_range_is_named(
     ],
 )
 def test_a_url_of_something_else_is_refused_without_its_password(cls: type[Any], url: str) -> None:
-    """The remedy shows one that would do."""
+    """The remedy shows an example of a valid URL."""
     with pytest.raises(ValueError, match=f"{cls.__name__}.*give it one such as") as caught:
         cls(url)
 
@@ -51,7 +51,7 @@ def test_a_url_of_something_else_is_refused_without_its_password(cls: type[Any],
 
 
 def test_an_option_of_a_url_that_nobody_knows_is_refused() -> None:
-    """The server would be asked for nothing else than what is written."""
+    """A misspelt option of the URL would be ignored by the server."""
     with pytest.raises(ValueError, match=r"RedisDocuments\(url\): 'protocol' is not to be had"):
         RedisDocuments("redis://localhost?protocol=3")
     with pytest.raises(ValueError, match=r"PostgresDocuments\(url\) cannot be read"):
@@ -60,7 +60,7 @@ def test_an_option_of_a_url_that_nobody_knows_is_refused() -> None:
 
 @pytest.mark.parametrize(("package", "cls", "url"), [("redis", *CLASSES[0]), ("psycopg", *CLASSES[1])])
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, package: str, cls: type[Any], url: str) -> None:
-    """With what installs it."""
+    """The error says how to install the extra."""
     monkeypatch.setitem(sys.modules, package, None)
 
     with pytest.raises(ImportError, match=rf"{cls.__name__}\(...\) needs {package}: pip install"):
@@ -69,7 +69,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, package: str,
 
 @pytest.mark.parametrize("wrong", [RedisDocuments, RedisLimits("redis://localhost"), "redis://localhost"])
 def test_what_is_no_store_of_documents_is_refused(wrong: Any) -> None:
-    """A store of limits, too."""
+    """A store of limits is no store of documents."""
     with pytest.raises(TypeError, match=r"Cache\(shared=...\) is a store of documents, such as .*RedisDocuments"):
         Cache({"work"}, shared=wrong)
     with pytest.raises(TypeError, match=r"CircuitBreaker\(shared=...\) is a store of documents"):
@@ -78,13 +78,13 @@ def test_what_is_no_store_of_documents_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize("option", [{"name": "a"}, {"version": 2}])
 def test_an_option_that_is_for_a_store_is_refused_without_one(option: dict[str, Any]) -> None:
-    """Nobody shares, and nobody would be told."""
+    """Without a store the option would have no effect."""
     with pytest.raises(ValueError, match=rf"Cache\({next(iter(option))}=...\) is for what many processes share"):
         Cache({"work"}, **option)
 
 
 def test_a_name_that_is_none_is_refused() -> None:
-    """It would be another one in each process."""
+    """Another object than a text or a number would have a different name in each process."""
     shared = RedisDocuments("redis://localhost")
     with pytest.raises(TypeError, match=r"Cache\(version=...\) is a text or a number, got <object"):
         Cache({"work"}, shared=shared, version=object())  # type: ignore[arg-type]
@@ -93,14 +93,14 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 
 def test_a_circuit_that_the_store_has_no_room_for_is_refused() -> None:
-    """It would be forgotten with each call."""
+    """A circuit larger than its document would be lost with each call."""
     with pytest.raises(ValueError, match=r"CircuitBreaker\(minimum=100000, probes=1, shared=...\).*largest=65,536"):
         CircuitBreaker(minimum=100_000, shared=RedisDocuments("redis://localhost", largest=65_536))
 
 
 @pytest.mark.parametrize(("cls", "url"), CLASSES)
 def test_a_store_may_be_copied_and_pickled(cls: type[Any], url: str) -> None:
-    """As a node that has one; a copy is one more process to the server."""
+    """A node with a store can be copied and pickled; each copy acts as a separate process."""
     store = cls(url, lease=3.0)
     for one in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
         assert repr(one) == repr(store)

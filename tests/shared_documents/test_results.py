@@ -1,4 +1,4 @@
-"""`Cache(shared=...)`: of identical calls in all processes one runs, and its result is for all."""
+"""`Cache(shared=...)`: one of all identical calls runs, and every process gets its result."""
 
 import anyio
 import pytest
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_a_result_is_for_all_processes(world: World) -> None:
-    """Each call has a message of its own."""
+    """Each call gets its own message with the shared result."""
     tool = Tool()
     one, other = (tool.process(world.store()) for _ in range(2))
 
@@ -30,10 +30,10 @@ async def test_a_result_is_for_all_processes(world: World) -> None:
 
 
 async def test_of_identical_calls_in_all_processes_one_runs(world: World) -> None:
-    """The others wait for what it finds out."""
+    """One call runs, and the others wait for its result."""
     tool = Tool()
     tool.gate = anyio.Event()
-    processes = [tool.process(world.store(lease=60.0)) for _ in range(4)]  # nobody looks again by himself
+    processes = [tool.process(world.store(lease=60.0)) for _ in range(4)]  # waiting calls do not poll
     events: list[CallEvent] = []
 
     with observe(events.append):
@@ -50,7 +50,7 @@ async def test_of_identical_calls_in_all_processes_one_runs(world: World) -> Non
 
 
 async def test_a_leader_that_lives_is_waited_for_longer_than_a_lease(world: World) -> None:
-    """It says that it lives, as long as it does."""
+    """The leader renews its lease while its call runs."""
     tool = Tool()
     tool.gate = anyio.Event()
     one, other = (tool.process(world.store()) for _ in range(2))
@@ -67,7 +67,7 @@ async def test_a_leader_that_lives_is_waited_for_longer_than_a_lease(world: Worl
 
 
 async def test_when_the_leader_is_silent_for_a_lease_the_next_in_line_runs(world: World) -> None:
-    """And what the first one says later is not what is kept."""
+    """The late result of the first leader is not stored."""
     tool = Tool()
     first = tool.gate = anyio.Event()
     lost = world.store()
@@ -84,7 +84,7 @@ async def test_when_the_leader_is_silent_for_a_lease_the_next_in_line_runs(world
         await until(lambda: tool.runs == 2)
         first.set()
         await until(lambda: len(slow.answers) == 1)
-        await world.pass_time(2 * LEASE)  # what it said has been heard by now
+        await world.pass_time(2 * LEASE)  # the late result has been received by now
         assert third.answers == []
         second.set()
 
@@ -95,7 +95,7 @@ async def test_when_the_leader_is_silent_for_a_lease_the_next_in_line_runs(world
 
 
 async def test_a_cancelled_leader_hands_over_at_once(world: World) -> None:
-    """Nobody waits for its lease."""
+    """The leader reports its cancellation, so no waiting call needs its lease to expire."""
     tool = Tool()
     tool.gate = anyio.Event()
     one, other = (tool.process(world.store(lease=20.0)) for _ in range(2))
@@ -114,7 +114,7 @@ async def test_a_cancelled_leader_hands_over_at_once(world: World) -> None:
 
 
 async def test_a_call_that_is_cancelled_before_it_knows_that_it_leads_hands_over_at_once() -> None:
-    """The answer of the store is on its way; nobody else knows that it leads no more."""
+    """The grant of the store is on its way, and no other process knows that the call was cancelled."""
     world, tool = MemoryWorld(), Tool()
     store = world.store(lease=60.0)
     one, other = tool.process(store), tool.process(world.store(lease=60.0))
@@ -128,7 +128,7 @@ async def test_a_call_that_is_cancelled_before_it_knows_that_it_leads_hands_over
 
 
 async def test_a_leader_without_end_is_not_trusted() -> None:
-    """Somebody has written that he finds it out, and that for ever; no call waits for him longer than for others."""
+    """A forged entry may claim an endless leader; calls wait for it no longer than for other leaders."""
     world, tool = MemoryWorld(), Tool()
     tool.gate = anyio.Event()
     one, other = (tool.process(world.store()) for _ in range(2))
@@ -143,7 +143,7 @@ async def test_a_leader_without_end_is_not_trusted() -> None:
 
 
 async def test_an_error_is_not_shared_and_those_who_waited_find_out_for_themselves(world: World) -> None:
-    """An exception cannot leave its process; to run one after another would take as long as all together."""
+    """An exception cannot be sent to other processes; running the waiting calls in turn would take too long."""
     tool = Tool()
     tool.gate, tool.error = anyio.Event(), OSError("down")
     processes = [tool.process(world.store(lease=20.0)) for _ in range(3)]
@@ -164,7 +164,7 @@ async def test_an_error_is_not_shared_and_those_who_waited_find_out_for_themselv
 
 
 async def test_a_message_of_failure_is_for_those_who_waited_and_not_kept(world: World) -> None:
-    """As in one process."""
+    """Waiting calls get the failure, and later calls run, as in one process."""
     runs: list[int] = []
     gate = anyio.Event()
 
@@ -188,7 +188,7 @@ async def test_a_message_of_failure_is_for_those_who_waited_and_not_kept(world: 
 
 
 async def test_a_result_is_good_for_its_ttl_by_the_clock_of_the_server(world: World) -> None:
-    """Then somebody runs again."""
+    """After the lifetime of the result the next call runs."""
     tool = Tool()
     one, other = (tool.process(world.store(), ttl=0.4) for _ in range(2))
     await one.call()
@@ -202,7 +202,7 @@ async def test_a_result_is_good_for_its_ttl_by_the_clock_of_the_server(world: Wo
 
 @pytest.mark.parametrize("how", ["tool", "key", "clear"])
 async def test_what_is_forgotten_is_forgotten_by_all(world: World, how: str) -> None:
-    """Other calls of this process that come later, too."""
+    """Later calls of the same process miss the cache, too."""
     tool = Tool()
     one, other = (tool.process(world.store()) for _ in range(2))
     await one.call(n=7)
@@ -227,7 +227,7 @@ def _forget(cache: Cache, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["tool", "key", "clear"])
 async def test_what_was_in_flight_when_it_was_forgotten_is_not_kept(world: World, how: str) -> None:
-    """It may have seen what was before; whoever waited for it in another process runs."""
+    """The result may be based on old data, so calls that waited for it in another process run by themselves."""
     tool = Tool()
     gate = tool.gate = anyio.Event()
     one, other = (tool.process(world.store()) for _ in range(2))
@@ -248,7 +248,7 @@ async def test_what_was_in_flight_when_it_was_forgotten_is_not_kept(world: World
 
 
 async def test_a_call_waits_no_longer_than_its_budget(world: World) -> None:
-    """Whoever leads elsewhere may take as long as he likes."""
+    """A leader in another process may take longer than the waiting call's own budget."""
     tool = Tool()
     tool.gate = anyio.Event()
     one = tool.process(world.store())
@@ -266,7 +266,7 @@ async def test_a_call_waits_no_longer_than_its_budget(world: World) -> None:
 
 
 async def test_of_so_many_results_the_oldest_go(world: World) -> None:
-    """For all processes together, and whoever stores one more."""
+    """The maximum applies to all processes together, whichever one stores the next result."""
     tool = Tool()
     one, other = (tool.process(world.store(), size=3) for _ in range(2))
     for n in range(5):

@@ -1,4 +1,4 @@
-"""A server that is away, dies, stands still or is the wrong one: calls go on or are refused, and never hang."""
+"""Servers that are away, crash, stand still or are misconfigured: calls go on or are refused, and never hang."""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ Documents = RedisDocuments | PostgresDocuments
 
 
 class Process:
-    """A tool behind a cache and a breaker."""
+    """Tool behind a cache and a circuit breaker, which stands for one process."""
 
     def __init__(self, store: Documents, **options: Any) -> None:
         self.runs = 0
@@ -60,7 +60,7 @@ def nowhere(kind: str, **options: Any) -> Documents:
 
 @pytest.mark.parametrize("kind", NOWHERE)
 async def test_calls_go_on_without_a_server_and_the_first_one_alone_waits(kind: str) -> None:
-    """The default: neither a breaker nor a cache is worth a call."""
+    """By default calls go on, because a breaker or a cache must not stop them."""
     process = Process(nowhere(kind, patience=0.3))
     since = time.monotonic()
     assert await process.call() == "run 1"
@@ -76,7 +76,7 @@ async def test_calls_go_on_without_a_server_and_the_first_one_alone_waits(kind: 
 
 @pytest.mark.parametrize("kind", NOWHERE)
 async def test_calls_are_refused_by_choice(kind: str) -> None:
-    """The model is told, and the password is not."""
+    """The message tells the model the reason but no password."""
     process = Process(nowhere(kind, patience=0.1, away="refuse"))
     assert await process.call() == "rejected"
     process.store.close()
@@ -86,7 +86,7 @@ async def test_calls_are_refused_by_choice(kind: str) -> None:
 
 @pytest.fixture
 def pair(own_redis: RedisServer) -> Iterator[tuple[Process, Process]]:
-    """Two processes at a Redis that the test may kill."""
+    """Return two processes at a Redis that the test may kill."""
     stores = [RedisDocuments(own_redis.url, lease=LEASE, patience=0.3) for _ in range(2)]
     yield Process(stores[0]), Process(stores[1])
     for store in stores:
@@ -96,7 +96,7 @@ def pair(own_redis: RedisServer) -> Iterator[tuple[Process, Process]]:
 async def test_a_server_that_stands_still_keeps_nobody_for_long(
     own_redis: RedisServer, pair: tuple[Process, Process]
 ) -> None:
-    """Each call waits for its patience at most, until that is known; then none does."""
+    """Calls wait until the outage is known, at most for their patience; later calls do not wait."""
     one, other = pair
     assert await one.call() == "run 1"
     own_redis.pause(on=True)
@@ -116,7 +116,7 @@ async def test_a_server_that_stands_still_keeps_nobody_for_long(
 async def test_what_is_forgotten_while_the_server_is_away_is_forgotten_when_it_is_back(
     own_redis: RedisServer, pair: tuple[Process, Process]
 ) -> None:
-    """A result that is known to be wrong may not come back."""
+    """A result that is known to be wrong must not come back after an outage."""
     one, other = pair
     await one.call(1)
     await one.call(2)
@@ -130,7 +130,7 @@ async def test_what_is_forgotten_while_the_server_is_away_is_forgotten_when_it_i
     own_redis.pause(on=False)
     await anyio.sleep(3)
 
-    assert await other.call(1) == "run 1"  # its own first
+    assert await other.call(1) == "run 1"  # its own result first
     assert other.runs == 1
     assert await one.call(2) == "run 3"
 
@@ -138,7 +138,7 @@ async def test_what_is_forgotten_while_the_server_is_away_is_forgotten_when_it_i
 async def test_a_killed_redis_comes_back_with_circuits_as_they_were(
     own_redis: RedisServer, pair: tuple[Process, Process]
 ) -> None:
-    """Whoever knows of an open one says so; results are found out again."""
+    """A process that knows an open circuit restores it; lost results are computed again."""
     one, other = pair
     assert await one.call(1) == "run 1"
     await one.open()
@@ -159,7 +159,7 @@ async def test_a_killed_redis_comes_back_with_circuits_as_they_were(
 async def test_a_killed_redis_keeps_nobody_who_waits_for_a_result(
     own_redis: RedisServer, pair: tuple[Process, Process]
 ) -> None:
-    """Nobody says what was found out; they find it out themselves."""
+    """The result of the leader is lost, so waiting calls run by themselves."""
     gate = anyio.Event()
     one, other = pair
 
@@ -190,7 +190,7 @@ async def test_a_killed_redis_keeps_nobody_who_waits_for_a_result(
 
 
 async def test_a_crashed_postgres_comes_back_with_circuits_as_they_were(own_postgres: Server) -> None:
-    """Its table is empty then."""
+    """PostgreSQL empties its unlogged table after a crash."""
     store = PostgresDocuments(own_postgres.url(), lease=LEASE, patience=0.3)
     one = Process(store)
     await one.call(1)
@@ -208,7 +208,7 @@ async def test_a_crashed_postgres_comes_back_with_circuits_as_they_were(own_post
 
 
 async def test_a_wrong_password_is_said_at_once() -> None:
-    """To go on by oneself would be silence."""
+    """A wrong password is an error of the call; going on without the server would hide it."""
     if (found := program()) is None:
         pytest.skip("Redis is not installed: apt-get install redis-server")
     server = RedisServer(found, "--requirepass", "secret")
@@ -228,7 +228,7 @@ async def test_a_wrong_password_is_said_at_once() -> None:
 
 
 async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str) -> None:
-    """So is a wrong password."""
+    """A missing database is a permanent error, like a wrong password."""
     store = PostgresDocuments(postgres_url.rpartition("/")[0] + "/nobody_made_it", patience=10.0)
     process = Process(store)
     try:

@@ -1,4 +1,4 @@
-"""`Cache(shared=...)`: which calls are the same in all processes, and which results can be stored."""
+"""`Cache(shared=...)`: which calls are identical in all processes, and which results can be stored."""
 
 import warnings
 from typing import Any
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_results_of_another_name_or_version_are_not_taken(world: World) -> None:
-    """Who deploys a tool that does something else says so."""
+    """A new version of a tool must not use results of the old one."""
     tool = Tool()
     store = world.store()
     await tool.process(store, version=1).call()
@@ -44,7 +44,7 @@ _plain_runs: list[int] = []
 
 
 async def test_without_a_key_the_arguments_are_what_a_function_depends_on(world: World) -> None:
-    """It does the same in every process that runs the program."""
+    """A module-level function does the same in every process of the program."""
     _plain_runs.clear()
     tools = [StructuredTool.from_function(coroutine=plain, name="work", description="Work.") for _ in range(2)]
     processes = [Process(tool, Cache({"work"}, shared=world.store())) for tool in tools]
@@ -59,7 +59,7 @@ async def test_without_a_key_the_arguments_are_what_a_function_depends_on(world:
 
 
 async def test_a_tool_that_is_more_than_a_function_is_shared_with_a_key_only() -> None:
-    """It may have been made for one user, and another process has one of its name for another user."""
+    """Such a tool may belong to one user, and another process may have a tool of the same name for another user."""
     world, tool = MemoryWorld(), Tool()
     processes = [tool.process(world.store(), key=None) for _ in range(2)]
     events: list[CallEvent] = []
@@ -77,7 +77,7 @@ async def test_a_tool_that_is_more_than_a_function_is_shared_with_a_key_only() -
 
 
 async def test_a_result_that_json_would_change_stays_in_its_process() -> None:
-    """Whoever waited runs for himself; the program goes on as before."""
+    """Calls that waited in other processes run by themselves; the result is not changed."""
     world = MemoryWorld()
     runs: list[int] = []
 
@@ -100,7 +100,7 @@ async def test_a_result_that_json_would_change_stays_in_its_process() -> None:
 
 
 async def test_a_result_that_is_too_large_stays_in_its_process() -> None:
-    """A server is no place for it; `largest=` says how large is too large."""
+    """Large results are not sent to the server; `largest=` is the maximum size."""
     world = MemoryWorld()
     runs: list[int] = []
 
@@ -119,7 +119,7 @@ async def test_a_result_that_is_too_large_stays_in_its_process() -> None:
 
 
 async def test_a_key_that_is_no_json_stays_in_its_process() -> None:
-    """Nobody else could know it."""
+    """Another process could not compute the same key."""
     world, tool, key = MemoryWorld(), Tool(), object()
     process = tool.process(world.store(), key=lambda _: key)
     events: list[CallEvent] = []
@@ -132,7 +132,7 @@ async def test_a_key_that_is_no_json_stays_in_its_process() -> None:
 
 
 async def test_neither_arguments_nor_names_are_stored() -> None:
-    """What is not the result is a digest."""
+    """Everything but the result is stored as a digest."""
     world, tool = MemoryWorld(), Tool()
     process = tool.process(world.store(), key=lambda request: f"secret {request.tool_call['args']['n']}")
 
@@ -143,7 +143,7 @@ async def test_neither_arguments_nor_names_are_stored() -> None:
 
 
 async def test_calls_run_while_the_store_is_away_and_keep_nothing() -> None:
-    """What others forget meanwhile could not be heard; identical calls of a process still run once."""
+    """Without the server, invalidations could be missed; identical calls of one process still run once."""
     world, tool = MemoryWorld(), Tool()
     store = world.store()
     process = tool.process(store)
@@ -162,7 +162,7 @@ async def test_calls_run_while_the_store_is_away_and_keep_nothing() -> None:
 
 
 async def test_calls_are_refused_by_choice_while_the_store_is_away() -> None:
-    """For those whose tool must not be called twice."""
+    """By option, calls are refused, for tools that must not run twice."""
     tool = Tool()
     store = MemoryWorld().store(away="refuse")
     store.is_away = True
@@ -173,7 +173,7 @@ async def test_calls_are_refused_by_choice_while_the_store_is_away() -> None:
 
 
 async def test_a_store_that_cannot_be_used_is_an_error_of_the_call() -> None:
-    """A wrong password does not become right."""
+    """A wrong password is permanent, so it is not ignored."""
     tool = Tool()
     store = MemoryWorld().store()
     store.failure = StorageError("redis://host", "refuses us.")
@@ -193,7 +193,7 @@ OTHERS = st.binary() | st.tuples(st.integers()) | st.sets(st.integers()) | st.di
 
 @given(content=st.text() | st.lists(st.text() | st.dictionaries(st.text(), JSON), max_size=3), artifact=JSON | OTHERS)
 def test_what_is_stored_comes_back_as_it_was_or_is_not_stored(content: Any, artifact: Any) -> None:
-    """A cache may not change results."""
+    """A cache must not change results."""
     message = ToolMessage(content, tool_call_id="1", artifact=artifact, name="work", additional_kwargs={"a": [1]})
 
     text = json_of(message)
@@ -207,11 +207,11 @@ def test_what_is_stored_comes_back_as_it_was_or_is_not_stored(content: Any, arti
 
 
 class Subclass(ToolMessage):
-    """A message that is more than one."""
+    """Subclass of a message, with additional state."""
 
 
 @pytest.mark.parametrize("artifact", [True, 1, 1.5, None, {"a": [1, {"b": None}]}])
 def test_plain_data_is_stored(artifact: Any) -> None:
-    """Else nothing ever would be."""
+    """Plain data in an artifact is stored; a subclass of a message is not."""
     assert json_of(ToolMessage("x", tool_call_id="1", artifact=artifact)) is not None
     assert json_of(Subclass("x", tool_call_id="1", artifact=artifact)) is None
