@@ -1,4 +1,4 @@
-"""A server of fleets in the memory of a test: what the script for Redis does, and it can be away for some members."""
+"""Fleet server in memory: it does what the Redis script does, and can be away for some members."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ SECRET = "a secret of at least sixteen bytes"
 
 @dataclass
 class Key:
-    """What is known of a key."""
+    """State of a key."""
 
     owner: str = ""
     token: int = 0
@@ -26,7 +26,7 @@ class Key:
 
 @dataclass
 class MemoryServer:
-    """What all members see."""
+    """State that all members share."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     members: dict[str, float] = field(default_factory=dict[str, float])
@@ -51,7 +51,7 @@ class MemoryServer:
 
 
 class MemoryFleet(FleetStore):
-    """A fleet on a server in memory, as one process knows it; `is_away` cuts it off from the server."""
+    """Fleet on a server in memory, as one process sees it; `is_away` cuts it off from the server."""
 
     def __init__(self, server: MemoryServer, *, lease: float = 15.0, patience: float | None = 30.0) -> None:
         self.is_away = False
@@ -71,7 +71,7 @@ class MemoryFleet(FleetStore):
 
 
 class MemoryLine:
-    """A connection of one member."""
+    """Connection of one member."""
 
     def __init__(self, server: MemoryServer, fleet: MemoryFleet, common: Common) -> None:
         self._server = server

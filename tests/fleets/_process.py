@@ -1,7 +1,6 @@
-"""A process of a fleet that asks actors by key, and has some; a test starts several, stops some and kills some.
+"""Process of a fleet that asks keyed actors and owns some; tests start several, and stop or kill some.
 
-The guarded resource is a file for each key. It refuses what comes with a lower token than it has seen, and has a line
-for each thing that was done.
+The guarded resource is a file for each key. It refuses a lower token than it has seen, and has a line for each action.
 """
 
 import fcntl
@@ -27,11 +26,11 @@ ROOT = Path(__file__).parents[2]
 
 
 class RefusedError(Exception):
-    """The resource has seen a higher token."""
+    """Raised when the resource has seen a higher token."""
 
 
 class Line(NamedTuple):
-    """Something that was done with the resource, or refused."""
+    """Action on the resource, or its refusal."""
 
     what: str
     token: int
@@ -41,16 +40,16 @@ class Line(NamedTuple):
 
 
 class Resource:
-    """A file that only the latest owner of its key may write to."""
+    """File to which only the latest owner of its key may write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def use(self, what: str, ask: str) -> None:
-        """Do something with it.
+        """Use the resource.
 
         Raises:
-            RefusedError: if somebody with a higher token has.
+            RefusedError: if the resource has seen a higher token.
         """
         token = fencing_token() or 0
         with self._path.open("a+") as file:
@@ -63,7 +62,7 @@ class Resource:
 
 
 def read(path: Path) -> list[Line]:
-    """What was done, in order."""
+    """Return all actions in order."""
     lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [Line(what, int(token), int(pid), ask, float(when)) for what, token, pid, ask, when in lines]
 
@@ -109,14 +108,14 @@ class Worker(Actor):
 
 
 def start(directory: Path, **plan: Any) -> "subprocess.Popen[bytes]":
-    """Start a process that asks; it prints a line when it does, and ends when it can read one."""
+    """Start a process that asks actors; it prints a line when it starts to ask, and ends when it reads a line."""
     plan = {"directory": str(directory), **plan}
     command = [sys.executable, "-m", "tests.fleets._process", json.dumps(plan)]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def fleet_at(plan: dict[str, Any]) -> Any:
-    """The fleet of a plan."""
+    """Return the fleet of a plan."""
     kind = RedisFleet if plan["url"].startswith("unix:") else PostgresFleet
     return kind(plan["url"], secret=SECRET, prefix=plan["prefix"], lease=plan["lease"])
 
@@ -140,11 +139,11 @@ async def _ask_on(one: Any, name: str, draw: random.Random, keys: Sequence[str],
 
 
 async def run(plan: dict[str, Any]) -> None:
-    """Ask until there is a line to be read."""
+    """Ask actors until a line can be read from stdin."""
     directory = Path(plan["directory"])
     outcomes = os.open(directory / f"{os.getpid()}.outcomes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     draw = random.Random(plan["seed"])
-    # Longer asks that are under way are let go of in time.
+    # Leaving the block ends asks that take longer.
     async with keyed(Worker(directory), fleet=fleet_at(plan), save="each_call", idle=plan.get("idle", 0.5)) as one:
         async with anyio.create_task_group() as tasks:
             for number in range(plan["askers"]):
@@ -157,7 +156,7 @@ async def run(plan: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    # Not `__main__`, which every process has of its own.
+    # `__main__` is another module in every process.
     from tests.fleets import _process as this
 
     the_plan = json.loads(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Actors of a fleet that say who they are, and a fleet of several processes in one."""
+"""Actors of a fleet that report where they run, and a fleet of several processes within one."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -17,14 +17,14 @@ LEASE = 3.0
 
 
 class Fleets(Protocol):
-    """Makes fleets on one server, each as if it were in another process."""
+    """Factory of fleets on one server; each fleet acts as a separate process."""
 
     def __call__(self, **options: Any) -> Any: ...
 
 
 @dataclass
 class Log:
-    """What actors have done, in all processes of a test."""
+    """Log of what actors have done, in all processes of a test."""
 
     lives: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
     """What, of which key, with which token."""
@@ -38,7 +38,7 @@ LOGS: dict[str, Log] = {}
 
 
 class FatalError(Exception):
-    """Ends an actor."""
+    """Error that ends an actor."""
 
 
 class Counter(Actor):
@@ -128,13 +128,13 @@ class Counter(Actor):
 
 @asynccontextmanager
 async def two(fleets: Fleets, log: str, **terms: Any) -> AsyncGenerator[tuple[Keyed[Counter], Keyed[Counter]]]:
-    """Have counters in two processes of a fleet."""
+    """Open keyed counters in two processes of a fleet."""
     async with keyed(Counter(log), fleet=fleets(), **terms) as one, keyed(Counter(log), fleet=fleets(), **terms) as two:
         yield one, two
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so that happens in other threads."""
+    """Wait for a condition that other threads bring about."""
     with anyio.fail_after(30):
         while not is_so():
             await anyio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Servers that keep the keys of fleets: one in memory for the quick suite, and real ones."""
+"""Servers that store the keys of fleets: one in memory for quick tests, and real ones."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -30,7 +30,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     ]
 )
 def fleets(request: pytest.FixtureRequest) -> Fleets:
-    """Makes fleets; each is to the server what another process would be."""
+    """Return a factory of fleets; each fleet acts as a separate process."""
     prefix = f"fleet-{next(_numbers)}"
     if request.param == "memory":
         server = MemoryServer()
@@ -44,7 +44,7 @@ def fleets(request: pytest.FixtureRequest) -> Fleets:
 
 @pytest.fixture
 def log() -> Iterator[str]:
-    """The name of a log of its own."""
+    """Return the name of a new log."""
     name = f"log-{next(_numbers)}"
     yield name
     LOGS.pop(name, None)

@@ -1,4 +1,4 @@
-"""An owner that drains hands its keys over as soon as they are idle; asks of others wait for the next owner."""
+"""A draining owner hands over idle keys, and asks from other processes wait for the next owner."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def _done(log: str) -> list[str]:
 
 
 async def test_asks_of_other_processes_wait_while_their_owner_drains(fleets: Fleets, log: str) -> None:
-    """The next owner answers them, in their order, when the handler that runs has ended."""
+    """The next owner answers these asks in their order, after the running handler has ended."""
     async with two(fleets, log) as (here, there), anyio.create_task_group() as tasks:
         with anyio.fail_after(30):
             await here["k"].up()
@@ -48,7 +48,7 @@ async def test_asks_of_other_processes_wait_while_their_owner_drains(fleets: Fle
 
 
 async def test_idle_keys_are_handed_over_while_others_drain(fleets: Fleets, log: str) -> None:
-    """With their states: nobody waits for the handler of another key."""
+    """Idle keys move with their states, without waiting for handlers of other keys."""
     async with two(fleets, log) as (here, there), anyio.create_task_group() as tasks:
         with anyio.fail_after(30):
             await here["idle"].up()
@@ -62,7 +62,7 @@ async def test_idle_keys_are_handed_over_while_others_drain(fleets: Fleets, log:
 
 
 async def test_an_ask_that_a_drain_did_not_get_to_is_answered_by_the_next_owner(fleets: Fleets, log: str) -> None:
-    """It stood in the mailbox when the time of the drain was over, and had not begun."""
+    """The ask was still in the mailbox when the timeout of the drain expired, so it had not begun."""
     drained = Drained()
     async with two(fleets, log) as (here, there), anyio.create_task_group() as tasks:
         with anyio.fail_after(30):
@@ -86,7 +86,7 @@ async def _ignoring(one: Any, what: str) -> None:
 
 
 async def test_asks_of_the_process_that_drains_are_refused(fleets: Fleets, log: str) -> None:
-    """Nothing new begins there; what another process owns goes on to be asked."""
+    """A draining process begins nothing new, but it can still ask actors of other processes."""
     async with two(fleets, log) as (here, there):
         with anyio.fail_after(30):
             await there["elsewhere"].up()
@@ -105,7 +105,7 @@ async def test_no_ask_fails_in_a_rolling_restart(fleets: Fleets, log: str) -> No
     async def ask_on(one: Any) -> None:
         while True:
             told.append((await one.up())[0])
-            await anyio.sleep(0.002)  # threads that renew leases have a turn
+            await anyio.sleep(0.002)  # let the threads that renew leases run
 
     async def until_more(count: int) -> None:
         before = len(told)
@@ -128,7 +128,7 @@ async def test_no_ask_fails_in_a_rolling_restart(fleets: Fleets, log: str) -> No
 
 
 async def test_a_key_is_handed_over_after_the_replies_of_its_owner(log: str) -> None:
-    """An asker that finds another owner first would count an ask as unknown that was answered."""
+    """Otherwise an asker could find the next owner before the reply, and count an answered ask as unknown."""
     server = MemoryServer()
     slow, other = (MemoryFleet(server, lease=1.2) for _ in range(2))
     found = list[Any]()

@@ -1,4 +1,4 @@
-"""Two owners of a key never both write: the lease on its own clock, and what ends with it."""
+"""Leases: two owners of a key never both write, because each owner stops when its lease ends by its own clock."""
 
 import sqlite3
 from pathlib import Path
@@ -21,7 +21,7 @@ LEASE = 1.2
 
 
 class Clock:
-    """Shows what it is set to."""
+    """Clock that shows a given time."""
 
     def __init__(self) -> None:
         self.time = 1_000.0
@@ -93,7 +93,7 @@ _beats = st.lists(st.tuples(*[st.floats(0.0, 1.5)] * 3, st.booleans()), max_size
 def test_a_member_is_safe_only_while_its_server_waits(
     seconds: float, beats: list[tuple[float, float, float, bool]]
 ) -> None:
-    """Whatever a sign of life takes on its way there and back; pauses of the process are among that."""
+    """The lease is safe whatever the delays of renewals and the pauses of the process are."""
     clock = Clock()
     lease, era, expires = _beaten(clock, seconds), 0, clock.time + seconds
     has_keys = True
@@ -117,7 +117,7 @@ def test_a_member_is_safe_only_while_its_server_waits(
 
 
 def test_an_answer_that_comes_too_late_renews_nothing() -> None:
-    """The member stood still meanwhile; its keys may have had another owner."""
+    """The member stood still meanwhile, and its keys may have had another owner."""
     clock = Clock()
     lease = _beaten(clock, 10.0)
     clock.time += 2.5
@@ -130,7 +130,7 @@ def test_an_answer_that_comes_too_late_renews_nothing() -> None:
 
 
 def test_a_member_that_the_server_has_forgotten_loses_its_keys() -> None:
-    """As soon as it hears of it, such as after a step of the server's clock."""
+    """The keys are lost as soon as the answer arrives, for example after a step of the server's clock."""
     clock = Clock()
     lease = _beaten(clock, 10.0)
     clock.time += 2.5
@@ -141,7 +141,7 @@ def test_a_member_that_the_server_has_forgotten_loses_its_keys() -> None:
 
 @pytest.mark.parametrize("seconds", [SHORTEST, 15.0, 86_400.0])
 def test_a_lease_has_time_to_try_again_and_to_clean_up(seconds: float) -> None:
-    """Also the shortest one."""
+    """Even the shortest lease leaves time for a second renewal and for clean-up."""
     sent, answered_by = seconds / BEATS, 2 * seconds / BEATS
     rest = seconds - SAFE * seconds - CLEAN_UP * seconds
     clock = Clock()
@@ -154,13 +154,13 @@ def test_a_lease_has_time_to_try_again_and_to_clean_up(seconds: float) -> None:
 
 
 def test_a_lease_that_is_too_short_is_refused() -> None:
-    """With the least that there is."""
+    """The error names the minimum."""
     with pytest.raises(ValueError, match=r"1 to 86400 seconds, got 0\.5"):
         MemoryFleet(MemoryServer(), lease=0.5)
 
 
 def test_a_grace_that_outlasts_the_lease_is_refused_when_a_node_is_built() -> None:
-    """The error names both, and what to change."""
+    """The error names the grace period, the lease, and the change to make."""
     spec = child(Counter("-"), key=lambda call: "k", fleet=MemoryFleet(MemoryServer(), lease=15.0))
     said = (
         r"'hold' has grace=30, .* lease=15 of MemoryFleet.* has 5 s to end what runs.*lease=90 or more, .* grace=5 or"
@@ -174,7 +174,7 @@ def test_a_grace_that_outlasts_the_lease_is_refused_when_a_node_is_built() -> No
 
 
 class Slow(Actor):
-    """Takes longer to clean up than any lease."""
+    """Actor whose clean-up takes longer than any lease."""
 
     def __init__(self, log: str) -> None:
         self.log = LOGS.setdefault(log, Log()).done
@@ -207,7 +207,7 @@ class Slow(Actor):
 
 @pytest.mark.real_clock
 async def test_what_an_owner_cleans_up_ends_with_its_lease(log: str) -> None:
-    """However long the grace is: the next owner begins when the last one has ended."""
+    """The clean-up is cut off at the end of the lease, whatever its grace period is: the next owner may then begin."""
     server = MemoryServer()
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
     done = LOGS.setdefault(log, Log()).done
@@ -233,7 +233,7 @@ async def test_what_an_owner_cleans_up_ends_with_its_lease(log: str) -> None:
 
 @pytest.mark.real_clock
 async def test_the_log_says_that_a_lost_lease_has_cut_a_stop_short(log: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Not that `stop` took longer than it may, which is much longer."""
+    """The message must not blame `stop_timeout`, which is much longer."""
     fleet = MemoryFleet(MemoryServer(), lease=LEASE)
     done = LOGS.setdefault(log, Log()).done
     with anyio.fail_after(30):
@@ -249,7 +249,7 @@ async def test_the_log_says_that_a_lost_lease_has_cut_a_stop_short(log: str, cap
 
 @pytest.mark.real_clock
 async def test_a_sign_of_life_that_hangs_costs_no_key(log: str) -> None:
-    """It is given up with its connection, and another one is made in time."""
+    """A renewal without an answer is given up, and a new connection is made in time."""
     server = MemoryServer()
     fleet = MemoryFleet(server, lease=3.0)
     with anyio.fail_after(30):
@@ -263,7 +263,7 @@ async def test_a_sign_of_life_that_hangs_costs_no_key(log: str) -> None:
 
 
 class Book(Actor):
-    """A text in a database that refuses late writes of former owners; the example of the page about fleets."""
+    """Text in a database that refuses late writes of former owners: the example of the page about fleets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -295,7 +295,7 @@ class Book(Actor):
 
 @pytest.mark.real_clock
 async def test_a_resource_refuses_a_late_write_once_the_next_owner_has_started(tmp_path: Path) -> None:
-    """That one has stamped its token in `start`, and has written nothing else."""
+    """The next owner writes its token in `start`, before any other write."""
     path = tmp_path / "books"
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE books (id TEXT, text TEXT, token INTEGER)")

@@ -1,4 +1,4 @@
-"""An owner that cannot renew its lease ends what it has before that is over; who asked it is told what is known."""
+"""An owner that cannot renew its lease ends its actors before the lease expires, and askers learn the known outcome."""
 
 import pickle
 from functools import partial
@@ -31,7 +31,7 @@ def _done(log: str) -> list[str]:
 
 @pytest.mark.exhaustive
 async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: MemoryServer, log: str) -> None:
-    """What had begun is unknown, and is not done again; what waited is done by the next owner, once."""
+    """Asks that had begun are unknown and are not repeated; waiting asks are done once, by the next owner."""
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
     ended: list[str] = []
 
@@ -59,7 +59,7 @@ async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: Memo
 
 @pytest.mark.exhaustive
 async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(server: MemoryServer, log: str) -> None:
-    """By then another process may own the key."""
+    """Another process may own the key by then."""
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=cut_off) as here, keyed(Counter(log), fleet=other) as there:
@@ -70,12 +70,12 @@ async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(se
             cut_off.is_away = False
             assert await here["k"].up() == (number + 1, second)
 
-    assert (number, (first or 0) < (second or 0)) == (1, True)  # what the first owner had is lost: it was not saved
+    assert (number, (first or 0) < (second or 0)) == (1, True)  # the first owner's state was not saved and is lost
 
 
 @pytest.mark.exhaustive
 async def test_the_state_after_each_call_outlives_an_owner(server: MemoryServer, log: str) -> None:
-    """With save="each_call"."""
+    """The state is saved with `save="each_call"`."""
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
     terms: Any = {"save": "each_call"}
     with anyio.fail_after(30):
@@ -88,7 +88,7 @@ async def test_the_state_after_each_call_outlives_an_owner(server: MemoryServer,
 
 @pytest.mark.exhaustive
 async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, log: str) -> None:
-    """It has had its effect, and whoever owns the key next goes on from before."""
+    """The call had its effect, but the next owner continues from the state before it."""
     owner = MemoryFleet(server)
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=owner, save="each_call") as here:
@@ -102,11 +102,11 @@ async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, l
             assert (await here["k"].up())[0] == 2
 
     starts = [token for what, _, token in LOGS[log].lives if what == "start"]
-    assert (_done(log), len(starts), len(set(starts))) == (["after"] * 3, 2, 2)  # none with the token that is over
+    assert (_done(log), len(starts), len(set(starts))) == (["after"] * 3, 2, 2)  # no state with the expired token
 
 
 def _rob(server: MemoryServer) -> None:
-    """Have another process own all keys, as if this one had stood still."""
+    """Let another process own all keys, as if this one had stood still."""
     for key in server.keys.values():
         server.seq += 1
         key.owner, key.token = "nobody that lives", server.seq
@@ -115,7 +115,7 @@ def _rob(server: MemoryServer) -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_state_of_an_owner_that_was_replaced_is_refused(server: MemoryServer) -> None:
-    """By the server, which knows the token of the next one."""
+    """The server knows the token of the next owner and refuses an older one."""
     from callboard_actors._server.fleet._transport import Owned
 
     lines = [MemoryFleet(server)._line() for _ in range(2)]
@@ -124,7 +124,7 @@ async def test_a_state_of_an_owner_that_was_replaced_is_refused(server: MemorySe
         await line.open(f"m{number}")
         await line.beat()
         owned.append(await line.own("gate"))
-        server.members.clear()  # as if it had died
+        server.members.clear()  # as if the process had died
 
     assert await lines[1].save("gate", owned[1].token, b"new")
     assert not await lines[0].save("gate", owned[0].token, b"old")
@@ -132,7 +132,7 @@ async def test_a_state_of_an_owner_that_was_replaced_is_refused(server: MemorySe
 
 
 async def test_asks_wait_while_the_server_is_away(server: MemoryServer, log: str) -> None:
-    """And are done when it is back; those who have an owner here do not even wait."""
+    """Asks are done after the outage; asks of actors in the same process do not wait."""
     fleet = MemoryFleet(server, lease=20.0)
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=fleet) as here, anyio.create_task_group() as tasks:
@@ -147,7 +147,7 @@ async def test_asks_wait_while_the_server_is_away(server: MemoryServer, log: str
 
 
 async def test_a_budget_ends_the_wait_for_a_server(server: MemoryServer, log: str) -> None:
-    """The call ends with a message that says so."""
+    """The call ends with a message that the budget was spent."""
     fleet = MemoryFleet(server)
     fleet.is_away = True
     node = ToolNode([child(Counter(log), key=lambda call: "k", fleet=fleet)], policies={"up": CallPolicy(budget=0.3)})
@@ -161,7 +161,7 @@ async def test_a_budget_ends_the_wait_for_a_server(server: MemoryServer, log: st
 
 
 async def test_an_ask_fails_when_the_server_is_away_for_too_long(server: MemoryServer, log: str) -> None:
-    """With an error that says what cannot be reached."""
+    """The error names the server that cannot be reached."""
     fleet = MemoryFleet(server, patience=0.1)
     fleet.is_away = True
     with anyio.fail_after(30):
@@ -172,7 +172,7 @@ async def test_an_ask_fails_when_the_server_is_away_for_too_long(server: MemoryS
 
 @pytest.mark.exhaustive
 async def test_an_unknown_call_runs_again_only_if_that_does_no_harm(server: MemoryServer, log: str) -> None:
-    """As the policy of its tool says; a message tells of the other one."""
+    """The policy of the tool decides; for other tools the message says that the outcome is unknown."""
     for is_idempotent in (True, False):
         _done(log).clear()
         cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
@@ -196,7 +196,7 @@ async def test_an_unknown_call_runs_again_only_if_that_does_no_harm(server: Memo
 
 
 class Bomb:
-    """Goes off where it is unpickled."""
+    """Object that leaves a trace when it is unpickled."""
 
     gone_off = False
 
@@ -209,7 +209,7 @@ def _go_off() -> None:
 
 
 def test_what_was_not_written_by_the_fleet_is_never_unpickled() -> None:
-    """A server may be written to by others."""
+    """Other programs may write to the server."""
     ours, theirs = Signer(b"a secret of sixteen bytes", "f"), Signer(b"another of sixteen bytes", "f")
     letter = Message("told", "m1", "m2.1", Bomb())
 
@@ -224,7 +224,7 @@ def test_what_was_not_written_by_the_fleet_is_never_unpickled() -> None:
 async def test_a_stranger_on_the_server_is_not_listened_to(
     server: MemoryServer, log: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it writes is dropped, with a warning; what it writes again is done once."""
+    """Forged messages are dropped with a warning, and replayed ones are done once."""
     with anyio.fail_after(30):
         async with (
             keyed(Counter(log), fleet=MemoryFleet(server)) as here,
@@ -236,7 +236,7 @@ async def test_a_stranger_on_the_server_is_not_listened_to(
             copies = [frame for to, frame in server.posted if to == owner]
             seal = Signer(SECRET.encode(), "test/Counter")
             for frame in copies:
-                server.asks[owner, seal.opened(owner, frame).ask] = "waiting"  # it may write that, too
+                server.asks[owner, seal.opened(owner, frame).ask] = "waiting"  # so may a stranger
             server.mail[owner] = [*copies, b"nonsense"]
             await until(lambda: "nobody who has the secret" in caplog.text)
             await there["k"].up()
@@ -246,7 +246,7 @@ async def test_a_stranger_on_the_server_is_not_listened_to(
 
 
 async def test_a_token_is_that_of_the_innermost_lease(server: MemoryServer, log: str) -> None:
-    """Outside of an actor there is none."""
+    """Outside of an actor there is no token."""
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=MemoryFleet(server)) as here:
             assert (await here["k"].up())[1] is not None

@@ -1,4 +1,4 @@
-"""Several processes, some of them killed or stopped: what the guarded resource has seen, and what askers were told."""
+"""Several processes, some killed or stopped: checks of the guarded resource and of the outcomes that askers got."""
 
 import random
 import signal
@@ -25,7 +25,7 @@ KEYS = ["a", "b", "c"]
 
 @pytest.fixture(params=["redis", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A server for all processes."""
+    """Return the URL of a server for all processes."""
     is_redis = request.param == "redis"
     found: str = request.getfixturevalue("redis_server").url if is_redis else request.getfixturevalue("postgres_url")
     return found
@@ -41,7 +41,7 @@ def _outcomes(directory: Path) -> list[tuple[str, str, str, str, float]]:
 
 
 class Crowd:
-    """Processes, of which each is `running`, or was killed or stopped at some time."""
+    """Processes of a fleet. Each is `running`, or has the time at which it was killed or stopped."""
 
     def __init__(self, directory: Path, **plan: Any) -> None:
         self._directory = directory
@@ -51,7 +51,7 @@ class Crowd:
         self.disturbed: set[int] = set()
 
     def add(self) -> None:
-        """Start one more, and wait until it asks."""
+        """Start one more process, and wait until it asks."""
         plan = {**self._plan, "seed": self._seeds.random(), "backend": self._seeds.choice(["asyncio", "trio"])}
         one = start(self._directory, **plan)
         self.running.append(one)
@@ -59,20 +59,20 @@ class Crowd:
         assert one.stdout.readline() == b"ready\n"
 
     def kill(self, one: "subprocess.Popen[bytes]") -> None:
-        """End one as nothing can foresee."""
+        """Kill a process."""
         self.running.remove(one)
         self.disturbed.add(one.pid)
         _end(one)
 
     def pause(self, one: "subprocess.Popen[bytes]", seconds: float) -> None:
-        """Have one stand still for longer than its lease."""
+        """Stop a process for longer than its lease."""
         self.disturbed.add(one.pid)
         one.send_signal(signal.SIGSTOP)
         time.sleep(seconds)
         one.send_signal(signal.SIGCONT)
 
     def finish(self) -> None:
-        """Have all that run end in order."""
+        """End all running processes in order."""
         for one in self.running:
             assert one.stdin is not None
             one.stdin.write(b"\n")
@@ -86,12 +86,12 @@ class Crowd:
 
 
 def _end(one: "subprocess.Popen[bytes]") -> None:
-    with one:  # closes its pipes
+    with one:  # close the pipes
         one.kill()
 
 
 def check(directory: Path, crowd: Crowd) -> Counter[str]:
-    """Hold what has happened to what is promised; returns how often askers were told what."""
+    """Check the guarantees; return how often askers got which outcome."""
     told = [one for one in _outcomes(directory) if one[0] not in ("asked", "left")]
     done = [line for key in KEYS for line in read(directory / f"{key}.resource")]
     begun = Counter(line.ask for line in done if line.what == "begin")
@@ -110,13 +110,13 @@ def check(directory: Path, crowd: Crowd) -> Counter[str]:
     asked = {ask for what, _, ask, _, _ in _outcomes(directory) if what == "asked"}
     open_asks = asked - {ask for _, _, ask, _, _ in told}
     for pid in {one.pid for one in crowd.running}:
-        # The asks that were under way when it was told to finish have no line.
+        # Asks that were open when the process was told to end have no line.
         assert len([ask for ask in open_asks if ask.startswith(f"{pid}-")]) <= 4
     return Counter(what for what, *_ in told)
 
 
 def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
-    """One at any time: what an owner does lies before all that the next one does."""
+    """Check that there was one instance at any time: all actions of an owner precede those of the next."""
     accepted = [line for line in lines if line.what != "refused"]
     assert [line.token for line in accepted] == sorted(line.token for line in accepted)
     assert len({line.token for line in accepted}) == len({(line.token, line.pid) for line in accepted})
@@ -124,7 +124,7 @@ def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
     for line in accepted:
         for other in at_work.values():
             if other.token != line.token:
-                # The handler of an owner that went on would not have ended.
+                # Only an owner that was killed or stopped may leave a handler without an end.
                 assert other.pid in disturbed, (other, line)
         at_work = {ask: one for ask, one in at_work.items() if one.token == line.token}
         if line.what == "begin":
@@ -136,13 +136,13 @@ def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) -> None:
-    """One instance at any time, by the tokens at the resource; each ask has one outcome, and is done at most once."""
+    """Tokens at the resource show one instance at any time; each ask has one outcome and is done at most once."""
     draw = random.Random(seed)
     crowd = Crowd(tmp_path, url=url, prefix=tmp_path.name, lease=LEASE, keys=KEYS, askers=3, seed=seed)
     try:
         for _ in range(3):
             crowd.add()
-        time.sleep(2 * LEASE)  # a server that has just started gives no key away at first
+        time.sleep(2 * LEASE)  # a fresh server grants no key at first
         for _ in range(5):
             time.sleep(draw.uniform(0.2, 1.0))
             victim = draw.choice(crowd.running)
@@ -162,7 +162,7 @@ def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) 
 
 
 def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> None:
-    """Keys move between processes as actors go that nobody asks; nothing is unknown."""
+    """Idle actors end and their keys move between processes, without any unknown outcome."""
     plan = {"url": url, "prefix": tmp_path.name, "lease": LEASE, "keys": KEYS, "askers": 2, "seed": 7, "idle": 0.05}
     crowd = Crowd(tmp_path, **plan)
     try:
@@ -179,7 +179,7 @@ def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> No
 
 
 async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_path: Path) -> None:
-    """With the state that was saved; what was under way is unknown, and what waited is done."""
+    """The saved state is restored; the running ask is unknown, and waiting asks are done."""
     plan = {"url": url, "prefix": tmp_path.name, "lease": LONG, "keys": ["k"], "askers": 0, "seed": 1}
     crowd = Crowd(tmp_path, **plan, idle=60.0)
     told: list[str] = []
@@ -192,7 +192,7 @@ async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_pat
 
     try:
         with anyio.fail_after(40):
-            crowd._plan["askers"] = 1  # it asks first, and owns the key
+            crowd._plan["askers"] = 1  # this process asks first and becomes the owner of the key
             await anyio.to_thread.run_sync(crowd.add)
             path = tmp_path / "k.resource"
             while not any(line.what == "end" for line in read(path)):
@@ -219,7 +219,7 @@ async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_pat
 
 
 async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path) -> None:
-    """It wakes in the middle of a handler: the resource refuses what it writes, and its instance ends."""
+    """The process continues in the middle of a handler: the resource refuses its write, and its instance ends."""
     plan = {"url": url, "prefix": tmp_path.name, "lease": LONG, "keys": ["k"], "askers": 1, "seed": 1}
     crowd = Crowd(tmp_path, **plan, idle=60.0)
     path = tmp_path / "k.resource"
@@ -243,7 +243,7 @@ async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path)
                     while not any(line.ask == "slow" for line in read(path)):
                         await anyio.sleep(0.01)
                     tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 3 * LONG)
-                    await one["k"].work("mine", 0.0)  # as soon as the lease is over
+                    await one["k"].work("mine", 0.0)  # as soon as the lease has expired
                 while not any(line.what == "refused" for line in read(path)):
                     await anyio.sleep(0.01)
         crowd.finish()

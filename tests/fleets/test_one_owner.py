@@ -1,4 +1,4 @@
-"""An actor of a key lives once in a fleet: asked from elsewhere, it is reached there."""
+"""A keyed actor has one instance in a fleet; other processes reach it there."""
 
 import threading
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.real_clock
 
 
 async def test_two_processes_that_ask_one_actor_reach_one_instance(fleets: Fleets, log: str) -> None:
-    """Whoever asks first has it; its token is that of the key."""
+    """The process that asks first owns the key; its token is that of the key."""
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there):
             found = [await one["k"].up() for one in (here, there, here, there)]
@@ -46,7 +46,7 @@ async def test_two_processes_that_ask_one_actor_reach_one_instance(fleets: Fleet
 
 
 async def test_each_key_has_an_owner_of_its_own(fleets: Fleets, log: str) -> None:
-    """One process owns one key, and asks another for the next."""
+    """One process may own a key and ask another process for the next key."""
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there):
             await here["a"].up()
@@ -58,7 +58,7 @@ async def test_each_key_has_an_owner_of_its_own(fleets: Fleets, log: str) -> Non
 
 
 async def test_an_error_comes_back_as_itself(fleets: Fleets, log: str) -> None:
-    """With what it says, and the traceback of the process where it was raised."""
+    """The error has its text and the traceback of the process that raised it."""
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there):
             await here["k"].up()
@@ -70,7 +70,7 @@ async def test_an_error_comes_back_as_itself(fleets: Fleets, log: str) -> None:
 
 
 async def test_a_reply_that_was_taken_along_comes_back(fleets: Fleets, log: str) -> None:
-    """A deferred handler of another process."""
+    """A deferred handler in another process can reply after it has returned."""
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there):
             await here["k"].up()
@@ -79,7 +79,7 @@ async def test_a_reply_that_was_taken_along_comes_back(fleets: Fleets, log: str)
 
 
 async def test_a_cancel_reaches_the_owner(fleets: Fleets, log: str) -> None:
-    """The handler has ended when the caller goes on, and the next ask has its turn."""
+    """The handler has ended when the caller continues, and the next ask is handled."""
     done = LOGS.setdefault(log, Counter(log).log).done
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there):
@@ -94,7 +94,7 @@ async def test_a_cancel_reaches_the_owner(fleets: Fleets, log: str) -> None:
 
 
 async def test_an_ask_that_waits_there_can_be_taken_back(fleets: Fleets, log: str) -> None:
-    """It never begins."""
+    """A cancelled ask that is still in the mailbox never begins."""
     done = LOGS.setdefault(log, Counter(log).log).done
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there), anyio.create_task_group() as tasks:
@@ -108,7 +108,7 @@ async def test_an_ask_that_waits_there_can_be_taken_back(fleets: Fleets, log: st
 
 
 async def test_asks_of_one_caller_stay_in_order(fleets: Fleets, log: str) -> None:
-    """Though none waits for the one before, and the key had no owner when the first was asked."""
+    """The order holds even if the asks are concurrent and the key has no owner at the first ask."""
     asked: list[str] = []
 
     async def ask(one: Any, what: str) -> None:
@@ -127,7 +127,7 @@ async def test_asks_of_one_caller_stay_in_order(fleets: Fleets, log: str) -> Non
 
 
 async def test_budget_and_progress_cross(fleets: Fleets, log: str) -> None:
-    """The handler knows how much time its caller has, and its caller hears how far it is."""
+    """The handler sees the deadline of its caller, and the caller gets progress reports."""
     said: list[object] = []
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=fleets()) as owner:
@@ -143,7 +143,7 @@ async def test_budget_and_progress_cross(fleets: Fleets, log: str) -> None:
 
 
 async def test_a_timeout_of_a_tool_call_ends_the_handler_elsewhere(fleets: Fleets, log: str) -> None:
-    """The message says that it took too long, and the handler is cancelled."""
+    """The message reports the timeout, and the handler in the other process is cancelled."""
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=fleets()) as owner:
             await owner["k"].up()
@@ -156,7 +156,7 @@ async def test_a_timeout_of_a_tool_call_ends_the_handler_elsewhere(fleets: Fleet
 
 
 async def test_who_closes_hands_its_keys_over_at_once(fleets: Fleets, log: str) -> None:
-    """With their states, and higher tokens; nobody waits for the end of a lease."""
+    """States and higher tokens move to the next owner without waiting for a lease to expire."""
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=fleets(lease=20.0)) as there:
             async with keyed(Counter(log), fleet=fleets(lease=20.0)) as here:
@@ -172,7 +172,7 @@ async def test_who_closes_hands_its_keys_over_at_once(fleets: Fleets, log: str) 
 
 
 async def test_asks_that_wait_when_the_owner_closes_are_asked_of_the_next(fleets: Fleets, log: str) -> None:
-    """They had not begun; the one that had ends with the owner."""
+    """Waiting asks had not begun, so the next owner may do them; the running one ends with its owner."""
     done = LOGS.setdefault(log, Counter(log).log).done
     ended: list[str] = []
 
@@ -197,7 +197,7 @@ async def test_asks_that_wait_when_the_owner_closes_are_asked_of_the_next(fleets
 
 
 async def test_who_goes_because_nobody_asks_gives_its_key_back(fleets: Fleets, log: str) -> None:
-    """After its state was saved: the next owner goes on from there."""
+    """The state is saved before the key is released, so the next owner continues from it."""
     with anyio.fail_after(30):
         async with two(fleets, log, idle=0.2) as (here, there):
             await here["k"].up()
@@ -210,7 +210,7 @@ async def test_who_goes_because_nobody_asks_gives_its_key_back(fleets: Fleets, l
 
 
 async def test_who_has_to_make_room_gives_its_key_back(fleets: Fleets, log: str) -> None:
-    """With cap=1, each ask of another key has the one before go."""
+    """With `cap=1` each ask of another key evicts the previous actor."""
     with anyio.fail_after(30):
         async with two(fleets, log, cap=1) as (here, there):
             for number in (1, 2):
@@ -220,7 +220,7 @@ async def test_who_has_to_make_room_gives_its_key_back(fleets: Fleets, log: str)
 
 
 async def test_what_cannot_be_sent_is_named(fleets: Fleets, log: str) -> None:
-    """An argument that cannot be pickled, and only if it has to be."""
+    """An argument that cannot be pickled is an error only if it has to be sent to another process."""
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there):
             await here["k"].note(lambda: None)  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ async def test_what_cannot_be_sent_is_named(fleets: Fleets, log: str) -> None:
 
 
 async def test_many_keys_at_once_are_no_more_than_a_server_takes(fleets: Fleets, log: str) -> None:
-    """All of them begin at once, and go at once."""
+    """All keys start at once and end at once; messages to the server stay within its limits."""
     with anyio.fail_after(60):
         async with two(fleets, log) as (here, there):
             for one in (here, there):
@@ -242,7 +242,7 @@ async def test_many_keys_at_once_are_no_more_than_a_server_takes(fleets: Fleets,
 
 
 def test_terms_that_cannot_work_are_refused() -> None:
-    """Early, with the remedy."""
+    """The error comes early and contains a remedy."""
     fleet = MemoryFleet(MemoryServer())
     with pytest.raises(ValueError, match="the next owner of a key cannot read"):
         child(Counter("-"), fleet=fleet, snapshots=InMemorySnapshots())
@@ -257,14 +257,14 @@ def test_terms_that_cannot_work_are_refused() -> None:
 
 
 async def test_one_actor_alone_has_no_fleet() -> None:
-    """`running` has no keys."""
+    """`running` opens one actor without a key, so a fleet makes no sense there."""
     with pytest.raises(ValueError, match="lives once for each key"):
         async with running(Counter("-"), fleet=MemoryFleet(MemoryServer())):
             pass
 
 
 async def test_trace_and_bound_values_cross(fleets: Fleets, log: str) -> None:
-    """What the asker works for, the handler works for; other variables of the two do not mix."""
+    """Trace and bound log values of the asker reach the handler; other context variables are not mixed."""
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there):
             await here["k"].up()
@@ -276,7 +276,7 @@ async def test_trace_and_bound_values_cross(fleets: Fleets, log: str) -> None:
 
 
 def test_sync_code_asks_through_a_node(log: str) -> None:
-    """`invoke`, for code without an event loop; each run is a process of the fleet for as long as it takes."""
+    """`invoke` serves code without an event loop; each run acts as a process of the fleet."""
     server = MemoryServer()
     node = ToolNode([child(Counter(log), key=lambda call: "k", fleet=MemoryFleet(server))])
 
@@ -287,7 +287,7 @@ def test_sync_code_asks_through_a_node(log: str) -> None:
 
 
 async def test_a_handler_that_ends_its_actor_is_unknown_to_who_asked_from_elsewhere(fleets: Fleets, log: str) -> None:
-    """The owner goes on, and the actor is restarted there."""
+    """The owner process continues and restarts the actor."""
     with anyio.fail_after(30):
         async with two(fleets, log) as (here, there):
             await here["k"].up()
@@ -299,7 +299,7 @@ async def test_a_handler_that_ends_its_actor_is_unknown_to_who_asked_from_elsewh
 
 @pytest.mark.parametrize("kind", [RedisFleet, PostgresFleet])
 def test_options_that_cannot_work_are_refused(kind: type[RedisFleet], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the remedy, and without the secret or a password."""
+    """The error contains a remedy, and neither the secret nor a password."""
     url = "redis://host" if kind.__name__ == "RedisFleet" else "postgresql://host/app"
     monkeypatch.delenv("CALLBOARD_FLEET_SECRET", raising=False)
     with pytest.raises(ValueError, match="set CALLBOARD_FLEET_SECRET"):
@@ -320,7 +320,7 @@ def test_options_that_cannot_work_are_refused(kind: type[RedisFleet], monkeypatc
 
 
 class _Counted:
-    """Posting of a call that this process must run."""
+    """Confirmation of a call that must run in this process."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -345,7 +345,7 @@ def test_a_posting_of_one_thread_is_not_confirmed_for_the_call_of_another(
         keyed_actors=SimpleNamespace(rests=lambda key: None),
         clean_up=1.0,
     )
-    # Both threads have passed their posting on before either puts its message into the mailbox.
+    # Both threads have stored their confirmation before either puts its message into the mailbox.
     both, watched = threading.Barrier(2), _cell.watched
 
     def watched_by_both(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A server that is killed and comes back, perhaps without a memory: never two owners, and asks go on."""
+"""Servers that are killed and restarted, with or without their memory: never two owners, and asks continue."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ LEASE = 1.2
 
 
 async def _go_through(make: Callable[[], Any], log: str, outage: Callable[[], None]) -> list[float]:
-    """Ask before and after an outage; returns the tokens, and when the second owner began after the outage."""
+    """Ask before and after an outage; return both tokens, and the delay until the second owner started."""
     with anyio.fail_after(60):
         async with keyed(Counter(log), fleet=make()) as here, keyed(Counter(log), fleet=make()) as there:
             _, first = await here["k"].up()
@@ -34,14 +34,14 @@ async def _go_through(make: Callable[[], Any], log: str, outage: Callable[[], No
             after = time.monotonic() - back
             assert (await here["k"].up())[0] == number + 1
     lives = [what for what, _, _ in LOGS[log].lives]
-    assert lives == ["start", "stop"] * (len(lives) // 2)  # never two
+    assert lives == ["start", "stop"] * (len(lives) // 2)  # never two instances
     assert first is not None
     assert second is not None
     return [first, second, after]
 
 
 async def test_a_redis_that_has_forgotten_waits_for_the_end_of_leases(own_redis: RedisServer, log: str) -> None:
-    """It is back at once, and gives no key away while somebody may still own it."""
+    """The restarted server grants no key while another process may still own it."""
 
     def outage() -> None:
         own_redis.kill()
@@ -54,7 +54,7 @@ async def test_a_redis_that_has_forgotten_waits_for_the_end_of_leases(own_redis:
 
 
 async def test_a_redis_that_stands_still_for_long_costs_its_owners_their_keys(own_redis: RedisServer, log: str) -> None:
-    """They end in time. An owner that is heard first has the key again, under its token, and begins a new life."""
+    """The owners' actors end in time. The first owner that renews gets its key and token back, with a new instance."""
 
     def outage() -> None:
         own_redis.pause(on=True)
@@ -68,7 +68,7 @@ async def test_a_redis_that_stands_still_for_long_costs_its_owners_their_keys(ow
 
 
 async def test_a_postgres_that_crashed_knows_its_owners(own_postgres: Server, log: str) -> None:
-    """Its tables outlive a crash."""
+    """The tables survive the crash."""
 
     def outage() -> None:
         crash(own_postgres)
@@ -84,7 +84,7 @@ async def test_a_postgres_that_crashed_knows_its_owners(own_postgres: Server, lo
 async def test_processes_with_another_lease_or_secret_are_told(
     redis_server: RedisServer, postgres_url: str, log: str
 ) -> None:
-    """They would not agree on who owns what, or not understand each other."""
+    """Different leases disagree about owners, and different secrets cannot read each other's messages."""
     for kind, url in ((RedisFleet, redis_server.url), (PostgresFleet, postgres_url)):
         options: dict[str, Any] = {"secret": SECRET, "prefix": f"leases-{log}", "lease": 1.0}
         with anyio.fail_after(30):
