@@ -1,1 +1,1 @@
-"""What becomes of what runs when something is drained."""
+"""Tests of draining: the outcomes of runs and calls when a process is told to end."""

@@ -1,4 +1,4 @@
-"""Runs that are started while something is drained, and what they come to."""
+"""Runs that are started during a drain, and their outcomes."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ WAIT = 100
 
 
 class Fallen:
-    """What was raised where runs were started, and what they came to."""
+    """Outcomes of runs, and the exceptions that they raised."""
 
     def __init__(self) -> None:
         self.errors: list[DrainingError] = []

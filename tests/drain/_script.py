@@ -1,4 +1,4 @@
-"""A program without a server, which is told to end while a call runs: `_script BACKEND TOOL SECONDS`."""
+"""Program without a server that is told to end during a call: `_script BACKEND TOOL SECONDS`."""
 
 import sys
 

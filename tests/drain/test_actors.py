@@ -1,4 +1,7 @@
-"""Actors: they answer what they were asked, and nothing else; what does not finish is ended with its grace."""
+"""Drained actors answer open asks and begin no others.
+
+Handlers that do not finish are ended after their grace period.
+"""
 
 from typing import Any
 
@@ -64,7 +67,7 @@ class Desk(Actor):
 
 
 class Peers:
-    """Holds what cannot be given to a class that is made again: the tree."""
+    """Reference to the supervision tree, for actor classes that are instantiated again."""
 
     tree: Any
 
@@ -76,7 +79,7 @@ async def _gone(work: Any, kind: type[Exception], told: str, found: list[str]) -
 
 
 async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> None:
-    """Those that wait in the mailbox count; who comes later is told that it did not begin."""
+    """Asks in the mailbox are answered, too; later callers are told that their ask did not begin."""
     found: list[Any] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()], name="office") as tree, anyio.create_task_group() as group:
@@ -101,7 +104,7 @@ async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> N
 
 
 async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
-    """Else what runs could not finish."""
+    """Running handlers could otherwise not finish."""
     peers, found = Peers(), list[Any]()
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk(), child(Desk(), name="other")]) as tree, anyio.create_task_group() as group:
@@ -119,7 +122,7 @@ async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
 
 
 async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -> None:
-    """The handler is cancelled and cleans up before the drain is over; the caller is told which it was."""
+    """A cancelled handler cleans up before the drain ends; callers are told whether their ask had begun."""
     told: list[str] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:
@@ -139,7 +142,7 @@ async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -
 
 @pytest.mark.parametrize("name", ["fragile", "later"])
 async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ended_too(name: str) -> None:
-    """Whoever waits is told, and the drain comes to its end."""
+    """Callers get an error, and the drain comes to its end."""
     told: list[str] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:
@@ -152,7 +155,7 @@ async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ende
 
 
 async def test_actors_by_key_are_drained_together_and_none_begins_to_live() -> None:
-    """One that waits for a place gets it; a key that nobody has asked for is refused."""
+    """An ask that already waits for room gets its actor; later asks are refused."""
     found: list[Any] = []
     with anyio.fail_after(WAIT):
         async with keyed(Desk, cap=1) as desks, anyio.create_task_group() as group:
@@ -177,7 +180,7 @@ async def test_actors_by_key_are_drained_together_and_none_begins_to_live() -> N
 
 
 async def test_a_supervisor_that_is_not_running_cannot_be_drained_and_one_that_runs_again_is_not() -> None:
-    """A drain ends with the block."""
+    """A drain ends with the block of the supervisor."""
     tree = Supervisor([Desk()])
     with pytest.raises(RuntimeError, match="is not running"):
         await tree.drain()

@@ -1,4 +1,4 @@
-"""Agents and nodes that are closed wait for their runs, and may be used again."""
+"""Closed agents and nodes wait for their runs, and can be used again."""
 
 import threading
 from typing import Any
@@ -14,7 +14,7 @@ from ._runs import CONFIG, GO, WAIT, Fallen, until
 
 @pytest.mark.real_clock
 async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again() -> None:
-    """`aclose` has no run lose its database."""
+    """`aclose` must not take the database from running calls."""
     recorder, found = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), "done", "again"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)], checkpointer="sqlite:///:memory:")
@@ -32,7 +32,7 @@ async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again(
 
 
 async def test_a_block_of_a_node_that_is_left_waits_for_its_runs() -> None:
-    """Its actors are there as long as a call may ask them."""
+    """The node's actors live as long as a call may ask them."""
     recorder, found = Recorder(), Fallen()
     node = ToolNode([recorder.tool("slow", seconds=2)])
     with anyio.fail_after(WAIT):
@@ -48,7 +48,7 @@ async def test_a_block_of_a_node_that_is_left_waits_for_its_runs() -> None:
 
 @pytest.mark.real_clock
 async def test_a_block_of_an_agent_that_is_left_waits_for_its_runs_and_one_that_is_entered_begins_again() -> None:
-    """Its actors and databases are closed after that."""
+    """Actors and databases are closed after the runs; entering the block again starts new ones."""
     recorder, found = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), "done", "again"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)])
@@ -70,7 +70,7 @@ async def test_a_block_of_an_agent_that_is_left_waits_for_its_runs_and_one_that_
 
 @pytest.mark.real_clock
 def test_sync_code_closes_an_agent_when_the_runs_of_other_threads_have_ended() -> None:
-    """There is a door for those who have no event loop."""
+    """Code without an event loop has a synchronous method to close an agent."""
     recorder = Recorder()
     model = ScriptedModel([calls("slow"), "done"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.3)], checkpointer="sqlite:///:memory:")
@@ -88,7 +88,7 @@ def test_sync_code_closes_an_agent_when_the_runs_of_other_threads_have_ended() -
 
 @pytest.mark.real_clock
 async def test_sync_code_that_would_wait_for_a_run_of_the_loop_it_blocks_is_told_so() -> None:
-    """It would wait for ever."""
+    """The run could never end, because its event loop is blocked by the waiting code."""
     recorder, found = Recorder(), Fallen()
     agent = create_react_agent(ScriptedModel([calls("slow"), "done"]), [recorder.tool("slow", seconds=0.1)])
     with anyio.fail_after(30):

@@ -1,4 +1,4 @@
-"""Engines: no body begins any more, those that run finish or are ended with their grace."""
+"""Drained engines begin no calls; running calls finish or are ended after their grace period."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ WAIT = 100
 
 
 class Here:
-    """An engine that runs one async body at a time, here, as those do that can be drained."""
+    """Engine that runs one async call at a time in this process and can be drained."""
 
     def __init__(self) -> None:
         self.bodies = EngineOperations("engine")
@@ -42,7 +42,7 @@ def _body(seconds: float, call_id: str | None = None, **more: Any) -> Body:
 
 
 async def test_bodies_that_run_finish_and_no_other_begins() -> None:
-    """Who wants one is told that it was not begun, and why."""
+    """A new call is told that it did not begin, and why."""
     engine, found = Here(), list[Any]()
 
     async def run() -> None:
@@ -69,7 +69,7 @@ async def test_bodies_that_run_finish_and_no_other_begins() -> None:
 
 
 async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not() -> None:
-    """Both are ended, and told apart by what the caller may do."""
+    """Both calls are ended, and only the waiting one can safely be repeated."""
     engine, ends = Here(), dict[str | None, str]()
 
     async def run(call_id: str) -> None:
@@ -90,7 +90,7 @@ async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not(
 
 
 async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain() -> None:
-    """It has come to its own end."""
+    """The cancelled call ended by itself and is not reported as unknown."""
     engine = Here()
 
     async def run() -> None:
@@ -108,7 +108,7 @@ async def test_a_body_that_is_cancelled_by_its_caller_is_no_matter_of_the_drain(
 
 @pytest.mark.real_clock
 async def test_an_agent_is_drained_before_the_engine_of_its_tools() -> None:
-    """Its runs have what they need until they have ended; the fake engine is drained as others are."""
+    """Runs keep their engine until they have ended; a fake engine is drained like a real one."""
     engine = FakeEngine()
     node = ToolNode([_seconds_long], policies={"_seconds_long": CallPolicy(runs_in=engine)})
     model = ScriptedModel([calls(("_seconds_long", {"seconds": 0.2}))] * 2 + ["done"])
@@ -148,8 +148,8 @@ def sleep_and_tell(seconds: float) -> int:
 async def test_a_pool_of_processes_that_is_drained_ends_what_does_not_finish_by_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A node's call that runs there is unknown by its id; nothing of it is left; opened again, the pool works."""
-    # pytest gives files names that no other process would find them by.
+    """The call of a node is reported as unknown by its id; no process is left, and the pool can be opened again."""
+    # pytest imports files under names by which no other process would find them.
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[__name__.count(".")])])
     pool = Processes(workers=2, grace=0.2)
     asked = calls(("sleep_and_tell", {"seconds": 60.0}), ("sleep_and_tell", {"seconds": 0.3}))

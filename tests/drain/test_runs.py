@@ -1,4 +1,4 @@
-"""Nodes and agents: nothing new begins, what runs finishes or is ended with its grace, what is unknown is told."""
+"""Drained nodes and agents: running calls finish or are ended, and unknown outcomes are reported."""
 
 import logging
 from contextlib import aclosing
@@ -17,7 +17,7 @@ from ._runs import CONFIG, GO, WAIT, Fallen, until
 
 
 async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> None:
-    """Who comes later is told so at once, and may try another one."""
+    """A later call fails at once, so its caller can try another process."""
     recorder, found = Recorder(), Fallen()
     node = ToolNode([recorder.tool("slow", seconds=2)])
     with anyio.fail_after(WAIT):
@@ -39,7 +39,7 @@ async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> Non
 async def test_calls_that_do_not_finish_in_time_are_ended_with_their_grace_and_told_by_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What had not begun, or is idempotent, is not unknown; the log has one line with the rest."""
+    """Calls that had not begun and idempotent ones are not unknown; one log line lists the others."""
     caplog.set_level(logging.WARNING, "callboard")
     recorder, found = Recorder(), Fallen()
     tools = [recorder.tool("pay", hang=True), recorder.tool("look", hang=True), recorder.tool("quick")]
@@ -62,7 +62,7 @@ async def test_calls_that_do_not_finish_in_time_are_ended_with_their_grace_and_t
 
 
 async def test_what_has_finished_in_a_run_that_is_ended_is_in_its_ledger() -> None:
-    """A finished result is never lost because a neighbour was ended."""
+    """A finished result must not be lost because a concurrent call was ended."""
     recorder, found, ledger = Recorder(), Fallen(), dict[str, Any]()
     node = ToolNode([recorder.tool("stuck", hang=True), recorder.tool("quick")])
     asked = [calls("stuck", "quick")]
@@ -84,7 +84,7 @@ async def test_what_has_finished_in_a_run_that_is_ended_is_in_its_ledger() -> No
 
 
 async def test_calls_of_a_tool_that_runs_its_own_node_still_begin() -> None:
-    """What begins within something that runs belongs to it."""
+    """Calls within a running call belong to it."""
     recorder, found = Recorder(), Fallen()
 
     async def outer() -> str:
@@ -106,7 +106,7 @@ async def test_calls_of_a_tool_that_runs_its_own_node_still_begin() -> None:
 
 @pytest.mark.real_clock
 async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
-    """All their steps, with calls that had not begun; a new run is refused."""
+    """All steps of a run are finished, including calls that have not begun; a new run is refused."""
     recorder, found = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), calls("slow"), "done"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)], checkpointer=InMemorySaver())
@@ -131,7 +131,7 @@ async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
 async def test_a_run_that_was_ended_goes_on_elsewhere_and_its_journal_knows_what_is_unknown(
     policy: CallPolicy, begun_again: int
 ) -> None:
-    """The report and the thread agree; what has finished does not run again, the other call is the policy's."""
+    """Report and checkpoint agree: finished calls are not repeated, and the policy decides about unknown ones."""
     recorder, found, saver = Recorder(), Fallen(), InMemorySaver()
     asked = calls("pay", "quick")
 
@@ -157,7 +157,7 @@ async def test_a_run_that_was_ended_goes_on_elsewhere_and_its_journal_knows_what
 
 @pytest.mark.real_clock
 async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unknown() -> None:
-    """It stands before the model, and asks it again."""
+    """The run continues later by calling the model again."""
     found, saver = Fallen(), InMemorySaver()
     agent = create_react_agent(ScriptedModel(["late"], delay=60), [], checkpointer=saver)
     with anyio.fail_after(WAIT):
@@ -173,7 +173,7 @@ async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unkn
 
 
 async def test_who_is_cancelled_while_it_drains_has_ended_what_ran() -> None:
-    """So a second signal is enough for those who cannot wait."""
+    """A second signal can therefore end the process at once."""
     recorder, found = Recorder(), Fallen()
     node = ToolNode([recorder.tool("stuck", hang=True)])
     with anyio.fail_after(WAIT):
@@ -189,7 +189,7 @@ async def test_who_is_cancelled_while_it_drains_has_ended_what_ran() -> None:
 
 
 async def test_two_drains_at_once_both_wait_and_both_report() -> None:
-    """Neither ends what the other waits for before its time."""
+    """Two concurrent drains wait for the same call, and both report that it finished."""
     recorder, found = Recorder(), Fallen()
     node = ToolNode([recorder.tool("slow", seconds=3)])
     with anyio.fail_after(WAIT):
@@ -205,7 +205,7 @@ async def test_two_drains_at_once_both_wait_and_both_report() -> None:
 
 @pytest.mark.real_clock
 async def test_a_run_that_sync_code_has_started_is_waited_for_and_ended_too() -> None:
-    """It is in another event loop."""
+    """The run is in another event loop, which the drain has to reach."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("slow", seconds=0.3), recorder.tool("stuck", hang=True)], grace=0.1)
     results: list[Any] = []
@@ -230,7 +230,7 @@ async def test_a_run_that_sync_code_has_started_is_waited_for_and_ended_too() ->
 @pytest.mark.real_clock
 @pytest.mark.parametrize("reads_on", [True, False])
 async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_or_stands_still(reads_on: bool) -> None:
-    """A reader that has stopped holds nobody up."""
+    """A reader that has stopped reading does not block the drain."""
     recorder = Recorder()
     model = ScriptedModel([calls("stuck")])
     agent = create_react_agent(model, [recorder.tool("stuck", hang=True)], checkpointer=InMemorySaver())
@@ -255,7 +255,7 @@ async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_
 
 
 async def test_several_inputs_of_a_drained_agent_are_refused_one_by_one() -> None:
-    """Each may be tried elsewhere."""
+    """Each refused input can be tried in another process."""
     agent = create_react_agent(ScriptedModel(["no"]), [])
     await agent.drain()
 
@@ -272,7 +272,7 @@ async def test_several_inputs_of_a_drained_agent_are_refused_one_by_one() -> Non
 async def test_whenever_it_comes_a_drain_accounts_for_each_run_once(
     runs: list[tuple[int, int, bool]], drained_at: int, timeout: int
 ) -> None:
-    """Those that begin before it finish or are ended, by the clock; those that come later are refused."""
+    """Earlier runs finish or are ended at the timeout; later runs are refused."""
     recorder, found = Recorder(), Fallen()
     tools = [recorder.tool(name, seconds=float) for name in ("once", "again")]
     node = ToolNode(tools, policies={"again": CallPolicy(idempotent=True)})
@@ -308,7 +308,7 @@ async def test_whenever_it_comes_a_drain_accounts_for_each_run_once(
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
 async def test_a_timeout_out_of_range_is_refused_and_nothing_is_drained(timeout: float) -> None:
-    """The next call runs."""
+    """The next call still runs, because the drain did not start."""
     node = ToolNode([Recorder().tool("quick")])
 
     with pytest.raises(ValueError, match=r"drain\(timeout=...\) must be 0 or more seconds"):

@@ -1,4 +1,4 @@
-"""A process that is told to end drains what it has, in order, and knows its exit code."""
+"""Signals: a process drains its objects in stages and knows its exit code."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ UNKNOWN = UnknownCall(tool="pay")
 
 
 class Fake:
-    """Takes so many seconds to drain, if it may, and says what it is told to."""
+    """Object that takes so many seconds to drain and returns a given report."""
 
     def __init__(self, name: str, log: list[str], seconds: float = 0.0, report: Drained | None = None) -> None:
         self.name, self.log, self.seconds = name, log, seconds
@@ -46,7 +46,7 @@ def _handler(number: signal.Signals, handler: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_one_stage_after_the_other_and_ends_the_block(number: signal.Signals) -> None:
-    """Those of one stage together; the timeout is for all of them; the block may go on meanwhile."""
+    """Objects of one stage drain together, all within one timeout; the code of the block continues meanwhile."""
     log: list[str] = []
     agents = [Fake("one", log, 3.0), Fake("two", log, 2.0)]
     engine = Fake("engine", log, 1.0, Drained(ended=1, unknown=(UNKNOWN,)))
@@ -66,7 +66,7 @@ async def test_a_signal_drains_one_stage_after_the_other_and_ends_the_block(numb
 
 
 async def test_a_server_that_hears_signals_is_told_and_leaves_the_block_itself() -> None:
-    """As uvicorn does, when its clients have their answers."""
+    """Uvicorn leaves the block itself after its clients have their answers."""
     log: list[str] = []
     heard: list[int] = []
     is_told = anyio.Event()
@@ -88,7 +88,7 @@ async def test_a_server_that_hears_signals_is_told_and_leaves_the_block_itself()
 
 
 async def test_a_second_signal_ends_what_runs_and_the_report_says_so() -> None:
-    """Later stages have no time left."""
+    """The later stages get no time."""
     recorder, log = Recorder(), list[str]()
     node = ToolNode([recorder.tool("stuck", hang=True)])
     errors: list[bool] = []
@@ -117,7 +117,7 @@ async def test_a_second_signal_ends_what_runs_and_the_report_says_so() -> None:
 
 
 async def test_a_block_that_is_left_is_drained_and_signals_mean_what_they_meant() -> None:
-    """A lifespan may end without a signal."""
+    """A lifespan may end without a signal; the former signal handlers are restored."""
     log: list[str] = []
 
     def handler(number: int, _: object) -> None:
@@ -131,7 +131,7 @@ async def test_a_block_that_is_left_is_drained_and_signals_mean_what_they_meant(
 
 
 async def test_who_is_cancelled_while_a_block_is_left_has_what_runs_ended_at_once() -> None:
-    """Nothing outlives the block."""
+    """No run may outlive the block."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("stuck", hang=True)])
 
@@ -152,7 +152,7 @@ async def test_who_is_cancelled_while_a_block_is_left_has_what_runs_ended_at_onc
 
 
 async def test_what_cannot_be_drained_hinders_nothing_else_and_is_an_error_at_the_end() -> None:
-    """Of a supervisor that has ended, say."""
+    """Other objects are drained first; an ended supervisor, for instance, raises its error afterwards."""
     log: list[str] = []
 
     class Broken:
@@ -168,7 +168,7 @@ async def test_what_cannot_be_drained_hinders_nothing_else_and_is_an_error_at_th
 
 @pytest.mark.real_clock
 def test_in_another_thread_things_are_drained_when_the_block_is_left() -> None:
-    """As under a test client, which runs an application beside the test."""
+    """A test client runs an application in another thread, which receives no signals."""
     log: list[str] = []
 
     async def lifespan() -> None:
@@ -184,7 +184,7 @@ def test_in_another_thread_things_are_drained_when_the_block_is_left() -> None:
 
 
 async def test_what_has_no_drain_is_refused_before_anything_begins() -> None:
-    """A forgotten argument, a class instead of an object, seconds out of range."""
+    """A missing argument, a class instead of an object, and a timeout out of range are refused."""
     for wrong, kind, told in (
         ([], ValueError, "has nothing to drain"),
         ([object()], TypeError, r"takes what has a method drain\(timeout\)"),
@@ -213,7 +213,7 @@ async def test_what_has_no_drain_is_refused_before_anything_begins() -> None:
 def test_a_program_without_a_server_ends_with_the_code_of_its_drain(
     backend: str, tool: str, seconds: float, said: str, code: int, number: signal.Signals
 ) -> None:
-    """The signal comes from outside, while the event loop sleeps."""
+    """The signal comes from another process while the event loop is idle."""
     command = [sys.executable, "-m", f"{__package__}._script", backend, tool, str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[__name__.count(".")])}
     with subprocess.Popen(

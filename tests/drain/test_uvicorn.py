@@ -1,4 +1,4 @@
-"""A real uvicorn is told to end in mid-call: what its client gets, its exit code, and what the journal knows."""
+"""A real uvicorn is told to end during a call: the client's answer, the exit code, and the entries of the journal."""
 
 import os
 import runpy
@@ -22,7 +22,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "drained_service.py"
 
 @cache
 def _story() -> dict[str, Any]:
-    """The names of the example; only when a test runs, for it loads uvicorn."""
+    """Return the names of the example. It is loaded only when a test runs, because it imports uvicorn."""
     return runpy.run_path(str(EXAMPLE))
 
 
@@ -36,7 +36,7 @@ def until_asked(directory: Path, hotel: str) -> None:
 
 
 class Service:
-    """The example's service, in a process of its own."""
+    """Service of the example in its own process."""
 
     def __init__(self, directory: Path, seconds: float) -> None:
         with socket.create_server(("127.0.0.1", 0)) as found:
@@ -67,7 +67,7 @@ class Service:
 
     @property
     def group(self) -> list[int]:
-        """What is left of its processes."""
+        """Return the remaining processes of the service."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -98,7 +98,7 @@ def _service(directory: Path, seconds: float = 20.0) -> Iterator[Service]:
 
 
 def test_a_client_has_its_answer_although_sigterm_came_in_the_middle_of_its_call(tmp_path: Path) -> None:
-    """Nobody else is let in; the exit code says that all has finished, and nothing is left."""
+    """New clients are refused, the exit code says that all calls have finished, and no process is left."""
     answers: list[Any] = []
     with _service(tmp_path) as service:
         client = service.post("/rome", "Minerva 1.5", answers)
@@ -117,7 +117,7 @@ def test_a_client_has_its_answer_although_sigterm_came_in_the_middle_of_its_call
 
 
 def test_what_does_not_finish_in_time_is_told_to_the_client_the_log_and_the_next_process(tmp_path: Path) -> None:
-    """The exit code says that a call is unknown; whoever goes on with the thread is asked about just that call."""
+    """The exit code says that an outcome is unknown; whoever resumes the thread is asked about that call only."""
     answers: list[Any] = []
     with _service(tmp_path, 0.5) as service:
         client = service.post("/rome", "Minerva 60", answers)
@@ -138,7 +138,7 @@ def test_what_does_not_finish_in_time_is_told_to_the_client_the_log_and_the_next
 
 
 def test_a_second_sigterm_ends_at_once_what_runs(tmp_path: Path) -> None:
-    """Whoever has no time says so twice."""
+    """A second signal means that there is no time for the drain."""
     answers: list[Any] = []
     with _service(tmp_path, 600) as service:
         client = service.post("/rome", "Minerva 600", answers)
@@ -154,7 +154,7 @@ def test_a_second_sigterm_ends_at_once_what_runs(tmp_path: Path) -> None:
 
 
 def test_after_kill_9_the_next_process_knows_what_is_unknown(tmp_path: Path) -> None:
-    """Nobody could drain; the journal has it all the same."""
+    """The journal has the open call although no drain was possible."""
     answers: list[Any] = []
     with _service(tmp_path) as service:
         client = service.post("/rome", "Minerva 60", answers)
