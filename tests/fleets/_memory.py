@@ -35,7 +35,7 @@ class MemoryServer:
     counts: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     mail: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list[bytes]))
     posted: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
-    """All letters that there were, and to whom."""
+    """All messages that were sent, with their receivers."""
     seq: int = 0
 
     def put(self, to: str, frame: bytes) -> None:
@@ -56,9 +56,9 @@ class MemoryFleet(FleetStore):
     def __init__(self, server: MemoryServer, *, lease: float = 15.0, patience: float | None = 30.0) -> None:
         self.is_away = False
         self.hangs = 0
-        """Number of signs of life that will have no answer."""
+        """Number of renewals that will get no answer."""
         self.slow_letters = 0.0
-        """Seconds that each letter of this process takes to the server."""
+        """Delay in seconds of each message from this process to the server."""
         super().__init__(
             "MemoryFleet",
             "memory",

@@ -13,7 +13,7 @@ from callboard import Actor, Reply, fencing_token, handler, keyed, progress, rem
 from callboard.actors._keyed import Keyed
 
 LEASE = 3.0
-"""Seconds; short, because tests wait for the end of some."""
+"""In seconds; short, because tests wait for leases to expire."""
 
 
 class Fleets(Protocol):
@@ -27,14 +27,14 @@ class Log:
     """Log of what actors have done, in all processes of a test."""
 
     lives: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
-    """What, of which key, with which token."""
+    """Event, key and token of each start and stop."""
     done: list[str] = field(default_factory=list[str])
     rob: Callable[[], object] = list[str]
-    """Has another process own all keys."""
+    """Makes another process the owner of all keys."""
 
 
 LOGS: dict[str, Log] = {}
-"""By their names, for an actor is made anew of its arguments."""
+"""Logs by name: a restarted actor gets only its arguments, so it looks up its log here."""
 
 
 class FatalError(Exception):

@@ -17,7 +17,7 @@ from ._world import LOGS, Counter, Log, until
 pytestmark = pytest.mark.real_clock
 
 LEASE = 2.0
-"""Seconds; on a busy machine a thread may stand still for a while."""
+"""In seconds; long enough for threads that are delayed on a busy machine."""
 
 
 @pytest.fixture

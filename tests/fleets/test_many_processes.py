@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 LEASE = 1.0
 LONG = 3.0
-"""Seconds, for what is not to lose its lease because the machine is busy."""
+"""In seconds; for processes that must not lose their lease on a busy machine."""
 KEYS = ["a", "b", "c"]
 
 

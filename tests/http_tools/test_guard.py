@@ -59,7 +59,7 @@ LOOPBACK = [
     "127.0.0.1\t",
     "127.0.0.1%00.example.org",
 ]
-"""Ways to write this machine, or to hide it."""
+"""Spellings of this machine's address, some of them disguised."""
 ELSEWHERE = [
     "http://169.254.169.254/latest/meta-data/",
     "http://[fd00:ec2::254]/",

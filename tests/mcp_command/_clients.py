@@ -11,10 +11,10 @@ from mcp import Client, types
 from callboard_actors.mcp_service._service import Service
 
 WAIT = 20
-"""Seconds for anything that has to happen some time."""
+"""Timeout in seconds for events that must happen eventually."""
 
 ERAS = ("legacy", "2026-07-28")
-"""With a handshake and a session, and without."""
+"""Protocol versions with a handshake and a session, and without them."""
 
 in_both_eras = pytest.mark.parametrize("era", ERAS)
 

@@ -17,7 +17,7 @@ from mcp import StdioServerParameters
 from . import _served
 
 PATIENCE = 40.0
-"""Seconds for anything that has to happen some time."""
+"""Timeout in seconds for events that must happen eventually."""
 ROOT = Path(_served.__file__).parents[_served.__name__.count(".")]
 COMMAND = (sys.executable, "-m", "callboard._cli", "mcp")
 

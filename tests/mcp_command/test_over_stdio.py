@@ -25,7 +25,7 @@ _MODERN = {
     "clientInfo": {"name": "test", "version": "1"},
     "clientCapabilities": {},
 }
-"""What a client says of itself with each request since 2026."""
+"""Metadata that a client sends with each request since version 2026."""
 
 
 @pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.exhaustive), "2026-07-28"])

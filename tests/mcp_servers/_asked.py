@@ -15,9 +15,9 @@ from langchain_core.messages import ToolMessage
 from callboard import ToolNode
 
 WAIT = 30
-"""Seconds for anything that has to happen some time."""
+"""Timeout in seconds for events that must happen eventually."""
 ROOT = Path(__file__).parents[len(str(__package__).split("."))]
-"""Where the package of these tests is found, by whatever name it was imported."""
+"""Folder from which the package of these tests can be imported by its current name."""
 SDK = [sys.executable, "-m", f"{__package__}._served", "stdio"]
 NEW, OLD = ([sys.executable, "-m", f"{__package__}._plain", era] for era in ("2026", "2025"))
 every_era = pytest.mark.parametrize("command", [OLD, NEW], ids=["2025", "2026"])

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 Ctx = Context[Any, Any]
 ROOT = Path(__file__).parents[len(str(__package__).split("."))]
-"""Where the package of these tests is found, by whatever name it was imported."""
+"""Folder from which the package of these tests can be imported by its current name."""
 COMMAND = [sys.executable, "-m", f"{__package__}._asking"]
 
 

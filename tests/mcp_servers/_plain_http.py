@@ -24,7 +24,7 @@ _STRAY: dict[str, dict[str, Any]] = {
     "own": {"method": "notifications/message", "params": {}},
 }
 _STATUS = 3
-"""Figures of an HTTP status, which in place of an era is what everybody is answered."""
+"""Number of digits of an HTTP status. A status in place of an era is the answer to every request."""
 
 
 class Endpoint(BaseHTTPRequestHandler):

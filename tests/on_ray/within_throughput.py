@@ -16,7 +16,7 @@ from .within_faults import WAIT, engine, second_node
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 _PLACES = 4
-"""Bodies that a node has room for."""
+"""Slots of a cluster node."""
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.05, 400), (0.0, 1_000)])

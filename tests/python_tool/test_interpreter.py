@@ -13,7 +13,7 @@ from callboard_actors.python._interpreter import Interpreter
 from callboard_actors.python._pictures import Budget
 
 MARKS_OF_A_WHOLE_LINE = "    ~~~~~~^^^^^^\n" if sys.version_info >= (3, 13) else ""
-"""Under a call that is all of its line; before Python 3.13 there were none."""
+"""Marks below a call that fills its line; Python before 3.13 has none."""
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ class MemoryDocuments:
         self.asked: list[Document] = []
         self.is_away = False
         self.held: list[Callable[[], object]] | None = None
-        """Answers that are on their way, if a test holds them back."""
+        """Delayed answers, if a test holds them back."""
         self.failure: StorageError | None = None
         self._refuses = away == "refuse"
         self._server = server

@@ -15,9 +15,9 @@ from callboard_actors._server.documents._store import DocumentStore
 from ._memory import MemoryDocuments, MemoryServer
 
 LEASE = 0.6
-"""Seconds; short, because tests wait for the end of some."""
+"""In seconds; short, because tests wait for leases to expire."""
 WAIT = 30
-"""Seconds for anything that should take none."""
+"""Timeout in seconds for events that should happen at once."""
 
 
 class World(Protocol):

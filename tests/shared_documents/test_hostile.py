@@ -27,7 +27,7 @@ from callboard_actors.redis import RedisDocuments
 from ._world import WAIT
 
 Deface = Callable[[bytes], None]
-"""Write something over every document."""
+"""Function that overwrites every document with a text."""
 
 
 class Runs:

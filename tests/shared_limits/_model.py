@@ -28,9 +28,9 @@ class Model:
     queue: int | None
     held: list[str] = field(default_factory=list)
     waiting: list[Waiter] = field(default_factory=list)
-    """In the order of arrival."""
+    """Queue in order of arrival."""
     lanes: dict[str, int] = field(default_factory=dict)
-    """The highest rank that each tenant has had, since the queue was last empty."""
+    """Highest rank of each tenant since the queue was last empty."""
     granted: list[str] = field(default_factory=list)
     full: list[str] = field(default_factory=list)
 

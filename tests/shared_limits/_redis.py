@@ -11,7 +11,7 @@ from pathlib import Path
 import redis
 
 READY = 30
-"""Seconds for the server to come up; it needs a tenth of one."""
+"""Timeout in seconds for the start of the server, which takes a tenth of a second."""
 
 
 def program() -> str | None:

@@ -13,7 +13,7 @@ from callboard_actors._server.limits._permit import LocalPermit, Phase
 from callboard_actors._server.limits._store import LimitStore
 
 LEASE = 1.0
-"""Seconds; short, because tests wait for the end of some."""
+"""In seconds; short, because tests wait for leases to expire."""
 
 
 class Stores(Protocol):

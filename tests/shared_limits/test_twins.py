@@ -13,7 +13,7 @@ TWINS = [
     (redis.RedisFleet, postgres.PostgresFleet),
 ]
 OWN = {"url", "prefix"}
-"""Options of which each server has its own words."""
+"""Options whose documentation differs between servers."""
 
 
 def options(store: type[object]) -> dict[str, str]:

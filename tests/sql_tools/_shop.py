@@ -15,12 +15,12 @@ INSERT INTO item VALUES (1, 'tea', 2.5, 1), (2, 'ham', 4, 1), (3, 'salt', NULL, 
 """
 
 ENDLESS = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT {} FROM n"
-"""Counts until somebody stops it; `x` for all numbers, `count(*)` for an answer that never comes."""
+"""Endless query: `x` returns all numbers, `count(*)` never returns a row."""
 
 DOUBLED = "WITH t0 (x) AS (SELECT 1), {} SELECT 1 FROM t29".format(
     ", ".join(f"t{n} (x) AS (SELECT 1 FROM t{n - 1}, t{n - 1})" for n in range(1, 30))
 )
-"""Is written out by SQLite wherever an expression is named, to a thousand million of them, before anything runs."""
+"""Query that SQLite expands to a thousand million expressions before it runs."""
 
 
 def new_shop(folder: Path) -> str:

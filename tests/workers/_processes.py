@@ -13,7 +13,7 @@ from callboard_actors._engine import _kernel
 from callboard_actors.process import Confine, Processes
 
 WAIT = 20
-"""Seconds for anything that has to happen some time."""
+"""Timeout in seconds for events that must happen eventually."""
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_clock
 
 GRACE = 0.2
 MOST = 1024 * 1024
-"""Bytes that a result may have here."""
+"""Maximum size of a result in bytes."""
 GIGABYTE = 1024**3
 
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
 GRACE = 0.2
 SLACK = 1.0
-"""Seconds that a busy machine may take longer."""
+"""Additional seconds for a busy machine."""
 
 
 @pytest.mark.parametrize(

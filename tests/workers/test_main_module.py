@@ -111,7 +111,7 @@ def in_pool(*given, confine=None):
     pool = Processes(workers=1, confine=confine)
     return ToolNode(list(given), policies={{one.name: CallPolicy(runs_in=pool, timeout={WAIT}) for one in given}})
 """
-"""For those programs alone that have tools: LangChain takes longer to load than all else, in every process."""
+"""Only for programs with tools, because LangChain takes longest to import in every process."""
 
 _GUARDED = """
 async def main() -> None:
