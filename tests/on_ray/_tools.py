@@ -11,12 +11,12 @@ from callboard import Actor, handler, progress
 
 
 def note_once(folder: str, number: int) -> str:
-    """Write a number to a file; the call must not run twice."""
+    """Do what must not be done twice: write a number down."""
     return _note(folder, number)
 
 
 def note_again(folder: str, number: int) -> str:
-    """Write a number to a file; the call may run twice."""
+    """Do what may be done twice: write a number down."""
     return _note(folder, number)
 
 
@@ -28,27 +28,27 @@ def _note(folder: str, number: int) -> str:
 
 
 def spin(folder: str) -> str:
-    """Loop for ever without any checkpoint."""
+    """Never look up, and never end."""
     Path(folder, "pid").write_text(str(os.getpid()))
     while True:
         pass
 
 
 def hold(folder: str) -> str:
-    """Hold the interpreter lock in C code for minutes, so that no other thread runs."""
+    """Hold the interpreter in C, which lets no other thread run, for minutes."""
     Path(folder, "pid").write_text(str(os.getpid()))
     re.fullmatch(r"(a|aa)+b", "a" * 60)
     return "matched"
 
 
 async def pause(seconds: float) -> int:
-    """Wait on the cluster; return the place."""
+    """Wait on the cluster; says where."""
     await anyio.sleep(seconds)
     return os.getpid()
 
 
 async def step(times: int, seconds: float) -> str:
-    """Report progress slowly."""
+    """Tell of progress, slowly."""
     for number in range(times):
         await anyio.sleep(seconds)
         progress("on the way", done=number + 1, total=times)

@@ -11,7 +11,7 @@ from callboard import Actor, handler
 
 
 def add(one: int, other: int = 1) -> int:
-    """Return the sum."""
+    """A sum."""
     return one + other
 
 
@@ -27,7 +27,7 @@ def where() -> int:
 
 
 def parent() -> list[int]:
-    """Return the process ids of all parent processes."""
+    """The numbers of the processes above."""
     found, pid = [], os.getppid()
     while pid > 1:
         found.append(pid)
@@ -36,7 +36,7 @@ def parent() -> list[int]:
 
 
 def note_and_sleep(path: str, seconds: float) -> str:
-    """Write a line with the process id, sleep, and write another line."""
+    """Write a line, the process id, and sleep; write another one."""
     with Path(path).open("a") as file:
         file.write(f"{os.getpid()}\n")
     time.sleep(seconds)

@@ -9,7 +9,7 @@ from callboard import cleanup
 
 
 async def hold(folder: str) -> str:
-    """Hold a resource until the call is cancelled, then write a file."""
+    """Hold something until it is cancelled, then say so in a file."""
     (pathlib.Path(folder) / "began").touch()
     try:
         await anyio.sleep(3600)
@@ -20,7 +20,7 @@ async def hold(folder: str) -> str:
 
 
 async def hold_by_the_name_of_the_package(folder: str) -> str:
-    """Hold a resource whose clean-up is found by an attribute of a package."""
+    """Hold something; the clean-up is found by an attribute."""
     try:
         await anyio.sleep(3600)
     finally:
@@ -30,7 +30,7 @@ async def hold_by_the_name_of_the_package(folder: str) -> str:
 
 
 async def plain(folder: str) -> str:
-    """Close a file, which the kernel would do, too."""
+    """Close a file, which the kernel does, too."""
     with (pathlib.Path(folder) / "began").open("w"):
         await anyio.sleep(0)
     return folder
