@@ -25,7 +25,7 @@ WAIT = 100
 
 
 class Desk(Actor):
-    """Works for as long as it is told to, and can have another one work."""
+    """Actor whose handlers take a given time and can ask another actor to work."""
 
     def __init__(self, other: Any = None) -> None:
         self.done: list[str] = []

@@ -68,7 +68,7 @@ def read(path: Path) -> list[Line]:
 
 
 class Worker(Actor):
-    """Uses the resource of its key, and counts how often."""
+    """Actor that uses the resource of its key and counts the uses."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

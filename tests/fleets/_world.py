@@ -42,7 +42,7 @@ class FatalError(Exception):
 
 
 class Counter(Actor):
-    """Counts, and keeps its number when it goes."""
+    """Counting actor that saves its number when it stops."""
 
     fatal = (FatalError,)
 

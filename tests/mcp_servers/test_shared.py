@@ -44,7 +44,7 @@ async def test_it_answers_in_every_event_loop_while_the_one_that_opened_it_runs(
 
 
 def test_when_its_event_loop_has_ended_a_call_says_so() -> None:
-    """It would wait for ever."""
+    """A call to a server whose event loop has ended would wait for ever, so it raises an error."""
     opened: list[McpServer] = []
 
     async def leave_it_open() -> None:

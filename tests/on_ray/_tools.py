@@ -56,7 +56,7 @@ async def step(times: int, seconds: float) -> str:
 
 
 class Counter(Actor):
-    """Counts in a Ray actor."""
+    """Counting actor that lives in a Ray actor."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -64,7 +64,7 @@ def length(value: Any) -> int:
 
 
 class Notebook(Actor):
-    """Lines that stay."""
+    """Actor that keeps lines."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

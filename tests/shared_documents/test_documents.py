@@ -145,7 +145,7 @@ async def test_a_rule_that_fails_is_an_error_of_who_asked(world: World) -> None:
 
 
 async def test_what_is_tended_is_so_within_each_lease_until_it_is_not(world: World) -> None:
-    """A document is tended once per lease while its process lives."""
+    """The rule of a tended document is applied within each lease until tending stops or its process ends."""
     store = world.store()
     stop: Callable[[], object] = store.tend(DOCUMENT, write("here", lives=LEASE))
     await world.pass_time(0.1)
@@ -160,7 +160,7 @@ async def test_what_is_tended_is_so_within_each_lease_until_it_is_not(world: Wor
 
 
 async def test_of_so_many_documents_those_go_that_have_least_to_live(world: World) -> None:
-    """Documents written without a maximum are not counted."""
+    """Documents with the shortest remaining lifetime are removed; those written without a maximum do not count."""
     store = world.store()
     await follow(store, write("x", lives=1.0), Document("shelf", "not counted"))
     for number in range(5):

@@ -8,7 +8,7 @@ from callboard import Actor, ToolRuntime, handler
 
 
 class Desk(Actor):
-    """Says what it is told of a run."""
+    """Actor that reports the config and the runtime of a run."""
 
     @handler
     async def look(self, place: str, config: RunnableConfig) -> list[Any]:

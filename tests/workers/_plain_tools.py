@@ -25,7 +25,7 @@ async def later(text: str) -> str:
 
 
 class Desk(Actor):
-    """A desk with papers on it."""
+    """Actor that keeps papers."""
 
     def __init__(self, room: str) -> None:
         self.room = room

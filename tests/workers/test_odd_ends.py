@@ -197,7 +197,7 @@ async def test_what_a_log_filter_raises_is_no_fault_of_the_worker() -> None:
 
 
 async def test_a_seat_whose_block_has_ended_reads_no_files_of_others(tmp_path: Path) -> None:
-    """Its file descriptors may belong to other files by then; its output was read before."""
+    """After the block, the session's descriptor numbers may belong to other files; its output was read before."""
     other = tmp_path / "other"
     other.write_text("somebody else's")
     with anyio.fail_after(WAIT):

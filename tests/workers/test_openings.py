@@ -183,7 +183,10 @@ def test_ctrl_c_ends_the_pool_with_the_program(tmp_path: Path, backend: str) -> 
 
 
 async def test_calls_are_told_when_no_workers_can_be_had_and_run_when_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a killed zygote cannot be restarted, calls fail, but the blocks of the pool's openers go on."""
+    """If a killed zygote cannot be restarted, calls fail until a restart succeeds.
+
+    The blocks of the pool's openers stay open.
+    """
     with anyio.fail_after(WAIT):
         async with Processes(workers=1) as pool:
             executable = sys.executable

@@ -69,7 +69,7 @@ async def test_a_tool_that_ends_its_process_fails_alone_and_says_how() -> None:
 
 @pytest.mark.exhaustive  # The worker loads LangGraph, which is slow; the quick tests cover this with a fake engine.
 async def test_state_commands_and_artifacts_cross() -> None:
-    """They arrive as they do for tools in this process."""
+    """State, commands and artifacts are transferred as for tools in this process."""
     with anyio.fail_after(WAIT):
         pool = Processes(workers=1)
         given = [tools.number_of_messages, tools.leave, tools.draw]
