@@ -359,7 +359,7 @@ def cores() -> Iterator[None]:
 
 @pytest.mark.usefixtures("cores")
 async def test_a_confined_worker_has_few_files_and_no_core_and_cannot_raise_its_limits() -> None:
-    """Otherwise a worker could open tens of thousands of sockets, whose kernel memory no limit counts."""
+    """With many descriptors a worker could open tens of thousands of sockets, whose kernel memory no limit counts."""
     async with confined(confined_here(), memory=2 * 1024**3) as pool:
         assert await pool.run(attempts.limits_of_files_and_core) == [[256, 256], [0, 0]]
         assert await pool.run(attempts.raise_limits) == []

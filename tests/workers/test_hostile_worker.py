@@ -182,7 +182,7 @@ async def test_a_reused_worker_that_denies_to_have_begun_is_not_believed(tmp_pat
 
 
 async def test_a_seat_that_denies_to_have_begun_is_not_believed(tmp_path: Path) -> None:
-    """A call that was sent to a confined session is unknown at best. It counts as a restart and is not run again."""
+    """A confined session cannot prove that a call had not begun, so the outcome is unknown, without a retry."""
     trace = tmp_path / "trace"
     body = Body(fn=hostile.deny_to_have_begun, args=(str(trace),), title="deny")
     async with alone(write=[tmp_path]) as pool, pool.seat("owner") as seat:

@@ -29,9 +29,9 @@ ROOT = Path(__file__).parents[2]
 async def test_no_worker_outlives_its_parent_by_more_than_a_second(
     tmp_path: Path, anyio_backend: Backend, mode: str
 ) -> None:
-    """This holds for workers that are idle, busy, deaf to SIGTERM, have children, or are in namespaces.
+    """Workers end with their parent while idle, busy, deaf to SIGTERM, with children, or in namespaces.
 
-    It also holds while a fork of the parent has all its sockets open.
+    A fork of the parent that has all its sockets open makes no difference.
     """
     backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
     command = [sys.executable, "-m", "tests.workers._doomed_parent", backend, str(tmp_path), mode]

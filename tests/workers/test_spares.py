@@ -69,7 +69,7 @@ def _given(standbys: Standbys, poll: select.poll, begun_counter: int) -> _Standb
 
 
 def test_the_module_that_ends_an_interpreter_is_known_though_it_was_buried_first() -> None:
-    """Otherwise the error would blame the previously loaded module, as the last messages are read after the exit."""
+    """The last messages are read after the exit, so that the error does not blame the previously loaded module."""
     said: list[tuple[Any, ...]] = []
     with _begun(said, select.poll(), wanted=["no_such_module", ENDS]) as standbys:
         assert standbys._first is not None
@@ -81,7 +81,7 @@ def test_the_module_that_ends_an_interpreter_is_known_though_it_was_buried_first
 
 
 def test_why_there_can_be_no_interpreter_is_known_though_it_was_buried_first() -> None:
-    """Otherwise the pool would only report that its zygote ended, without the reason."""
+    """The error of the pool gives the reason of the failed start, not only that its zygote ended."""
     with _begun([], select.poll(), preload=["no_such_module"]) as standbys:
         assert standbys._first is not None
         os.waitpid(standbys._first, 0)
@@ -90,7 +90,7 @@ def test_why_there_can_be_no_interpreter_is_known_though_it_was_buried_first() -
 
 
 def test_a_worker_that_ends_at_once_has_been_one(tmp_path: Path) -> None:
-    """The error gives the signal or exit code and does not claim that the system cannot start processes."""
+    """The start of a short-lived worker is reported, so that its end is not mistaken for a failed start."""
     said: list[tuple[Any, ...]] = []
     poll = select.poll()
     with _begun(said, poll) as standbys, (tmp_path / "notebook").open("wb") as begun_counter:
@@ -104,7 +104,7 @@ def test_a_worker_that_ends_at_once_has_been_one(tmp_path: Path) -> None:
 
 
 def test_the_zygote_knows_the_end_of_a_worker_whose_birth_it_hears_of_in_the_same_instant(tmp_path: Path) -> None:
-    """Otherwise the zygote would count a process that no longer exists as a worker for ever."""
+    """A zygote that misses this end would count a process that no longer exists as a worker for ever."""
     control, pool = socket.socketpair()
     settings = Settings(parent=os.getpid(), backend="asyncio", terms=Processes(workers=1, start="spawn")._terms)
     zygote = _Zygote(control, settings)

@@ -87,7 +87,7 @@ async def test_the_closing_of_a_pool_whose_zygote_stands_still_can_be_cancelled(
 async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pool replaces the zygote and goes on."""
+    """A pool whose zygote stands still starts another one and goes on."""
     monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, grace=0.1) as pool:

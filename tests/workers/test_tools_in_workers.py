@@ -57,7 +57,7 @@ async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its
 
 
 async def test_a_tool_that_ends_its_process_fails_alone_and_says_how() -> None:
-    """The call is not retried, because the tool would end its next process, too."""
+    """A call that ended its worker process is not retried, because the tool would end the next one, too."""
     with anyio.fail_after(WAIT):
         async with _node(Processes(workers=1)) as node:
             [ended] = await _run(node, ("end", {"code": 3}))
