@@ -125,7 +125,7 @@ async def test_a_resource_that_is_not_there_is_news_for_the_model_and_an_error_f
 
 @pytest.mark.parametrize("option", ["resources", "prompts"])
 async def test_what_a_server_does_not_have_is_not_offered(option: str) -> None:
-    """Otherwise a model would try again and again; the author of the option gets an error at once."""
+    """A model would call useless tools again and again. The author of the option gets an error at once."""
     from mcp.server.lowlevel import Server
 
     bare: Server[Any] = Server("bare", on_list_tools=_no_tools)

@@ -37,7 +37,7 @@ async def test_the_last_that_a_server_has_said_is_in_the_error() -> None:
 
 @every_era
 async def test_calls_beside_one_that_ends_the_server_are_unknown_too(command: list[str]) -> None:
-    """All of them had been sent, so their effects are unknown."""
+    """All concurrent calls had been sent when the server ended, so their effects are unknown."""
     seen: list[str] = []
 
     async def ask(tool: str, text: str) -> None:
