@@ -139,7 +139,7 @@ async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another
 @over_loopback
 @pytest.mark.parametrize("token", [None, "shared"])
 async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token: str | None) -> None:
-    """Such a client would have to share the state. Tools without state are not refused."""
+    """A client without session and token would have to share its state. Tools without state are not refused."""
     with anyio.fail_after(PATIENCE):
         async with (
             served(mcp_app([*notebooks(), delete], token=token)) as url,
