@@ -156,7 +156,7 @@ async def test_a_proxy_that_is_trusted_is_gone_by(site: Site) -> None:
 async def test_a_proxy_of_the_environment_is_not_gone_by_and_that_is_said(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such a proxy would connect without our checks; a warning explains why servers cannot be reached."""
+    """A proxy would connect without our address checks; a warning explains why servers cannot be reached."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://user:secret@127.0.0.1:9/")
     with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
