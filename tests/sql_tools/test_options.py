@@ -72,7 +72,7 @@ def test_names_are_checked() -> None:
 
 
 def test_neither_an_actor_nor_its_reference_shows_its_url() -> None:
-    """Both representations are written to logs."""
+    """The representations of actors and references are written to logs."""
     assert "s3cret" not in repr(SqlDatabase("postgresql://reader:s3cret@localhost/shop"))
 
 

@@ -30,7 +30,7 @@ VALUES = st.one_of(
 
 @given(st.lists(st.tuples(VALUES, VALUES)))
 def test_every_row_is_one_line(rows: list[tuple[object, object]]) -> None:
-    """Otherwise a value could imitate further rows or the count below them."""
+    """A value with line breaks could imitate further rows or the count below them."""
     found = gather(["a", "b"], rows, Caps(rows=1000, bytes=1_000_000, value=1000))
     lines = str(found).split("\n")
 
