@@ -74,7 +74,7 @@ def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None
 
 
 def test_a_place_that_was_left_while_the_line_was_broken_is_told_of() -> None:
-    """Otherwise the server would hold the permit until the lease ends."""
+    """Without the report the server would hold the permit until the lease ends."""
     world = World()
     stay = world.enter("a")
     world.says(0)

@@ -121,7 +121,7 @@ async def test_whoever_finds_the_queue_full_is_refused(stores: Stores) -> None:
 
 
 async def test_a_cancelled_call_leaves_the_queue_at_once(stores: Stores) -> None:
-    """Otherwise it would block the queue and later be granted a permit for nothing."""
+    """A cancelled call in the queue would block its place and later be granted a permit for nothing."""
     store, asking = stores(), Asking(Limit(concurrency=1, queue=1))
     limit = Limit(concurrency=1, queue=1, shared=store)
     started = anyio.Event()
@@ -222,7 +222,7 @@ async def test_a_process_that_is_silent_for_a_lease_loses_its_places(stores: Sto
 
 @pytest.mark.exhaustive
 async def test_a_process_that_stood_still_says_again_what_it_has(stores: Stores) -> None:
-    """Its calls still run, so only the remaining permits may be granted; its waiting calls keep waiting."""
+    """The calls of the process still run, so only the remaining permits may be granted; waiting calls keep waiting."""
     late, store = stores(), stores()
     asking = Asking(Limit(concurrency=1))
     (await asking.ask(late, "late")).begin()
@@ -241,7 +241,7 @@ async def test_a_process_that_stood_still_says_again_what_it_has(stores: Stores)
 
 
 async def test_processes_with_other_numbers_for_one_limit_are_refused_with_both(stores: Stores) -> None:
-    """It would be unclear which of the two numbers holds."""
+    """With different numbers for one limit it would be unclear which of them holds."""
     await Asking(Limit(concurrency=2)).ask(stores(), "first")
 
     stay = await Asking(Limit(concurrency=3)).ask(stores(), "second")

@@ -199,7 +199,7 @@ async def test_places_that_are_left_while_the_server_is_away_are_free_when_it_is
 
 
 async def test_calls_that_wait_when_their_store_is_closed_are_told(stores: Stores) -> None:
-    """Otherwise these calls would wait for ever."""
+    """Calls that wait at a closed store would never get a permit."""
     store = stores()
     asking = Asking(Limit(concurrency=1))
     await asking.ask(store, "holder")
