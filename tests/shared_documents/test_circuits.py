@@ -191,7 +191,7 @@ async def test_a_cancelled_probe_makes_room_for_the_next(world: World) -> None:
 
 
 async def test_a_call_that_began_before_the_circuit_opened_says_nothing_about_it_now(world: World) -> None:
-    """Its success is older than the circuit's failures and must not close the circuit."""
+    """The success of an older call says nothing about the failures since then and must not close the circuit."""
     tool = Tool()
     one, other = (tool.process(world.store(), open_for=30.0) for _ in range(2))
     tool.gate = anyio.Event()

@@ -173,7 +173,7 @@ async def test_of_so_many_documents_those_go_that_have_least_to_live(world: Worl
 
 
 async def test_of_a_text_that_is_too_large_nothing_is_read(server_world: World) -> None:
-    """Such a text may come from another program; it can be overwritten."""
+    """An oversized text may come from another program; it can be overwritten."""
     await follow(server_world.store(), write("x" * 200_000))
     careful = server_world.store(largest=65_536)
 

@@ -108,7 +108,7 @@ def test_when_a_leader_is_killed_one_of_those_who_wait_runs_after_its_lease(url:
 
 
 def test_a_leader_that_stood_still_overwrites_nothing(url: str, tmp_path: Path) -> None:
-    """It continues after a newer leader has stored its result, so its own write is refused by the fencing token."""
+    """The stopped leader continues after a newer one has stored its result; its fencing token is refused."""
     resource = tmp_path / "resource"
     plan = {"url": url, "prefix": tmp_path.name, "what": "cache", "calls": 1, "lease": 0.6}
     slow, heir = {**plan, "seconds": 0.4}, {**plan, "seconds": 0.0}
@@ -129,7 +129,7 @@ def test_a_leader_that_stood_still_overwrites_nothing(url: str, tmp_path: Path) 
 
 
 def test_when_who_tries_the_tool_is_killed_another_process_does_after_its_lease(url: str, tmp_path: Path) -> None:
-    """Otherwise a repaired tool would never be tried again."""
+    """If the lease of a probe never expired, a repaired tool would never be tried again."""
     resource = tmp_path / "resource"
     rules = {"minimum": 2, "open_for": 0.3, "window": 60.0}
     plan = {"url": url, "prefix": tmp_path.name, "what": "breaker", "rules": rules, "lease": 1.0}
