@@ -128,7 +128,7 @@ async def test_no_ask_fails_in_a_rolling_restart(fleets: Fleets, log: str) -> No
 
 
 async def test_a_key_is_handed_over_after_the_replies_of_its_owner(log: str) -> None:
-    """Otherwise an asker could find the next owner before the reply, and count an answered ask as unknown."""
+    """An asker that finds another owner before the reply would count an answered ask as unknown."""
     server = MemoryServer()
     slow, other = (MemoryFleet(server, lease=1.2) for _ in range(2))
     found = list[Any]()

@@ -59,7 +59,7 @@ async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: Memo
 
 @pytest.mark.exhaustive
 async def test_asks_within_a_process_that_is_cut_off_are_done_when_it_is_back(server: MemoryServer, log: str) -> None:
-    """Another process may own the key by then."""
+    """During the outage another process may have become the owner of the key."""
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
     with anyio.fail_after(30):
         async with keyed(Counter(log), fleet=cut_off) as here, keyed(Counter(log), fleet=other) as there:
