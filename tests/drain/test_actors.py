@@ -104,7 +104,7 @@ async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> N
 
 
 async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
-    """Running handlers could otherwise not finish."""
+    """Running handlers that ask other actors could otherwise not finish."""
     peers, found = Peers(), list[Any]()
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk(), child(Desk(), name="other")]) as tree, anyio.create_task_group() as group:
@@ -142,7 +142,7 @@ async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -
 
 @pytest.mark.parametrize("name", ["fragile", "later"])
 async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ended_too(name: str) -> None:
-    """Callers get an error, and the drain comes to its end."""
+    """Callers of handlers that restart their actor or owe a reply get an error, and the drain comes to its end."""
     told: list[str] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:

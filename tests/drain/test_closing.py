@@ -88,7 +88,7 @@ def test_sync_code_closes_an_agent_when_the_runs_of_other_threads_have_ended() -
 
 @pytest.mark.real_clock
 async def test_sync_code_that_would_wait_for_a_run_of_the_loop_it_blocks_is_told_so() -> None:
-    """The run could never end, because its event loop is blocked by the waiting code."""
+    """A run cannot end while synchronous code blocks its event loop and waits for it."""
     recorder, found = Recorder(), Fallen()
     agent = create_react_agent(ScriptedModel([calls("slow"), "done"]), [recorder.tool("slow", seconds=0.1)])
     with anyio.fail_after(30):

@@ -69,7 +69,7 @@ async def test_bodies_that_run_finish_and_no_other_begins() -> None:
 
 
 async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not() -> None:
-    """Both calls are ended, and only the waiting one can safely be repeated."""
+    """The running and the waiting call are ended, and only the waiting one can safely be repeated."""
     engine, ends = Here(), dict[str | None, str]()
 
     async def run(call_id: str) -> None:
