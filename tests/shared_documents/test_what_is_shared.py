@@ -59,7 +59,7 @@ async def test_without_a_key_the_arguments_are_what_a_function_depends_on(world:
 
 
 async def test_a_tool_that_is_more_than_a_function_is_shared_with_a_key_only() -> None:
-    """Such a tool may belong to one user, and another process may have a tool of the same name for another user."""
+    """A stateful tool may belong to one user, and another process may have one of the same name for another."""
     world, tool = MemoryWorld(), Tool()
     processes = [tool.process(world.store(), key=None) for _ in range(2)]
     events: list[CallEvent] = []

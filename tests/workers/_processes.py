@@ -100,7 +100,10 @@ def zygote_of(pool: Processes) -> int:
 
 
 async def only_workers_beside(pool: Processes, helpers: set[int]) -> None:
-    """Return whether only workers are left. Of new interpreters a changing spare one waits to become a worker."""
+    """Wait until only workers are left.
+
+    Of new interpreters one spare waits to become a worker, not always the same one.
+    """
     if _kernel.FORKS:
         assert descendants(os.getpid()) - helpers == set(pool.pids)
         return
