@@ -164,7 +164,7 @@ async def test_a_success_is_a_message_with_its_artifact() -> None:
 
 
 async def test_an_error_of_somebody_else_is_not_taken_for_the_servers() -> None:
-    """If middleware raises its own `ToolException`, it is raised to the caller."""
+    """A `ToolException` that does not come from the server is raised, not shown to the model as the server's error."""
     with pytest.raises(ToolException, match="not mine"):
         await answer(tool(ToolException("not mine")))
 

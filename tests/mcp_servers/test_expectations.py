@@ -1,4 +1,4 @@
-"""What users of langchain-mcp-adapters expect of tools, and how middleware replaces their interceptors."""
+"""Expectations of users of langchain-mcp-adapters, and middleware in place of their interceptors."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -85,7 +85,7 @@ async def test_a_prompt_is_the_beginning_of_a_conversation(mode: str) -> None:
 
 
 async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:
-    """By default there are none, because each tool costs tokens in each request."""
+    """By default models get no tools for resources and prompts, because each tool costs tokens in each request."""
     with anyio.fail_after(WAIT):
         async with McpServer(library()) as plain:
             assert plain.tools == []

@@ -1,4 +1,4 @@
-"""Which HTTP responses answer their request, by the id in the message."""
+"""HTTP responses that answer their request, by the id in the message."""
 
 import json
 from typing import Any

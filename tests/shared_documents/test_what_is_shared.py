@@ -1,4 +1,4 @@
-"""`Cache(shared=...)`: which calls are identical in all processes, and which results can be stored."""
+"""`Cache(shared=...)`: calls that are identical in all processes, and results that can be stored."""
 
 import warnings
 from typing import Any

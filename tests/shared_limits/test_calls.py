@@ -1,4 +1,4 @@
-"""How a call uses a shared limit: it waits, starts, and always releases its permit."""
+"""A call under a shared limit waits, starts, and always releases its permit, on any store."""
 
 import threading
 from collections.abc import Callable

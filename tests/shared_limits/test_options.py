@@ -49,7 +49,7 @@ def test_an_option_out_of_range_is_named(
 @pytest.mark.parametrize(("cls", "url"), CLASSES)
 @pytest.mark.parametrize("limit", [{"rate": Rate(1, per=1e300)}, {"rate": Rate(1, per=1e-9)}, {"concurrency": 2**70}])
 def test_a_limit_that_no_server_could_count_is_refused(cls: type[Any], url: str, limit: dict[str, Any]) -> None:
-    """On the server, calls with such a limit would hang or run without a limit."""
+    """Calls with a number that the server cannot represent would hang or run without a limit."""
     with pytest.raises(ValueError, match=r"a shared (window has 0.001|limit counts up to)"):
         ToolNode([echo], policies={"echo": CallPolicy(limit=Limit(**limit, shared=cls(url)))})
 

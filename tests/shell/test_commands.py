@@ -108,7 +108,7 @@ async def test_in_a_node_its_handlers_are_tools(tmp_path: Path) -> None:
 def test_a_shell_is_refused_where_it_could_not_find_what_a_command_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On such a system each command would fail in its worker with a missing attribute of `os`."""
+    """A shell on another system than Linux would fail with each command, by a missing attribute of `os`."""
     monkeypatch.setattr(sys, "platform", "darwin")
 
     with pytest.raises(NotImplementedError, match=r"Shell needs Linux.*this is darwin; run the program in a Linux"):

@@ -192,7 +192,7 @@ TABLES_OF_THE_CONNECTION = ["sqlite_stmt", "SQLITE_STMT", "main.sqlite_stmt", "s
 
 @pytest.mark.parametrize("table", TABLES_OF_THE_CONNECTION)
 async def test_tables_that_show_the_connection_or_the_process_are_refused(url: str, table: str) -> None:
-    """One connection serves many conversations; such tables show statements of others with their literals."""
+    """Tables about the connection would show one conversation the statements of another, with their literals."""
     with anyio.fail_after(20):
         async with SqlDatabase(url, connections=1) as db:
             await db.query("SELECT 'secret of another conversation'")

@@ -1,4 +1,4 @@
-"""Which functions workers can find by name, and the errors for functions that they cannot find."""
+"""Functions that workers can find by name, and the errors for functions that they cannot find."""
 
 import inspect
 import logging

@@ -45,7 +45,7 @@ async def _run(node: ToolNode, *requests: Any) -> list[Any]:
 async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its_result(
     tmp_path: Path, how: str
 ) -> None:
-    """In a thread, the hanging tool would occupy its slot for ever."""
+    """A hanging tool in a thread would occupy its slot for ever."""
     before = descendants(os.getpid())
     with anyio.fail_after(WAIT):
         node = _node(Processes(workers=2), timeout=1.0, grace=0.3)
