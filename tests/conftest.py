@@ -20,13 +20,13 @@ from callboard.testing import Backend, backend, backend_names
 MAIN_BACKENDS = ("asyncio", "trio")
 WITHOUT_LOOP_VARIANTS = {
     "drain",
-    "fleets",
-    "http_tools",
-    "mcp_command",
-    "mcp_servers",
-    "shared_documents",
-    "shared_limits",
-    "sql_tools",
+    "fleet",
+    "http",
+    "mcp_service",
+    "mcp",
+    "documents",
+    "limits",
+    "sql",
 }
 """Packages that run on asyncio and on trio only, because their clients of a server use a thread with its own loop."""
 VARIANTS = 2

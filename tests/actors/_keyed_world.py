@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal
 import anyio
 import sniffio
 from hypothesis import strategies as st
-from tests.helpers import live_tasks
 
 from callboard import Actor, Reply, child, cleanup, handler, keyed
 from callboard.actors._keyed import Keyed
+from tests.helpers import live_tasks
 
 HandlerName = Literal["up", "add", "look", "later"]
 Result = Literal["value", "error", "fatal"]

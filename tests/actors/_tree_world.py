@@ -7,12 +7,12 @@ from typing import Any, Literal
 import anyio
 import sniffio
 from hypothesis import strategies as st
-from tests.helpers import live_tasks
 
 from callboard import Actor, ActorDiedError, Backoff, PoisonousCallError, Supervisor, SupervisorError, child, handler
 from callboard.actors._restarts import AutoShutdown, Restart, Strategy
 from callboard.actors._supervised import ActorUnit
 from callboard.actors._supervisor import _actors_in
+from tests.helpers import live_tasks
 
 Outcome = Literal["starts", "fails", "never"]
 """Outcome of a start. `never` means that a retry is useless, as for a missing program."""

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 import anyio
 import sniffio
 from hypothesis import strategies as st
-from tests.helpers import live_tasks
 
 from callboard import (
     Actor,
@@ -26,6 +25,7 @@ from callboard import (
     handler,
 )
 from callboard.actors._supervised import ActorUnit
+from tests.helpers import live_tasks
 
 HandlerName = Literal["work", "read", "look", "later", "outer"]
 Result = Literal["value", "error", "fatal"]

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from tests.helpers import live_tasks
 
 from callboard import (
     Actor,
@@ -21,6 +20,7 @@ from callboard import (
     keyed,
     running,
 )
+from tests.helpers import live_tasks
 
 WAIT = 600
 SOON = Backoff(first=0)

@@ -7,10 +7,10 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.helpers import live_tasks
 
 from callboard import Actor, ActorDiedError, ActorGoneError, InMemorySnapshots, ToolNode, child, handler, keyed
 from callboard.testing import tool_call
+from tests.helpers import live_tasks
 
 lives: list[str] = []
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from tests.helpers import live_tasks
 
 from callboard import (
     AbandonedThreadWarning,
@@ -30,6 +29,7 @@ from callboard import (
     running,
 )
 from callboard.testing import tool_call
+from tests.helpers import live_tasks
 
 WAIT = 600
 SOON = Backoff(first=0)

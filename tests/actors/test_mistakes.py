@@ -5,10 +5,10 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.helpers import live_tasks
 
 from callboard import Actor, Backoff, Reply, Supervisor, ToolNode, child, handler, keyed, running
 from callboard.testing import tool_call
+from tests.helpers import live_tasks
 
 WAIT = 60
 

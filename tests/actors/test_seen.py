@@ -8,8 +8,6 @@ import anyio
 import pytest
 from opentelemetry import trace
 from rich.console import Console
-from tests.telemetry._measured import Seen
-from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
 
 import callboard.telemetry._names as names
 from callboard import (
@@ -33,6 +31,8 @@ from callboard._cli._live import line, picture
 from callboard.actors._restarts import Backoff
 from callboard.telemetry import Logs, Recorder, read_recording
 from callboard.testing import tool_call
+from tests.telemetry._measured import Seen
+from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
 
 WAIT = 60
 AT_ONCE = Backoff(first=0.5, jitter=0.0)

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from tests.helpers import live_tasks
 
 from callboard import (
     Actor,
@@ -20,6 +19,7 @@ from callboard import (
     handler,
     running,
 )
+from tests.helpers import live_tasks
 
 WAIT = 600
 SOON = Backoff(first=0)

@@ -6,10 +6,10 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.helpers import litter, weighed
 
 from callboard import ToolNode, running
 from callboard.testing import calls, tool_call
+from tests.helpers import litter, weighed
 
 from ._weight import KINDS, Desk
 

@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from tests.helpers import make
 
 from callboard import StorageError, create_react_agent
 from callboard._loops import _deadline
 from callboard.testing import Recorder, ScriptedModel, calls
+from tests.helpers import make
 
 from ._savers import shape
 

@@ -19,10 +19,10 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, StreamWriter, interrupt
 from pydantic import BaseModel
-from tests.helpers import live_tasks
 
 from callboard import AgentStatePydantic, CallPolicy, ToolNode, ToolRuntime, cleanup, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
+from tests.helpers import live_tasks
 
 pytestmark = pytest.mark.real_clock
 

@@ -12,15 +12,15 @@ from typing import Any
 import anyio
 import redis
 from langchain_core.messages import AIMessage, HumanMessage
-from tests.agent._postgres import Server, programs
-from tests.helpers import make
-from tests.scale._model import Costs, Fleet, Report, simulate
-from tests.shared_limits._redis import RedisServer, program
 
 import callboard
 from callboard import CallPolicy, Limit, SharedLimits, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.redis import RedisLimits
+from tests.agent._postgres import Server, programs
+from tests.helpers import make
+from tests.scale._model import Costs, Fleet, Report, simulate
+from tests.server.limits._redis import RedisServer, program
 
 from ._agent import Parrot
 from ._measure import CPU, WALL, Table

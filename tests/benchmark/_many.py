@@ -9,11 +9,11 @@ from typing import Any
 import anyio
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from tests.helpers import make
 
 import callboard
 from callboard import Actor, ToolNode, handler, keyed
 from callboard.testing import tool_call
+from tests.helpers import make
 
 from ._agent import Parrot
 from ._contestants import LOOK_UP

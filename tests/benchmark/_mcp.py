@@ -26,7 +26,7 @@ from ._measure import WALL, Budget, Table
 
 BACKENDS = ("asyncio", "trio")
 ADAPTERS = "langchain-mcp-adapters==0.3.2"
-SERVER = [sys.executable, "-m", "tests.mcp_servers._served", "stdio"]
+SERVER = [sys.executable, "-m", "tests.mcp._served", "stdio"]
 _THEIRS = Path(__file__).with_name("_mcp_adapters.py")
 _BARE = "SDK's session alone"
 _OURS = "`McpServer.call`"

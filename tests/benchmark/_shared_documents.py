@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import anyio
-from tests.agent._postgres import Server, programs
-from tests.helpers import make
-from tests.shared_limits._redis import RedisServer, program
 
 from callboard import SharedDocuments, ToolNode
 from callboard.middleware import Cache, CircuitBreaker
 from callboard.testing import tool_call
 from callboard_actors.postgres import PostgresDocuments
 from callboard_actors.redis import RedisDocuments
+from tests.agent._postgres import Server, programs
+from tests.helpers import make
+from tests.server.limits._redis import RedisServer, program
 
 from ._measure import WALL, Table
 

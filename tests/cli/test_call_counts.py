@@ -5,9 +5,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.telemetry._events import ENDS, REFUSED, Script, counts_of, event, played, scripts
 
 from callboard._cli._call_counts import CallCounts
+from tests.telemetry._events import ENDS, REFUSED, Script, counts_of, event, played, scripts
 
 
 @given(scripts(), st.randoms(use_true_random=False))

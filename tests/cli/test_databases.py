@@ -9,10 +9,10 @@ from typing import Any
 import ormsgpack
 import pytest
 from langchain_core.messages import HumanMessage
-from tests.agent._postgres import Server, programs
 
 from callboard import create_react_agent
 from callboard.testing import ScriptedModel
+from tests.agent._postgres import Server, programs
 
 from ._commands import Project
 

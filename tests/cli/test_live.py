@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from rich.console import Console
 from rich.live import Live
-from tests.telemetry._events import ENDS, counts_of, event
 
 from callboard import ToolNode, observe
 from callboard._cli._call_counts import CallCounts
@@ -20,6 +19,7 @@ from callboard._cli._live import line, picture, supports_pictures
 from callboard._cli._screen import Screen
 from callboard._cli._view import LiveView, open_view
 from callboard.testing import tool_call
+from tests.telemetry._events import ENDS, counts_of, event
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

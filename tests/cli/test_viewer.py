@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.telemetry._recordings import HEADER, busy, call, in_order, run, write
 
 from ._commands import Project

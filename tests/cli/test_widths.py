@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
 from rich.cells import cell_len
 from rich.console import Console
-from tests.telemetry._events import ENDS, counts_of, event
-from tests.telemetry._recordings import HEADER, call, closed, in_order, run, write
 
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._call_list import Calls
@@ -23,6 +21,8 @@ from callboard._cli._view import progress_table, result_table
 from callboard._cli._waterfall import Waterfall
 from callboard.telemetry import read_recording
 from callboard.testing import tool_call
+from tests.telemetry._events import ENDS, counts_of, event
+from tests.telemetry._recordings import HEADER, call, closed, in_order, run, write
 
 WIDTHS = pytest.mark.parametrize("width", [40, 50, 80, 120])
 INDEX = "the-index-of-all-documents-of-the-company"

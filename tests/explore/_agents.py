@@ -14,11 +14,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
-from tests.agent._savers import complaint
-from tests.helpers import live_tasks
 
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel
+from tests.agent._savers import complaint
+from tests.helpers import live_tasks
 
 from ._bodies import ASYNC, SECONDS, TOOLS, Call, Stage, Step, enter, result_of
 from ._watch import Complaint, run_on

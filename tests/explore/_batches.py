@@ -15,12 +15,12 @@ import sniffio
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
-from tests.helpers import live_tasks
-from tests.middleware._functions import middleware_of
 
 from callboard import CallboardWarning, CallPolicy, CallsInterrupted, Limit, Rate, ToolNode
 from callboard.guards import Redact, RepairArguments, Sanitize
 from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, RequireApproval, Retry, Value
+from tests.helpers import live_tasks
+from tests.middleware._functions import middleware_of
 
 from ._bodies import ASYNC, SYNC, TOOLS, Call, FailureOfTool, Stage, draw_calls, enter
 from ._watch import Complaint, run_on

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any, Literal
 
 import anyio
-from tests.fleets._memory import MemoryFleet, MemoryServer
 
 from callboard import Actor, ActorDiedError, ActorGoneError, StorageError, fencing_token, handler, keyed
+from tests.server.fleet._memory import MemoryFleet, MemoryServer
 
 from ._watch import Complaint, run_on
 

@@ -16,12 +16,12 @@ from urllib.parse import unquote, urlsplit
 import anyio
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import StructuredTool
-from tests.agent._savers import complaint
 
 from callboard import CallsInterrupted, ToolNode, create_react_agent
 from callboard.guards import PathIn, Url
 from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel
+from tests.agent._savers import complaint
 
 from ._batches import messages_in
 from ._watch import Complaint, run_on

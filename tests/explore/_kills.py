@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from langchain_core.messages import AIMessage, messages_from_dict
+
 from tests.agent._savers import complaint
 
 from ._plans import written
@@ -185,10 +186,10 @@ def serve() -> None:
     import anyio
     from langchain_core.tools import StructuredTool
     from langgraph.checkpoint.memory import InMemorySaver
-    from tests.agent import _crash_agent as crash
 
     from callboard import CallPolicy, ToolNode, create_react_agent
     from callboard.testing import ScriptedModel, calls, tool_call
+    from tests.agent import _crash_agent as crash
 
     once = StructuredTool.from_function(coroutine=crash.quick, name="once", description="At most once.")
     node = ToolNode([*crash.TOOLS, once], on_unknown="rerun", policies={"once": CallPolicy(on_unknown="fail")})

@@ -9,10 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.workers import _hostile as hostile
-
 from callboard.extend import Body, EngineError
 from callboard_actors.process import Confine, Processes
+from tests.process import _hostile as hostile
 
 from ._watch import Complaint, run_on
 

@@ -16,7 +16,6 @@ from langchain.agents.middleware import wrap_tool_call
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
-from tests.helpers import live_tasks
 
 from callboard import (
     CallboardWarning,
@@ -30,6 +29,7 @@ from callboard import (
     ToolNode,
 )
 from callboard.testing import Recorder, tool_call
+from tests.helpers import live_tasks
 
 from ._behaviours import BEHAVIOURS, IN_THREADS, TOOLS, Exit, Failure, World, the_world
 from ._functions import MIDDLEWARE, OURS, SYNC, THEIRS, call_at_once, middleware_of

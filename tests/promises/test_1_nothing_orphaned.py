@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
-from tests.helpers import ask, ended, live_tasks, make, make_sync
 
 from callboard import (
     AbandonedThreadWarning,
@@ -29,6 +28,7 @@ from callboard import (
     cleanup,
 )
 from callboard.testing import Recorder
+from tests.helpers import ask, ended, live_tasks, make, make_sync
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId
 from langgraph.types import Command
-from tests.helpers import ended, make
 
 from callboard import (
     CallPolicy,
@@ -23,6 +22,7 @@ from callboard import (
     create_react_agent,
 )
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from tests.helpers import ended, make
 
 
 class Boom(Exception):

@@ -10,10 +10,10 @@ import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 from langgraph.errors import GraphBubbleUp
-from tests.helpers import ask, make
 
 from callboard import CallPolicy, CallRejectedError, CallTimeoutError, DeadlineExceededError, Limit, ToolNode, cleanup
 from callboard.testing import Recorder
+from tests.helpers import ask, make
 
 
 class Boom(Exception):

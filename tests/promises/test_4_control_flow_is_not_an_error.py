@@ -12,10 +12,10 @@ from langchain_core.tools import StructuredTool
 from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, ParentCommand, is_invalid_resume
 from langgraph.types import Command, Interrupt, interrupt
 from pydantic import BaseModel, ValidationError
-from tests.helpers import make
 
 from callboard import CallsInterrupted, ToolNode, cleanup
 from callboard.testing import Recorder, calls
+from tests.helpers import make
 
 HANDLING: dict[str, Any] = {
     "True": True,

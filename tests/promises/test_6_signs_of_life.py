@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
-from tests.helpers import ask, ended, make, make_sync
 
 from callboard import (
     AbandonedThreadWarning,
@@ -29,6 +28,7 @@ from callboard._loops import _watchdog
 from callboard._loops._bridge import run_on_asyncio
 from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
+from tests.helpers import ask, ended, make, make_sync
 
 WAIT = 1000
 

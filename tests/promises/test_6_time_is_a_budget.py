@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
-from tests.helpers import ask, ended, make, make_sync
 
 from callboard import (
     AbandonedThreadWarning,
@@ -26,6 +25,7 @@ from callboard import (
 )
 from callboard.middleware import Retry
 from callboard.testing import Recorder
+from tests.helpers import ask, ended, make, make_sync
 
 
 class Stopwatch:

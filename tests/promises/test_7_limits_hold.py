@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
-from tests.helpers import ask, ended, make
 
 from callboard import CallPolicy, CallRejectedError, Limit, Rate, Statistics, ToolNode
 from callboard.testing import Recorder
+from tests.helpers import ask, ended, make
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 

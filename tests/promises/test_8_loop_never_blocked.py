@@ -11,11 +11,11 @@ import anyio.lowlevel
 import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
-from tests.helpers import ask, make, make_sync
 
 from callboard import Limit, Statistics, ToolNode
 from callboard.guards import Results, Sanitize, Text
 from callboard.testing import Recorder
+from tests.helpers import ask, make, make_sync
 
 pytestmark = pytest.mark.real_clock
 

@@ -11,11 +11,11 @@ import anyio
 import pytest
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
-from tests.helpers import make
 
 from callboard import CallEvent, CallTimeoutError, LoopBlockedWarning, ToolNode, observe
 from callboard._loops import _watchdog
 from callboard.testing import calls
+from tests.helpers import make
 
 pytestmark = pytest.mark.real_clock
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import anyio
-from tests.workers._processes import alive
 
 from callboard_actors.shell import Shell
+from tests.process._processes import alive
 
 __all__ = ["WAIT", "alive", "noted", "said_by"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.workers._processes import descendants, open_fds
 
 from callboard import running
 from callboard_actors.shell import Shell
+from tests.process._processes import descendants, open_fds
 
 from ._left import WAIT, alive, noted
 

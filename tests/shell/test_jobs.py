@@ -6,13 +6,13 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.workers._processes import descendants, parent_of
 
 from callboard import ToolNode, running
 from callboard.testing import tool_call
 from callboard_actors.process import WorkerDiedError
 from callboard_actors.shell import Shell
 from callboard_actors.shell._shell import told_as_lost
+from tests.process._processes import descendants, parent_of
 
 from ._left import WAIT, alive, noted, said_by
 

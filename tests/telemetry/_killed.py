@@ -14,10 +14,10 @@ from typing import Any
 import anyio
 from langgraph.checkpoint.sqlite import SqliteSaver
 from opentelemetry.sdk.trace import SpanProcessor
-from tests.helpers import make
 
 from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.testing import Reply, calls
+from tests.helpers import make
 
 from ._traces import PaidModel, said, traced
 

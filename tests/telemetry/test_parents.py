@@ -17,12 +17,12 @@ from langgraph.types import interrupt
 from mcp import Client, StdioServerParameters
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan
-from tests.helpers import make, make_sync
 
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.middleware import Retry
 from callboard.telemetry import carrier, continued
 from callboard.testing import calls, tool_call
+from tests.helpers import make, make_sync
 
 from ._traces import WAIT, PaidModel, Traces, attributes, ids, is_child, said, span_id
 

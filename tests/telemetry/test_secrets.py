@@ -16,7 +16,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from tests.helpers import make, make_sync
 
 import callboard.telemetry._names as names
 from callboard import AbandonedThreadWarning, CallEvent, CallPolicy, Limit, Rate, ToolNode, create_react_agent
@@ -26,6 +25,7 @@ from callboard.middleware import Cache, CircuitBreaker, Fallback, OutputBudget, 
 from callboard.telemetry import Logs, Metrics, Recorder, Tracing
 from callboard.telemetry._setup import formatter
 from callboard.testing import calls, tool_call
+from tests.helpers import make, make_sync
 
 from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, said, texts_in, traced
 

@@ -19,7 +19,6 @@ from langgraph.types import Command, interrupt
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.trace import SpanKind, StatusCode
 from pytest_genai_semconv import assert_chat_span, assert_execute_tool_span, assert_invoke_agent_span
-from tests.helpers import make
 from typing_extensions import TypedDict
 
 import callboard.telemetry._names as names
@@ -36,6 +35,7 @@ from callboard.guards import RepairArguments
 from callboard.middleware import Cache, CircuitBreaker, Fallback, Retry
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls, tool_call
+from tests.helpers import make
 
 from ._actors import actors_that_want_room, an_actor_that_breaks, an_actor_that_never_starts
 from ._killed import THREAD as THREAD_OF_THE_KILLED

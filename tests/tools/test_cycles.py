@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 from langgraph.types import interrupt
-from tests.helpers import litter
 
 from callboard import CallPolicy, CallsInterrupted, ToolNode
 from callboard.testing import calls, tool_call
+from tests.helpers import litter
 
 WAIT = 60
 

@@ -13,7 +13,6 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import Send
-from tests.helpers import ended
 
 from callboard import (
     AgentState,
@@ -27,6 +26,7 @@ from callboard import (
     create_react_agent,
 )
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
+from tests.helpers import ended
 
 WAIT = 30
 USERS = ("Ann", "Bob")

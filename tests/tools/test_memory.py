@@ -1,6 +1,7 @@
 """Memory of a waiting call: a host of agents may hold very many of them."""
 
 import pytest
+
 from tests.helpers import weighed
 
 from ._weight import LIMITS

@@ -21,12 +21,12 @@ from langgraph.types import TimeoutPolicy
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tests.helpers import ask, live_tasks, make, make_sync
 
 from callboard import CallEvent, CallPolicy, ToolNode, create_react_agent, observe, progress
 from callboard._calls._progress import PAUSE
 from callboard.telemetry import Logs, Recorder, Tracing, read_recording
 from callboard.testing import ScriptedModel, calls
+from tests.helpers import ask, live_tasks, make, make_sync
 
 WAIT = 60
 GO = {"messages": [("user", "go")]}

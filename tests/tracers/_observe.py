@@ -11,6 +11,7 @@ from typing import Any
 
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
 from tests.parity._dump import dump
 from tests.parity._prebuilt import candidate, reference
 from tests.tracers._tracers import TRACERS, Node

@@ -4,7 +4,7 @@
 streams and callbacks of the outer graph. `_node_scope`: the config of a node of callboard's agent. `_savers`: access to
 checkpointers. `_serializers`, `_message_cache`, `_conversation_cache`: values in LangGraph's storage format.
 
-Names and meanings are those of langgraph 1.2; `tests/test_langgraph_keys.py` fails when they change.
+Names and meanings are those of langgraph 1.2; `tests/langgraph/test_private_names.py` fails when they change.
 """
 
 from callboard._langgraph._call_scope import PLACEHOLDER_ID as PLACEHOLDER_ID

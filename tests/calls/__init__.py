@@ -1,0 +1,1 @@
+"""Tests of `_calls`: supervised calls and their limits."""

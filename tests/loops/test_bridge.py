@@ -1,0 +1,452 @@
+"""The bridges: async code from sync code, with and without a running loop, and asyncio from trio."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import pytest
+from langchain_core.tools import StructuredTool
+
+from callboard import CallPolicy, Statistics, ToolNode, remaining
+from callboard._loops._bridge import run_from_sync, run_on_asyncio
+from callboard.testing import Recorder
+from tests.helpers import ask, make, make_sync
+
+IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
+user: ContextVar[str] = ContextVar("user", default="nobody")
+
+
+def within(seconds: float, fn: Callable[[], object]) -> object:
+    """Run a function in a thread and fail if it does not end: a deadlock must not stop the suite."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(fn())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert outcome, "deadlock"
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def echo_node() -> ToolNode:
+    async def echo() -> str:
+        await anyio.sleep(0.001)
+        return user.get()
+
+    return ToolNode([make(echo)])
+
+
+def content(messages: list[object]) -> object:
+    [message] = messages
+    return message.content
+
+
+def test_invoke_works_in_plain_code() -> None:
+    """Promise 11: `invoke` works in a program without any event loop."""
+    assert within(10, lambda: content(echo_node().invoke(ask("echo")))) == "nobody"
+
+
+def test_invoke_carries_the_context_variables_of_its_caller() -> None:
+    """Promise 8: a tool's thread sees its caller's context variables, and cannot change them for the caller."""
+
+    def go() -> object:
+        user.set("ada")
+        return content(echo_node().invoke(ask("echo")))
+
+    assert within(10, go) == "ada"
+    assert user.get() == "nobody"
+
+
+def test_invoke_raises_the_error_itself() -> None:
+    """Promise 3: `invoke` raises the error object that the tool raised."""
+    error = ValueError("boom")
+    node = ToolNode([Recorder().tool("boom", raises=error)])
+    with pytest.raises(ValueError, match="boom") as caught:
+        within(10, lambda: node.invoke(ask("boom")))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_invoke_works_in_the_thread_of_a_running_loop(backend: str) -> None:
+    """Promise 11: `invoke` blocks a running loop until the call ends; the loop goes on afterwards."""
+    node = echo_node()
+
+    async def main() -> object:
+        user.set("ada")
+        found = content(node.invoke(ask("echo")))
+        await anyio.sleep(0.001)
+        return [found, content(node.invoke(ask("echo")))]
+
+    assert within(10, lambda: anyio.run(main, backend=backend)) == ["ada", "ada"]
+
+
+def test_invoke_works_from_many_threads_at_once() -> None:
+    """Promise 11: `invoke` calls of several threads share the background loop."""
+    node = echo_node()
+    found: list[object] = []
+
+    def go() -> None:
+        found.append(content(node.invoke(ask("echo"))))
+
+    def all_of_them() -> None:
+        threads = [threading.Thread(target=go) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    within(20, all_of_them)
+    assert found == ["nobody"] * 20
+
+
+def nested(depth: int, kinds: str) -> ToolNode:
+    """Return a node whose tool invokes a node, and so on: `a` async, `s` sync, `w` from a worker thread below."""
+
+    def step(inner: ToolNode, kind: str) -> StructuredTool:
+        def down() -> str:
+            return f"{kind}{content(inner.invoke(ask('down')))}"
+
+        async def down_async() -> str:
+            return down()
+
+        async def down_in_worker() -> str:
+            return await anyio.to_thread.run_sync(down)
+
+        if kind == "s":
+            return make_sync(down)
+        return make(down_async if kind == "a" else down_in_worker, "down")
+
+    async def bottom() -> str:
+        await anyio.sleep(0.001)
+        return user.get()
+
+    node = ToolNode([make(bottom, "down")])
+    for level in range(depth):
+        node = ToolNode([step(node, kinds[level % len(kinds)])])
+    return node
+
+
+@pytest.mark.parametrize("kinds", ["a", "s", "w", "as", "sw", "wa", "aws"])
+def test_invoke_nests_without_deadlock(kinds: str) -> None:
+    """Promise 11: a tool on the background loop may invoke a node, and so may all code that this node runs."""
+    node = nested(5, kinds)
+
+    def go() -> object:
+        user.set("ada")
+        return content(node.invoke(ask("down")))
+
+    expected = "".join(kinds[level % len(kinds)] for level in reversed(range(5))) + "ada"
+    assert within(30, go) == expected
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_nested_invokes_work_below_a_running_loop(backend: str) -> None:
+    """Promise 11: a chain of nodes may begin with `ainvoke` and continue with `invoke`."""
+    node = nested(4, "aws")
+
+    async def main() -> object:
+        return content(await node.ainvoke(ask("down")))
+
+    assert within(30, lambda: anyio.run(main, backend=backend)) == "aswanobody"
+
+
+def test_several_nested_invokes_in_one_batch_do_not_wait_for_one_another() -> None:
+    """Promise 11: sync tools in threads use the background loop while it is free."""
+    inner = echo_node()
+
+    def down() -> str:
+        return content(inner.invoke(ask("echo")))
+
+    node = ToolNode([make_sync(down)])
+    messages = within(30, lambda: node.invoke(ask(*["down"] * 30)))
+    assert len(messages) == 30
+
+
+def test_the_threads_of_nested_invokes_end() -> None:
+    """Promise 1: after nested invokes only the one shared background loop is left."""
+    node = nested(3, "a")
+    within(30, lambda: node.invoke(ask("down")))
+    deadline = time.monotonic() + 5
+    while sum(thread.name == "callboard-asyncio" for thread in threading.enumerate()) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class _CtrlCAfterWaiting(threading.Event):
+    """An event that raises `KeyboardInterrupt` in the first thread that waits, as the interpreter would."""
+
+    interrupted = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.interrupted:
+            self.interrupted = True
+            super().wait(0.2)
+            raise KeyboardInterrupt
+        return super().wait(timeout)
+
+
+def test_an_interrupted_invoke_cancels_its_calls_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 1: after Ctrl-C no call is left running."""
+    from callboard._loops import _bridge
+
+    rec = Recorder()
+    node = ToolNode([rec.tool("stuck", hang=True, cleanup=0.2)])
+    within(10, lambda: echo_node().invoke(ask("echo")))  # the background loop runs before Event is replaced
+
+    def go() -> None:
+        monkeypatch.setattr(_bridge.threading, "Event", _CtrlCAfterWaiting)
+        try:
+            node.invoke(ask("stuck", "stuck"))
+        finally:
+            monkeypatch.undo()
+
+    with pytest.raises(KeyboardInterrupt):
+        within(10, go)
+    assert rec.count("cleaned up") == 2
+    assert (rec.running, node.statistics()) == (0, IDLE)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_ctrl_c_in_a_program_that_waits_for_invoke_runs_the_clean_up() -> None:
+    """Promise 1: with a real signal in a real process, tools run their clean-up before the program ends."""
+    program = textwrap.dedent("""
+        import anyio
+        from callboard import ToolNode
+
+        async def stuck():
+            "Hang."
+            print("started", flush=True)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                await anyio.sleep(0.1)
+                print("cleaned up", flush=True)
+
+        try:
+            ToolNode([stuck]).invoke([{"name": "stuck", "args": {}, "id": "1", "type": "tool_call"}])
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    assert output == "cleaned up\ninterrupted\n"
+
+
+def test_an_exit_out_of_a_tool_reaches_the_one_who_invoked_it() -> None:
+    """Promise 3: `SystemExit` of a tool reaches the caller of `invoke`, and the background loop survives."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            within(10, lambda: ToolNode([make(leave)]).invoke(ask("leave")))
+    assert within(10, lambda: content(echo_node().invoke(ask("echo")))) == "nobody"
+
+
+def test_a_loop_of_the_tools_stays_the_same_from_call_to_call() -> None:
+    """A pooled client that a tool keeps belongs to one event loop, so later calls need the same loop."""
+    loops: list[object] = []
+
+    async def which() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    node = ToolNode([make(which)])
+    for _ in range(3):
+        within(10, lambda: node.invoke(ask("which")))
+    assert loops[0] is loops[1] is loops[2]
+
+
+# asyncio code, on every backend
+
+
+@pytest.mark.real_clock
+async def test_code_that_needs_asyncio_gets_it_with_its_context() -> None:
+    """Promise 11: asyncio code runs on the background loop, with its caller's context, when the caller is on trio."""
+
+    async def main() -> tuple[object, str]:
+        await asyncio.sleep(0.001)
+        found = user.get()
+        user.set("changed")
+        return found, type(asyncio.get_running_loop()).__module__
+
+    token = user.set("ada")
+    try:
+        with anyio.fail_after(10):
+            found, module = await run_on_asyncio(main)
+    finally:
+        user.reset(token)
+    assert found == "ada"
+    assert module.startswith(("asyncio", "uvloop"))
+
+
+@pytest.mark.real_clock
+async def test_an_error_from_the_other_side_is_the_same_object() -> None:
+    """Promise 3: an error that crosses the bridge is the same object, with the frames of both sides."""
+    error = ValueError("boom")
+
+    async def main() -> None:
+        await asyncio.sleep(0.001)
+        raise error
+
+    with anyio.fail_after(10), pytest.raises(ValueError, match="boom") as caught:
+        await run_on_asyncio(main)
+    assert caught.value is error
+
+
+@pytest.mark.real_clock
+async def test_a_cancelled_caller_waits_for_the_clean_up_on_the_other_side() -> None:
+    """Promise 1: a cancelled call leaves nothing on the background loop, because its caller waits for the clean-up."""
+    seen: list[str] = []
+
+    async def main() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            if anyio.get_cancelled_exc_class() is asyncio.CancelledError and caller == "trio":
+                await asyncio.sleep(0.2)
+            seen.append("cleaned up")
+
+    import sniffio
+
+    caller = sniffio.current_async_library()
+    with anyio.fail_after(10):
+        with anyio.move_on_after(0.05) as scope:
+            await run_on_asyncio(main)
+    assert scope.cancelled_caught
+    assert seen == ["cleaned up"]
+
+
+@pytest.mark.real_clock
+async def test_a_caller_that_is_cancelled_already_does_not_wait_for_ever() -> None:
+    """Promise 1: a caller in a cancelled scope returns, even if the function on the other loop has not begun."""
+
+    async def main() -> None:
+        await asyncio.sleep(100)
+
+    with anyio.fail_after(10):
+        for _ in range(20):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await run_on_asyncio(main)
+
+
+class Foreign(StructuredTool):
+    """A tool with an `ainvoke` of its own, which callboard leaves to asyncio."""
+
+    async def ainvoke(self, *args: object, **kwargs: object) -> object:
+        return await super().ainvoke(*args, **kwargs)
+
+
+def foreign(fn: Callable[..., object]) -> StructuredTool:
+    return Foreign.from_function(coroutine=fn, name=fn.__name__, description="A tool of a test.")
+
+
+@pytest.mark.real_clock
+async def test_a_tool_that_needs_asyncio_completes_its_clean_up_within_the_grace() -> None:
+    """Promise 1: on every backend, a plain `finally` of an asyncio tool completes within the grace."""
+    seen: list[str] = []
+
+    async def stuck() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(0.1)
+            seen.append("cleaned up")
+
+    node = ToolNode([foreign(stuck)], timeout=0.4)
+    with anyio.fail_after(10):
+        [message] = await node.ainvoke(ask("stuck"))
+    assert message.additional_kwargs == {"callboard": {"ended": "timeout"}}
+    assert seen == ["cleaned up"]
+    assert node.statistics() == IDLE
+
+
+@pytest.mark.real_clock
+async def test_the_grace_of_the_policy_crosses_the_bridge() -> None:
+    """Promise 1: a clean-up on the background loop that never ends is cut off after the policy's grace."""
+
+    async def stuck() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(100)
+
+    node = ToolNode([foreign(stuck)], policies={"stuck": CallPolicy(timeout=0.4, grace=0.2)})
+    start = time.monotonic()
+    with anyio.fail_after(10):
+        await node.ainvoke(ask("stuck"))
+    assert time.monotonic() - start < 2
+
+
+@pytest.mark.real_clock
+async def test_remaining_crosses_the_bridge() -> None:
+    """Promise 6: a tool on the background loop can read its remaining time."""
+    seen: list[float] = []
+
+    async def look() -> None:
+        seen.append(remaining())
+
+    with anyio.fail_after(100):
+        await ToolNode([foreign(look)], timeout=20).ainvoke(ask("look"))
+    assert 19 < seen[0] <= 20.1  # an event loop may round its time to milliseconds
+
+
+@pytest.mark.real_clock
+async def test_a_tool_that_needs_asyncio_and_cancels_itself_ends_alone() -> None:
+    """Promise 1: a tool that cancels its own asyncio task on the bridge ends with an error; other calls go on."""
+    rec = Recorder()
+
+    async def confused() -> None:
+        raise asyncio.CancelledError
+
+    with anyio.fail_after(10):
+        first, second = await ToolNode([foreign(confused), rec.tool("slow", seconds=0.1)]).ainvoke(
+            ask("confused", "slow")
+        )
+    assert first.additional_kwargs == {"callboard": {"ended": "cancelled"}}
+    assert second.content == "slow"
+
+
+def test_a_coroutine_that_never_began_is_closed() -> None:
+    """Whenever the call is cancelled, Python does not warn of a coroutine that was never awaited."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        async def main() -> None:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await echo_node().ainvoke(ask(*["echo"] * 10))
+
+        for backend in ("asyncio", "trio"):
+            within(10, partial(anyio.run, main, backend=backend))
+
+
+def test_run_from_sync_gives_the_result_back() -> None:
+    """`run_from_sync` returns the result of the async function."""
+
+    async def main() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    assert within(10, lambda: run_from_sync(main)) == "done"

@@ -1,0 +1,269 @@
+"""Calls of MCP clients are supervised: limits, timeouts, cancellation, tracing and drain apply."""
+
+import sys
+from itertools import pairwise
+from typing import cast
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langgraph.types import interrupt
+from mcp import Client, types
+from mcp_types import RequestParamsMeta
+
+from callboard import CallPolicy, Limit, ToolNode, idempotency_key, progress
+from callboard.middleware import Retry
+from callboard.telemetry import carrier
+from callboard_actors.mcp._meta import IDEMPOTENCY_KEY
+from callboard_actors.mcp_service._calls import ProgressCounter, progress_sender
+from callboard_actors.mcp_service._service import Service
+from tests.telemetry._traces import Traces, attributes, is_child
+
+from ._clients import ERAS, WAIT, Person, client_of, filled, in_both_eras, text_in
+
+
+class Hotel:
+    """Tools that wait and record how their calls ended."""
+
+    def __init__(self) -> None:
+        self.began, self.ended = anyio.Event(), anyio.Event()
+        self.at_once = self.most = 0
+
+    async def stay(self, nights: float) -> str:
+        """Stay for some nights."""
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.began.set()
+        try:
+            await anyio.sleep(nights)
+        finally:
+            self.at_once -= 1
+            self.ended.set()
+        return f"{nights} nights"
+
+
+@in_both_eras
+async def test_a_call_that_its_client_cancels_is_cancelled(era: str) -> None:
+    """A cancelled call releases its resources, here its slot of the limit."""
+    hotel = Hotel()
+    node = ToolNode([hotel.stay], limit=Limit(concurrency=1))
+    async with client_of(node, era) as client, anyio.create_task_group() as group:
+        group.start_soon(client.call_tool, "stay", {"nights": 1000})
+        await hotel.began.wait()
+        group.cancel_scope.cancel()
+    async with client_of(node, era) as client:
+        await hotel.ended.wait()
+        assert text_in(await client.call_tool("stay", {"nights": 1})) == "1.0 nights"
+        assert node.statistics().running == 0
+
+
+@in_both_eras
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.real_clock  # a sync tool runs in a thread
+async def test_a_tool_that_would_end_the_process_ends_its_call_only(era: str, kind: str) -> None:
+    """`sys.exit()` in a tool is an error of its call; once it left all other clients waiting for ever."""
+
+    def leave() -> str:
+        """Leave."""
+        sys.exit(3)
+
+    async def leave_async() -> str:
+        """Leave."""
+        sys.exit(3)
+
+    async with client_of([leave if kind == "sync" else leave_async, Hotel().stay], era) as client:
+        left = await client.call_tool("leave" if kind == "sync" else "leave_async", {})
+        assert left.is_error
+        assert "SystemExit(3)" in text_in(left)
+        assert text_in(await client.call_tool("stay", {"nights": 0})) == "0.0 nights"
+
+
+@in_both_eras
+async def test_a_client_that_leaves_ends_its_calls(era: str) -> None:
+    """The calls of a disconnected client are cancelled."""
+    hotel = Hotel()
+    with pytest.raises(ExceptionGroup):
+        async with client_of([hotel.stay], era) as client, anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "stay", {"nights": 1000})
+            await hotel.began.wait()
+            raise OSError("the client has left")
+
+    assert hotel.ended.is_set()
+
+
+@in_both_eras
+async def test_limits_and_timeouts_of_the_node_hold(era: str) -> None:
+    """Limits apply to the calls of all clients together; a client reads the same errors as a model."""
+    hotel = Hotel()
+    node = ToolNode([hotel.stay], limit=Limit(concurrency=2), timeout=5)
+    results: list[types.CallToolResult] = []
+
+    async def call(client: Client, nights: float) -> None:
+        results.append(await client.call_tool("stay", {"nights": nights}))
+
+    async with (
+        client_of(node, era) as one,
+        Client(Service(node, name=None, description=None).server(), mode=era) as two,
+    ):
+        async with anyio.create_task_group() as group:
+            for client in (one, two):
+                for nights in (1, 2, 3):
+                    group.start_soon(call, client, nights)
+        late = await one.call_tool("stay", {"nights": 9})
+
+    assert hotel.most == 2
+    assert sorted(map(text_in, results)) == sorted(f"{n}.0 nights" for n in (1, 2, 3) for _ in "ab")
+    assert late.is_error
+    assert "5" in text_in(late)
+
+
+@in_both_eras
+async def test_a_client_hears_of_progress_if_it_asks(era: str) -> None:
+    """Progress numbers increase, and the last report comes before the result."""
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def build(parts: int) -> str:
+        """Build."""
+        for part in range(parts):
+            await anyio.sleep(1)
+            progress(f"part {part}", done=part + 1, total=parts)
+        return "built"
+
+    async def hear(done: float, total: float | None, message: str | None) -> None:
+        told.append((done, total, message))
+
+    async with client_of([build], era) as client:
+        await client.call_tool("build", {"parts": 3}, progress_callback=hear)
+        await client.call_tool("build", {"parts": 3})
+
+    assert told == [(1, 3, "part 0"), (2, 3, "part 1"), (3, 3, "part 2")]
+
+
+NUMBERS = st.none() | st.floats(min_value=0, max_value=1e300)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
+def test_progress_rises_whatever_a_tool_says(said: list[tuple[float | None, float | None]]) -> None:
+    """The protocol requires increasing numbers, but a tool may go back, repeat a number or report none."""
+    rising = ProgressCounter()
+    told = [rising.report("", done, total).progress for done, total in said]
+
+    assert all(one < other for one, other in pairwise(told))
+    assert all(report >= done for report, (done, _) in zip(told, said, strict=True) if done is not None)
+
+
+@pytest.mark.parametrize(
+    "said", [[(0, 10), (None, None), (0, 10)], [(None, 10), (None, 10)], [(None, None), (3, 4), (3, 4), (None, 0)]]
+)
+def test_progress_is_told_in_numbers_that_can_be_shown(said: list[tuple[float | None, float | None]]) -> None:
+    """Steps as small as 5e-324 cannot be shown; each report adds a visible step, and no progress is 0."""
+    rising = ProgressCounter()
+    told = [rising.report("", done, total).progress for done, total in said]
+
+    assert told[0] == 0
+    assert all(other - one >= 1e-6 * 0.99 for one, other in pairwise(told))
+
+
+async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
+    """Only the newest report is kept for a client that reads slowly."""
+    listens = anyio.Event()
+    told: list[object] = []
+
+    class Slow:
+        async def report_progress(
+            self, progress: float, total: float | None = None, message: str | None = None
+        ) -> None:
+            told.append(message)
+            await listens.wait()
+
+    with anyio.fail_after(WAIT):
+        async with progress_sender(Slow()) as tell:
+            for n in range(100):
+                tell({"type": "progress", "message": f"{n}", "done": n + 1})
+                await anyio.sleep(0)
+            tell("something else in the stream")
+            listens.set()
+
+    assert told[-1] == "99"
+    assert len(told) < 5
+
+
+@in_both_eras
+async def test_the_trace_of_the_client_goes_on(era: str) -> None:
+    """The span of the call is a child of the client's span."""
+    traces = Traces()
+
+    async def where() -> str:
+        """Say where this is."""
+        return carrier()["traceparent"]
+
+    with traces.on():
+        async with client_of([where], era) as client:
+            with traces.tracer.start_as_current_span("client"):
+                seen = text_in(await client.call_tool("where", {}, meta=cast("RequestParamsMeta", carrier())))
+
+    [call] = traces.all("execute_tool")
+    [caller] = traces.all("client")
+    assert is_child(call, caller)
+    assert f"{call.context.trace_id:032x}" in seen  # type: ignore[union-attr]
+    assert attributes(call)["gen_ai.tool.name"] == "where"
+
+
+@in_both_eras
+async def test_a_call_that_is_made_again_is_known_by_its_key(era: str) -> None:
+    """A client that lost the answer repeats the call, and the service behind the tool works only once."""
+
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"{interrupt('Pay?')} {idempotency_key()}"
+
+    async with client_of([pay], era, elicitation_callback=Person(*[filled(answer="yes")] * 3)) as client:
+        meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: "order 7"})
+        first, again = [text_in(await client.call_tool("pay", {"amount": 3}, meta=meta)) for _ in range(2)]
+        other = text_in(await client.call_tool("pay", {"amount": 3}))
+
+    assert first == again != other
+
+
+@in_both_eras
+async def test_middleware_is_around_the_calls_of_clients(era: str) -> None:
+    """Middleware applies to served calls; here it retries."""
+    failures = [OSError("lost"), OSError("lost")]
+
+    async def fetch() -> str:
+        """Fetch."""
+        if failures:
+            raise failures.pop()
+        return "fetched"
+
+    node = ToolNode([fetch], middleware=[Retry(initial=1)], policies={"fetch": CallPolicy(idempotent=True)})
+    async with client_of(node, era) as client:
+        assert text_in(await client.call_tool("fetch", {})) == "fetched"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_service_that_is_drained_lets_calls_finish_and_begins_none(era: str) -> None:
+    """Calls that do not finish in time are ended; each client is told."""
+    hotel = Hotel()
+    service = Service(ToolNode([hotel.stay]), name=None, description=None)
+    results: list[types.CallToolResult] = []
+
+    async def call(client: Client, nights: float) -> None:
+        results.append(await client.call_tool("stay", {"nights": nights}))
+
+    with anyio.fail_after(1000):
+        async with service.opened(), Client(service.server(), mode=era) as client, anyio.create_task_group() as group:
+            group.start_soon(call, client, 3)
+            group.start_soon(call, client, 500)
+            await hotel.began.wait()
+            await anyio.sleep(1)
+            report = await service.drain(10)
+            await call(client, 1)
+
+    finished = [one for one in results if not one.is_error]
+    ended = [text_in(one) for one in results if one.is_error]
+    assert [text_in(one) for one in finished] == ["3.0 nights"]
+    assert (report.finished, report.ended, [one.tool for one in report.unknown]) == (1, 1, ["stay"])
+    assert len(ended) == 2
+    assert all("drained" in text for text in ended)

@@ -1,0 +1,38 @@
+"""Pools of programs that were started without stdin, stdout or stderr, as some daemons are."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from callboard.testing import Backend
+from callboard_actors.process import _loading
+
+from ._processes import WAIT
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("start", [pytest.param("fork", marks=pytest.mark.exhaustive), "spawn"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(some, marks=pytest.mark.exhaustive) for some in ("0<&- 1>&-", "2>&-")), "0<&- 1>&- 2>&-"]
+)
+def test_a_program_without_standard_files_has_a_pool(
+    tmp_path: Path, anyio_backend: Backend, start: str, closed: str
+) -> None:
+    """Descriptors 0 to 2 then belong to other files, such as the event loop's; no worker may write messages to them."""
+    backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
+    found = tmp_path / "found"
+    program = [sys.executable, "-m", "tests.process._closed_files", backend, start, str(found)]
+    subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *program], cwd=ROOT, timeout=WAIT, check=True)
+    assert found.read_text() == "42"
+
+
+def test_a_zygote_whose_program_was_killed_while_it_loaded_says_nothing() -> None:
+    """After the program was killed, a traceback of its zygote would only appear in some user's terminal."""
+    zygotes, programs = socket.socketpair()
+    with zygotes:
+        programs.close()
+        _loading.report_failure(zygotes, BrokenPipeError("where the traceback would be of"))

@@ -1,0 +1,263 @@
+"""Workers that are new interpreters, for systems where fork is unsafe, and systems that have only POSIX."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import ActorStartError
+from callboard.extend import Engine
+from callboard.testing import Backend, EngineContract
+from callboard_actors import process
+from callboard_actors._engine import _kernel
+from callboard_actors.process import Confine, Processes, WorkerDiedError
+
+from . import _bodies as bodies
+from ._processes import WAIT, alive, descendants, only_workers_beside, running, started
+
+ROOT = Path(__file__).parents[2]
+NO_LINUX = Path(__file__).with_name("_no_linux")
+
+
+@pytest.fixture
+def spawns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a system where no process can be forked."""
+    monkeypatch.setattr(_kernel, "FORKS", False)
+
+
+def _without_linux() -> dict[str, str]:
+    """Return an environment that simulates a system with only POSIX."""
+    return {**os.environ, "PYTHONPATH": str(NO_LINUX)}
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("forks", [True, False])
+async def test_a_module_may_put_something_of_its_own_where_output_goes(
+    monkeypatch: pytest.MonkeyPatch, forks: bool
+) -> None:
+    """A stream may lack attributes that the worker sets; the worker must check for them or it could never start."""
+    monkeypatch.setattr(_kernel, "FORKS", forks)
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, preload=[f"{__package__}._replaces_stdout"]) as pool:
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+@pytest.mark.real_clock
+@pytest.mark.usefixtures("spawns")
+async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cancelled call ends with all its child processes; the spare interpreter has loaded its modules before."""
+    (running_in := tmp_path / "running").mkdir()
+    (loaded_in := tmp_path / "loaded").mkdir()
+    monkeypatch.setenv("CALLBOARD_TEST_LOADED", str(loaded_in))
+    module = f"{__package__}._says_where_it_is_loaded"
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0.1, preload=[module]) as pool:
+            [before] = pool.pids
+            helpers = descendants(os.getpid()) - {before}
+            waiting = await started(loaded_in, 2) - {before}
+            async with anyio.create_task_group() as group:
+                group.start_soon(pool.run, bodies.fork_a_grandchild, str(running_in))
+                busy = await started(running_in, 2)
+                group.cancel_scope.cancel()
+            assert alive(busy) == set()
+            after = await pool.run(bodies.pid)
+            assert await pool.run(bodies.is_loaded, module)
+            assert {after} == waiting
+            await only_workers_beside(pool, helpers)
+
+
+@pytest.mark.real_clock
+@pytest.mark.usefixtures("spawns")
+async def test_modules_that_a_fork_would_not_stand_are_loaded_by_interpreters(caplog: pytest.LogCaptureFixture) -> None:
+    """Threads are safe where each worker is its own process. A module that ends its process is left to the calls."""
+    caplog.set_level(logging.INFO, "callboard_actors.process")
+    thread, end = f"{__package__}._starts_a_thread", f"{__package__}._ends_its_process"
+    pool = Processes(workers=1, preload=[thread])
+    for name in ("no_such_module", end, bodies.__name__):
+        pool._lifecycle.want(name)
+    with anyio.fail_after(WAIT):
+        async with pool:
+            assert await pool.run(bodies.is_loaded, thread)
+            assert not await pool.run(bodies.is_loaded, end)
+
+    said = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
+    assert said == [f"{end} starts threads or ends its process, so each worker loads it by itself"]
+
+
+@pytest.mark.real_clock
+@pytest.mark.usefixtures("spawns")
+@pytest.mark.parametrize(
+    ("preload", "message"),
+    [
+        ("no_such_module", "preload='no_such_module' cannot be imported: ModuleNotFoundError"),
+        (f"{__package__}._takes_for_ever", r"was not ready within 0\.5 s"),
+    ],
+)
+async def test_a_pool_that_cannot_start_says_why_and_leaves_nothing(preload: str, message: str) -> None:
+    """Several interpreters may be starting when the pool gives up."""
+    before = descendants(os.getpid())
+    timeout = 0.5 if "for_ever" in preload else WAIT
+    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=message):
+        async with Processes(workers=2, preload=[preload], start_timeout=timeout):
+            pass
+
+    assert descendants(os.getpid()) == before
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("spawns")
+async def test_interpreters_that_cannot_start_any_more_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a library is being reinstalled, for instance, there are fewer workers and retries are paced."""
+    broken, tries = tmp_path / "broken", tmp_path / "tries"
+    code = f"open({str(tries)!r}, 'a').write('x')\nassert not __import__('os').path.exists({str(broken)!r})\n"
+    (tmp_path / "breaks_later.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0, preload=["breaks_later"]) as pool:
+            assert await pool.run(bodies.add, 1, 2) == 3
+            broken.touch()
+            for _ in range(3):  # the spare interpreter and one that was starting
+                if pool.pids:
+                    os.kill(pool.pids[0], signal.SIGKILL)
+                await anyio.sleep(1)
+            had = len(tries.read_text())
+            await anyio.sleep(1)
+            assert len(tries.read_text()) < had + 10
+            broken.unlink()
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+@pytest.mark.parametrize(
+    ("platform", "options", "message"),
+    [
+        ("linux", {"start": "thread"}, "start='thread' is neither 'fork' nor 'spawn'"),
+        ("linux", {"start": "spawn", "confine": Confine()}, "confine= needs start='fork', not 'spawn'"),
+        ("darwin", {"start": "fork"}, "start='fork' is for Linux, and this is darwin; leave it out"),
+        ("darwin", {"confine": Confine()}, "confine= needs Linux, .* and this is darwin"),
+        ("darwin", {"memory": 2**30}, "memory=1073741824 needs a kernel that keeps RLIMIT_AS, and this is darwin"),
+        ("darwin", {"max_resident": 2**30}, "max_resident=1073741824 needs /proc, .* this is darwin; max_calls="),
+    ],
+)
+def test_what_a_system_cannot_keep_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, platform: str, options: dict[str, Any], message: str
+) -> None:
+    """The error names the argument, the system and the alternative."""
+    monkeypatch.setattr(sys, "platform", platform)
+    for name in ("FORKS", "TELLS_SIZE", "LIMITS_MEMORY"):
+        monkeypatch.setattr(_kernel, name, platform == "linux")
+    with pytest.raises(ValueError, match=message):
+        Processes(**options)
+
+
+@pytest.mark.parametrize("platform", ["win32", "emscripten", "wasi"])
+def test_a_system_without_process_groups_is_told_so_by_the_import(
+    monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    """The message names the missing process groups, not some missing module of the standard library."""
+    assert process.__file__ is not None
+    code = compile(Path(process.__file__).read_text(), process.__file__, "exec")
+    monkeypatch.setattr(sys, "platform", platform)
+    with pytest.raises(ImportError, match=f"needs a POSIX system, and this is {platform}: .* within WSL"):
+        exec(code, {"__name__": process.__name__})
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.exhaustive
+def test_a_system_that_has_no_more_than_posix_says_has_pools(tmp_path: Path, backend: str) -> None:
+    """No Linux-only function is called: the simulated system ends every process that does so."""
+    command = [sys.executable, "-m", "tests.process._without_linux", backend, str(tmp_path)]
+    found = subprocess.run(
+        command, cwd=ROOT, env=_without_linux(), capture_output=True, text=True, timeout=WAIT * 3, check=False
+    )
+
+    assert found.stdout == "passed\n", found.stdout + found.stderr
+    assert "no Linux" not in found.stderr
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize(
+    ("env", "mode", "with_zygote"),
+    [
+        (_without_linux, "forks", False),
+        pytest.param(_without_linux, "plain", True, marks=pytest.mark.exhaustive),
+        pytest.param(lambda: dict(os.environ), "forks", False, marks=pytest.mark.exhaustive),
+    ],
+)
+@pytest.mark.exhaustive
+async def test_no_interpreter_outlives_its_parent_by_more_than_a_second(
+    tmp_path: Path, anyio_backend: Backend, env: Callable[[], dict[str, str]], mode: str, with_zygote: bool
+) -> None:
+    """On systems where the kernel does not signal this, the zygote polls and workers see their lifeline pipe close."""
+    backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
+    command = [sys.executable, "-m", "tests.process._doomed_parent", backend, str(tmp_path), mode, "spawn"]
+    with subprocess.Popen(command, cwd=ROOT, env=env()) as parent:
+        try:
+            busy = await started(tmp_path, 3)
+            zygotes = {pid for pid in descendants(parent.pid) if b"_zygote import" in _command_of(pid)}
+            below = {pid for pid in descendants(parent.pid) if b"_standby import" in _command_of(pid)} | busy | zygotes
+            assert len(zygotes) == 1
+            assert len(below) >= 6
+            began = time.monotonic()
+        finally:
+            if with_zygote:
+                for pid in zygotes:
+                    os.kill(pid, signal.SIGKILL)
+            os.kill(parent.pid, signal.SIGKILL)
+    with anyio.fail_after(WAIT):
+        while running(below):
+            await anyio.sleep(0.005)
+
+    assert time.monotonic() - began < 1
+
+
+def _command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.real_clock
+@pytest.mark.usefixtures("spawns")
+async def test_a_pool_that_is_closed_while_interpreters_load_leaves_none(tmp_path: Path) -> None:
+    """Sessions that were requested but have not started yet end with the pool."""
+    before = descendants(os.getpid())
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group, Processes(workers=1, grace=0) as pool:
+
+            async def sit() -> None:
+                with pytest.raises(WorkerDiedError):
+                    async with pool.seat("owner") as seat:
+                        await seat.until_ended()
+                        raise WorkerDiedError("owner", "as others are told", begun=False)
+
+            for _ in range(3):
+                group.start_soon(sit)
+            await anyio.wait_all_tasks_blocked()
+
+    assert descendants(os.getpid()) == before
+
+
+@pytest.mark.real_clock
+@pytest.mark.exhaustive
+class TestInterpreters(EngineContract):
+    """Contract tests of an engine on new interpreters."""
+
+    patience = 90.0
+
+    def engine(self) -> Engine:
+        # Three interpreters load it at once, which takes seconds each.
+        return Processes(workers=2, start="spawn", grace=1.0, preload=["callboard.testing"], start_timeout=WAIT * 3)
+
+    async def kill(self, engine: Any, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,224 @@
+"""Context that is sent to a worker with a call, and messages that come back before the result."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+import structlog
+from opentelemetry import trace
+
+from callboard import CallPolicy, ToolNode, observe
+from callboard.testing import calls
+from callboard_actors._engine._frames import HEADER, MAGIC, MAX_TOLD, Kind
+from callboard_actors.process import Processes, WorkerDiedError
+from tests.helpers import ended, make
+
+from . import _bodies as bodies
+from ._processes import WAIT, started
+
+pytestmark = pytest.mark.real_clock
+
+
+async def _result_of(tool: Callable[..., Any], **policy: Any) -> Any:
+    """Call a tool of a node with the given policy and return its result."""
+    node = ToolNode([make(tool, "tool")], policies={"tool": CallPolicy(**policy)})
+    found = await node.ainvoke([calls("tool")])
+    return found[0]
+
+
+@pytest.mark.parametrize("body", [bodies.time_left, bodies.time_left_later])
+async def test_the_time_that_is_left_is_known_in_the_body(body: Callable[..., Any]) -> None:
+    """The deadline is sent as a duration, because the clocks of two event loops are unrelated."""
+    async with Processes(workers=1) as pool:
+        assert await pool.run(bodies.time_left) == math.inf
+        with anyio.fail_after(WAIT):
+
+            async def tool() -> float:
+                return await pool.run(body)  # type: ignore[no-any-return]
+
+            message = await _result_of(tool, timeout=15.0)
+
+    assert 5 < float(message.content) <= 15
+
+
+@pytest.mark.parametrize("body", [bodies.go_on, bodies.go_on_later])
+async def test_progress_is_told_here_and_keeps_the_call_alive(body: Callable[..., Any]) -> None:
+    """Each progress report resets the idle timeout."""
+    said: list[str | None] = []
+    with anyio.fail_after(WAIT), observe(lambda event: said.append(event.message)):
+        async with Processes(workers=1) as pool:
+
+            async def tool() -> int:
+                return await pool.run(body, 12, 0.1)  # type: ignore[no-any-return]
+
+            message = await _result_of(tool, idle_timeout=1.0)
+
+    assert message.content == "12", message
+    assert "step 0" in said
+
+
+async def test_a_body_that_says_nothing_is_given_up() -> None:
+    """A call without progress reports ends with its idle timeout."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0) as pool:
+
+            async def tool() -> None:
+                await pool.run(time.sleep, 600)
+
+            message = await _result_of(tool, idle_timeout=0.3)
+
+    assert ended(message) == "timeout"
+
+
+async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
+    """Log records have the level requested here, tracebacks as text, and a bounded length."""
+    caplog.set_level(logging.INFO)
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            [worker] = pool.pids
+            await pool.run(bodies.log_much)
+
+    late, lost = [record for record in caplog.records if record.processName == "worker"]
+    assert (late.name, late.getMessage(), late.levelno) == ("callboard.tests.process", "it is late", logging.WARNING)
+    assert (late.process, late.funcName) == (worker, "log_much")
+    assert lost.name == "made.only.there"
+    assert lost.getMessage().count("\0") > 5_000
+    assert "made.only.there" not in logging.Logger.manager.loggerDict
+
+
+async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytest.LogCaptureFixture) -> None:
+    """Levels of individual loggers apply, not only the root's, also to threads that the function starts."""
+    caplog.set_level(logging.DEBUG, "callboard.tests.loud")
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            await pool.run(bodies.log_as_told)
+    assert [one.getMessage() for one in caplog.records if one.name.startswith("callboard.tests")] == [
+        "in the open",
+        "in a thread",
+    ]
+
+
+async def test_the_trace_and_what_structlog_has_bound_go_along() -> None:
+    """Spans of a tool in a worker belong to the call, and its log lines name the user."""
+    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            with trace.use_span(trace.NonRecordingSpan(context)):
+                assert await pool.run(bodies.trace) == "abc"
+            with structlog.contextvars.bound_contextvars(user="ann", connection=object()):
+                assert await pool.run(bodies.bound) == {"user": "ann"}
+            assert await pool.run(bodies.bound) == {}
+            assert await pool.run(bodies.trace) == "0"
+
+
+async def test_context_variables_of_users_go_along_where_they_are_named() -> None:
+    """Unset variables stay unset in the worker, and changes by one call do not reach the next one."""
+    name = f"{bodies.__name__}:USER"
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, carries=[name, f"{bodies.__name__}:UNSET"]) as pool:
+            token = bodies.USER.set("ann")
+            try:
+                assert await pool.run(bodies.user) == ("ann", "nobody")
+                assert await pool.run(bodies.user) == ("ann", "nobody")
+                bodies.USER.set(lambda: "no text")  # type: ignore[arg-type]
+                with pytest.raises(TypeError, match=f"its context variable {name} .* cannot be pickled"):
+                    await pool.run(bodies.user)
+            finally:
+                bodies.USER.reset(token)
+            assert await pool.run(bodies.user) == ("nobody", "nobody")
+
+
+@pytest.mark.parametrize(
+    ("carries", "message"),
+    [
+        ("a:b", "carries='a:b' is one string"),
+        (["json"], "carries='json' names no variable; write it as 'package.module:variable'"),
+        (["no_such_module:x"], "carries='no_such_module:x' cannot be found: No module"),
+        (["json:nothing"], "carries='json:nothing' cannot be found: module 'json' has no"),
+        (["json:dumps"], "carries='json:dumps' is no ContextVar"),
+    ],
+)
+def test_what_is_no_context_variable_is_refused_at_once(carries: Any, message: str) -> None:
+    """The error is raised when the pool is built, not by the first call."""
+    with pytest.raises((TypeError, ValueError), match=message):
+        Processes(carries=carries)
+
+
+async def test_a_worker_that_never_stops_talking_keeps_nobody_from_working(tmp_path: Any) -> None:
+    """Other calls continue while messages flood in, and the worker can be ended."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=2, grace=0) as pool, anyio.create_task_group() as group:
+            group.start_soon(pool.run, bodies.flood, str(tmp_path))
+            await started(tmp_path)
+            longest = 0.0
+            for _ in range(200):
+                began = time.monotonic()
+                await anyio.lowlevel.checkpoint()
+                longest = max(longest, time.monotonic() - began)
+            assert await pool.run(bodies.add, 1, 2) == 3
+            group.cancel_scope.cancel()
+
+    assert longest < 0.2
+
+
+@pytest.mark.parametrize("body", [bodies.talk_on, bodies.speak_in_a_signal_handler, bodies.speak_in_a_fork])
+async def test_words_never_come_between_others(body: Callable[[], object]) -> None:
+    """Messages of threads, signal handlers and forks never corrupt each other."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1) as pool:
+            before = pool.pids
+            await pool.run(body)
+            for number in range(20):
+                assert await pool.run(bodies.add, number, 1) == number + 1
+            assert pool.pids == before
+
+
+def _word(body: bytes, *, number: int = 1, length: int | None = None) -> bytes:
+    return HEADER.pack(MAGIC, Kind.TOLD, number, len(body) if length is None else length) + body
+
+
+_DIGITS = b"9" * 400
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _word(b"no json"),
+        _word(b"[" * 60_000),
+        _word(b"[]"),
+        _word(b'{"progress": [["no text"], null, null]}'),
+        _word(b'{"progress": ["", "1", null]}'),
+        _word(b'{"progress": ["", -1, null]}'),
+        _word(b'{"log": ["root", 30, "words", %s, 1, ["", 1, ""]]}' % _DIGITS),
+        _word(b'{"log": ["root", Infinity, "words", 1, 1, ["", 1, ""]]}'),
+        _word(b'{"else": []}'),
+        _word(b"{}", number=2),
+        _word(b"", length=MAX_TOLD + 1),
+    ],
+)
+async def test_a_word_that_says_nothing_ends_its_worker(data: bytes) -> None:
+    """A malformed message counts as a protocol error."""
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0.2) as pool:
+            with pytest.raises(WorkerDiedError, match="sent what is no reply"):
+                await pool.run(bodies.send_raw, data)
+            assert await pool.run(bodies.add, 1, 2) == 3
+
+
+async def test_an_error_of_who_hears_a_word_is_not_the_workers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception of a message handler reaches the caller unchanged and ends the call."""
+
+    class Broken(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise TypeError("disk full")
+
+    logger = logging.getLogger("callboard.tests.process")
+    monkeypatch.setattr(logger, "handlers", [Broken()])
+    with anyio.fail_after(WAIT):
+        async with Processes(workers=1, grace=0.2) as pool:
+            with pytest.raises(TypeError, match=r"^disk full$"):
+                await pool.run(bodies.log_much)

@@ -1,0 +1,97 @@
+"""Servers that are killed and restarted, with or without their memory: never two owners, and asks continue."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import StorageError, keyed
+from callboard_actors.postgres import PostgresFleet
+from callboard_actors.redis import RedisFleet
+from tests.agent._postgres import Server
+from tests.server.limits._redis import RedisServer
+from tests.server.limits.test_server_away import crash
+
+from ._memory import SECRET
+from ._world import LOGS, Counter
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+LEASE = 1.2
+
+
+async def _go_through(make: Callable[[], Any], log: str, outage: Callable[[], None]) -> list[float]:
+    """Ask before and after an outage; return both tokens, and the delay until the second owner started."""
+    with anyio.fail_after(60):
+        async with keyed(Counter(log), fleet=make()) as here, keyed(Counter(log), fleet=make()) as there:
+            _, first = await here["k"].up()
+            await there["k"].up()
+            await anyio.to_thread.run_sync(outage)
+            back = time.monotonic()
+            number, second = await there["k"].up()
+            after = time.monotonic() - back
+            assert (await here["k"].up())[0] == number + 1
+    lives = [what for what, _, _ in LOGS[log].lives]
+    assert lives == ["start", "stop"] * (len(lives) // 2)  # never two instances
+    assert first is not None
+    assert second is not None
+    return [first, second, after]
+
+
+async def test_a_redis_that_has_forgotten_waits_for_the_end_of_leases(own_redis: RedisServer, log: str) -> None:
+    """The restarted server grants no key while another process may still own it."""
+
+    def outage() -> None:
+        own_redis.kill()
+        own_redis.start()
+
+    first, second, after = await _go_through(lambda: RedisFleet(own_redis.url, secret=SECRET, lease=LEASE), log, outage)
+
+    assert second > first
+    assert after > LEASE / 2
+
+
+async def test_a_redis_that_stands_still_for_long_costs_its_owners_their_keys(own_redis: RedisServer, log: str) -> None:
+    """The owners' actors end in time. The first owner that renews gets its key and token back, with a new instance."""
+
+    def outage() -> None:
+        own_redis.pause(on=True)
+        time.sleep(2 * LEASE)
+        own_redis.pause(on=False)
+
+    first, second, _ = await _go_through(lambda: RedisFleet(own_redis.url, secret=SECRET, lease=LEASE), log, outage)
+
+    assert second >= first
+    assert [what for what, _, _ in LOGS[log].lives].count("start") >= 2
+
+
+async def test_a_postgres_that_crashed_knows_its_owners(own_postgres: Server, log: str) -> None:
+    """The tables survive the crash."""
+
+    def outage() -> None:
+        crash(own_postgres)
+        own_postgres.start()
+
+    first, second, _ = await _go_through(
+        lambda: PostgresFleet(own_postgres.url(), secret=SECRET, lease=LEASE), log, outage
+    )
+
+    assert second >= first
+
+
+async def test_processes_with_another_lease_or_secret_are_told(
+    redis_server: RedisServer, postgres_url: str, log: str
+) -> None:
+    """Different leases disagree about owners, and different secrets cannot read each other's messages."""
+    for kind, url in ((RedisFleet, redis_server.url), (PostgresFleet, postgres_url)):
+        options: dict[str, Any] = {"secret": SECRET, "prefix": f"leases-{log}", "lease": 1.0}
+        with anyio.fail_after(30):
+            async with keyed(Counter(log), fleet=kind(url, **options)) as here:
+                await here["k"].up()
+                for option, said in (({"lease": 2.0}, "lease=1, and this one has 2"), ({"secret": "2" * 16}, "secret")):
+                    async with keyed(Counter(log), fleet=kind(url, **{**options, **option})) as there:
+                        with pytest.raises(StorageError, match=said):
+                            await there["k"].up()
+                assert (await here["k"].up())[0] == 2
