@@ -19,7 +19,7 @@ from anyio.streams.tls import TLSStream
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError
 from callboard_actors._engine._frames import HEADER
-from callboard_actors._engine._wire import MAGIC, FrameReader, Kind, as_json, frame
+from callboard_actors._engine._frames import MAGIC, FrameReader, Kind, as_json, frame
 from callboard_actors.remote import RemoteEngine
 from callboard_actors.remote import _handshake as handshake
 from callboard_actors.remote._tls import server_context
@@ -139,7 +139,7 @@ async def test_a_replayed_handshake_proves_nothing(served: Worker) -> None:
     with anyio.fail_after(WAIT):
         async with _connected(served) as stream:
             spied: Any = Recorded(stream)
-            offer = await handshake.greet(spied, FrameReader(spied, 4096), SECRET.encode(), "", wishes)
+            offer = await handshake.greet(spied, FrameReader(spied.receive, 4096), SECRET.encode(), "", wishes)
         async with _connected(served) as stream:
             await stream.send(b"".join(recorded))
             assert b"has not the secret" in await _rest(stream)
@@ -185,7 +185,7 @@ async def test_strangers_take_no_more_than_so_many_places() -> None:
 
 
 async def _as_agent(stream: SocketStream) -> FrameReader:
-    reader = FrameReader(stream, 4096)
+    reader = FrameReader(stream.receive, 4096)
     wishes = handshake.Wishes(heartbeat=5, silence=10, max_result=1000)
     await handshake.greet(stream, reader, SECRET.encode(), "", wishes)
     return reader
@@ -250,7 +250,7 @@ async def _false_worker(serve: Serve, **offered: Any) -> AsyncIterator[str]:
     )
 
     async def receive(stream: SocketStream) -> None:
-        reader = FrameReader(stream, 4096)
+        reader = FrameReader(stream.receive, 4096)
         await handshake.admit(stream, reader, SECRET.encode(), "", offer)
         reader.longest = 10_000
         await serve(stream, reader)

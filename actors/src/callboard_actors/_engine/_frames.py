@@ -1,65 +1,128 @@
-"""Protocol between pool and worker: frames with a header and a body, for calls, replies and events.
+"""Protocol of calls: frames with a header and a body, between pool and worker process, and between agent and worker.
 
-Both ends encode and decode frames here. `FrameReader` receives them from a worker, whose bytes are not trusted.
+Both ends encode and decode frames here. Received bytes are not trusted: each frame is checked, and none may be longer
+than its receiver allows.
 """
 
 import json
-import marshal
 import struct
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import IntEnum
 from socket import socket
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from anyio.lowlevel import checkpoint
 
-from callboard_actors._engine._socket_reader import Incoming
-
-MAGIC: Final = b"cb"
+PROTOCOL: Final = 1
+"""Version of the protocol; an agent and its workers must have the same."""
+MAGIC: Final = b"cR"
 HEADER: Final = struct.Struct("!2sBQQ")
-"""Magic bytes, kind, call number, length of the body."""
-
-
-class Kind(IntEnum):
-    """Kind of a frame, which determines its body."""
-
-    CALL = 1
-    """Call: injected context as data, then a pickle of the function and its arguments."""
-    VALUE = 2
-    """Reply: pickled result."""
-    RAISED = 3
-    """Reply: pickled exception."""
-    LOST = 4
-    """Reply: text with the reason why the result or exception cannot be sent, and details; see `lost`."""
-    TOLD = 5
-    """Event of a running call, in JSON. Any number of them, but none after the reply."""
-    CANCEL = 6
-    """Request to a dedicated worker to cancel a call. The body is empty."""
-
-
+"""Magic bytes, kind, number, length of the body."""
 MAX_TOLD: Final = 64 * 1024
 """Bytes of one event at most."""
 
 
+class Kind(IntEnum):
+    """Kind of a frame, which determines its body. Its number is that of a call, if nothing else is said."""
+
+    GREET = 1
+    """Step of the handshake, in JSON."""
+    REFUSE = 2
+    """Text: why the connection is refused or closed."""
+    PING = 3
+    """Heartbeat, in both directions; no body."""
+    DRAIN = 4
+    """From a remote worker: new calls and dedicated workers are refused from now on."""
+    CALL = 5
+    """Call: injected context and options in JSON, then a pickle of the function and its arguments."""
+    CANCEL = 6
+    """Cancel a call; its reply is the acknowledgement."""
+    TOLD = 7
+    """Event of a running call, in JSON. Any number of them, but none after the reply."""
+    VALUE = 8
+    """Reply: result."""
+    RAISED = 9
+    """Reply: exception."""
+    LOST = 10
+    """Reply: text with the reason why the result or exception cannot be sent, and details; see `lost`."""
+    ENDED = 11
+    """Reply without an outcome, in JSON: unknown or unavailable, the reason, and whether it would recur."""
+    SEAT = 12
+    """Request for a dedicated worker process with this title. Here and in the next three, the number is its own."""
+    SEATED = 13
+    """The dedicated worker has started."""
+    LEAVE = 14
+    """The agent no longer needs the dedicated worker."""
+    UNSEATED = 15
+    """The dedicated worker has ended, or was refused; the reason in JSON."""
+
+
+OUTCOMES: Final = frozenset({Kind.VALUE, Kind.RAISED, Kind.LOST})
+"""Replies of a worker process. It may send nothing else but events."""
+REPLIES: Final = OUTCOMES | {Kind.ENDED}
 _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
-K = TypeVar("K", bound=IntEnum)
-
-
-class FrameHeader(NamedTuple, Generic[K]):
+class Header(NamedTuple):
     """Decoded header of a frame."""
 
-    kind: K
+    kind: Kind
     number: int
     length: int
 
 
-Header = FrameHeader[Kind]
-
-
 class GarbageError(Exception):
     """Raised for bytes that are no valid frame."""
+
+
+def frame(kind: Kind, number: int = 0, body: bytes | bytearray = b"") -> bytes:
+    """Encode a frame."""
+    return HEADER.pack(MAGIC, kind, number, len(body)) + body
+
+
+def header_of(data: bytes | bytearray | memoryview) -> Header:
+    """Decode the header of a frame; raise `GarbageError` if it is invalid."""
+    begin, code, number, length = HEADER.unpack(data)
+    kind = _KINDS.get(code)
+    if begin != MAGIC or kind is None:
+        raise GarbageError(f"{bytes(data)!r} begins no frame")
+    return Header(kind, number, length)
+
+
+# Bodies.
+
+
+def as_json(said: Mapping[str, Any]) -> bytes:
+    """Encode a JSON body."""
+    return json.dumps(said).encode()
+
+
+def from_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """Decode a JSON body; raise `GarbageError` if it is no JSON object."""
+    try:
+        found = json.loads(bytes(body))
+    except (ValueError, RecursionError) as error:
+        raise GarbageError(f"JSON that is none: {error}") from None
+    if not isinstance(found, dict):
+        raise GarbageError("JSON that is no object")
+    return found
+
+
+_LENGTH: Final = struct.Struct("!I")
+
+
+def call_of(along: Mapping[str, Any], pickled: bytes) -> bytes:
+    """Encode the body of a CALL frame: JSON part and pickle."""
+    said = as_json(along)
+    return _LENGTH.pack(len(said)) + said + pickled
+
+
+def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
+    """Split the body of a CALL frame into JSON part and pickle; raise `GarbageError` if it is invalid."""
+    if len(call) < _LENGTH.size:
+        raise GarbageError("a call that has no beginning")
+    view, end = memoryview(call), _LENGTH.size + _LENGTH.unpack_from(call)[0]
+    return from_json(view[_LENGTH.size : end]), view[end:]
 
 
 def lost(reason: str, details: str = "") -> bytes:
@@ -73,43 +136,7 @@ def reason_and_details(reply: bytes | bytearray) -> tuple[str, str]:
     return reason, details
 
 
-def frame(kind: Kind, number: int, body: bytes) -> bytes:
-    """Encode a frame."""
-    return HEADER.pack(MAGIC, kind, number, len(body)) + body
-
-
-def header_of(data: bytes | bytearray | memoryview) -> Header:
-    """Decode the header of a frame between pool and worker; raise `GarbageError` if it is invalid."""
-    return read_header(data, MAGIC, _KINDS)
-
-
-def read_header(data: bytes | bytearray | memoryview, magic: bytes, kinds: Mapping[int, K]) -> FrameHeader[K]:
-    """Decode a header with these magic bytes and kinds, or raise `GarbageError`; `remote` has its own of both."""
-    begin, code, number, length = HEADER.unpack(data)
-    kind = kinds.get(code)
-    if begin != magic or kind is None:
-        raise GarbageError(f"{bytes(data)!r} begins no frame")
-    return FrameHeader(kind, number, length)
-
-
-_LENGTH: Final = struct.Struct("!I")
-
-
-def call(carried: dict[str, Any], pickled: bytes) -> bytes:
-    """Encode the body of a CALL frame: injected context and pickled call."""
-    try:
-        along = marshal.dumps(carried)  # takes a tenth of the time of JSON; both ends are the same interpreter
-    except ValueError:  # marshal rejects subclasses of `str`, `int` and `float`; JSON makes them plain
-        along = marshal.dumps(json.loads(json.dumps(carried)))
-    return _LENGTH.pack(len(along)) + along + pickled
-
-
-def parts_of(call: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
-    """Split the body of a CALL frame into injected context and pickled call."""
-    view = memoryview(call)
-    end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
-    return marshal.loads(view[_LENGTH.size : end]), view[end:]  # noqa: S302 - workers trust their pool
-
+# Blocking receipt, in a worker process.
 
 BEGUN_COUNTER: Final = struct.Struct("!Q")
 """Layout of the begun counter: a file in which a worker writes the number of each call before it begins it.
@@ -157,7 +184,7 @@ def receive_exactly(sock: socket, length: int) -> bytearray | None:
     return data
 
 
-# Receiving from a worker.
+# Receipt on an event loop.
 
 _CHUNK: Final = 64 * 1024
 _FRAMES_IN_A_ROW: Final = 32
@@ -165,23 +192,37 @@ _FRAMES_IN_A_ROW: Final = 32
 
 
 class FrameReader:
-    """Reader of frames from one socket.
+    """Reader of frames from one socket or stream.
 
     Args:
-        incoming: receiver of the socket.
-        max_result: bytes of a reply at most.
+        receive: waits for at most so many bytes; raises at the end.
+        longest: bytes of a body at most; may be changed.
+        bound: text about `longest` in errors.
         only: number of the only call in progress, `None` if there are several. A frame of another call is rejected by
             its header, because its body may never arrive.
+        kinds: kinds of frames that may arrive.
     """
 
-    def __init__(self, incoming: Incoming, max_result: int, only: int | None = None) -> None:
+    def __init__(
+        self,
+        receive: Callable[[int], Awaitable[bytes]],
+        longest: int,
+        *,
+        bound: str = "{} are the most",
+        only: int | None = None,
+        kinds: frozenset[Kind] = frozenset(Kind),
+    ) -> None:
+        self.longest = longest
+        self._receive = receive
+        self._bound = bound
         self._only = only
-        self._incoming = incoming
-        self._max_result = max_result
+        self._kinds = kinds
         # Received bytes; the ones before `_at` are consumed. Not trimmed at each frame, which would copy the rest.
         self._data = b""
         self._at = 0
         self._frames = 0
+        self.bytes_seen = 0
+        """Bytes received so far; the heartbeat watches it, so a large frame on its way counts as a sign of life."""
 
     @property
     def has_more(self) -> bool:
@@ -191,17 +232,18 @@ class FrameReader:
     async def next(self) -> tuple[Header, bytes | bytearray]:
         """Wait for the next frame; return its header and body.
 
-        Raise `GarbageError` for bytes that are no frame of an allowed length, and `ConnectionError` at the end.
+        Raise `GarbageError` for bytes that are no frame of an allowed length, and at the end whatever `receive` raises.
         """
         self._frames += 1
         if self._frames % _FRAMES_IN_A_ROW == 0:
             # While frames are buffered, nothing below waits, so a flood of small frames would hold the event loop.
             await checkpoint()
         while len(self._data) - self._at < HEADER.size:
-            more = await self._incoming.receive(_CHUNK)
+            more = await self._more(_CHUNK)
             self._data, self._at = self._data[self._at :] + more, 0
         begin = self._at + HEADER.size
-        header = self._bounded(header_of(self._data[self._at : begin]))
+        header = header_of(self._data[self._at : begin])
+        self._check(header)
         end = begin + header.length
         if end <= len(self._data):
             self._at = end
@@ -210,22 +252,19 @@ class FrameReader:
         body = bytearray(self._data[begin:])
         self._data, self._at = b"", 0
         while len(body) < header.length:
-            body += await self._incoming.receive(min(header.length - len(body), 16 * _CHUNK))
+            body += await self._more(min(header.length - len(body), 16 * _CHUNK))
         return header, body
 
-    def _bounded(self, header: Header) -> Header:
-        if self._only is not None and (header.number != self._only or header.kind in (Kind.CALL, Kind.CANCEL)):
+    async def _more(self, most: int) -> bytes:
+        data = await self._receive(most)
+        self.bytes_seen += len(data)
+        return data
+
+    def _check(self, header: Header) -> None:
+        """Refuse a frame by its header, before any of its body is received."""
+        if header.kind not in self._kinds or self._only not in (None, header.number):
             raise GarbageError("it is for another call")
         if header.kind is Kind.TOLD and header.length > MAX_TOLD:
             raise GarbageError(f"a word of {header.length} bytes, and {MAX_TOLD} are the most")
-        if header.length > self._max_result:
-            raise GarbageError(f"it has {header.length} bytes, and max_result is {self._max_result}")
-        return header
-
-
-def told_by(body: bytes | bytearray) -> Any:
-    """Decode an event of a call, which is JSON; raise `GarbageError` if it is invalid."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise GarbageError(f"a word that is no JSON: {error}") from None
+        if header.length > self.longest:
+            raise GarbageError(f"it has {header.length} bytes, and {self._bound.format(self.longest)}")

@@ -7,14 +7,11 @@ from typing import Any, Final, Literal
 import anyio
 
 from callboard.extend import Body, EngineError, NonsenseError, dispatch_event
-from callboard_actors._engine import _frames as inner
-from callboard_actors._engine._frames import GarbageError, told_by
+from callboard_actors._engine._frames import REPLIES, GarbageError, Header, Kind, from_json
 from callboard_actors._engine._plain_codec import opener
-from callboard_actors._engine._wire import REPLIES, Header, Kind, from_json
 
 _WORDS: Final = 1_000
 """Undelivered events kept for one call; when there are more, the oldest are dropped."""
-_INNER: Final = {Kind.VALUE: inner.Kind.VALUE, Kind.RAISED: inner.Kind.RAISED, Kind.LOST: inner.Kind.LOST}
 
 
 class NotBegunError(EngineError):
@@ -29,10 +26,10 @@ class OpenCall:
         self.is_sent = False
         # Set by a cancelled caller while the frame is still queued: it is then skipped.
         self.is_withdrawn = False
-        self.reply: tuple[Kind, bytearray] | None = None
+        self.reply: tuple[Kind, bytes | bytearray] | None = None
         self.lost: str | None = None
         """Reason why there will be no reply."""
-        self._words = deque[bytearray](maxlen=_WORDS)
+        self._words = deque[bytes | bytearray](maxlen=_WORDS)
         self._news = anyio.Event()
 
     @property
@@ -40,7 +37,7 @@ class OpenCall:
         """`True` if the reply has arrived or the connection has ended; nothing more will come."""
         return self.reply is not None or self.lost is not None
 
-    def take_in(self, header: Header, said: bytearray) -> None:
+    def take_in(self, header: Header, said: bytes | bytearray) -> None:
         """Process a frame of the worker for this call; raise `GarbageError` if it is not allowed."""
         if self.is_over or not self.is_sent:
             raise GarbageError("it is for a call that has had its reply, or was never sent")
@@ -84,10 +81,10 @@ async def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
     kind, said = one.reply
     if kind is Kind.ENDED:
         raise _ended(said, body)
-    return await opener(is_plain=is_plain)(_INNER[kind], said, body, output="")
+    return await opener(is_plain=is_plain)(kind, said, body, output="")
 
 
-def _ended(said: bytearray, body: Body) -> EngineError:
+def _ended(said: bytes | bytearray, body: Body) -> EngineError:
     try:
         found = from_json(said)
         ended, reason, recurs = found["ended"], str(found["reason"])[:10_000], bool(found["recurs"])
@@ -104,7 +101,7 @@ def _error(body: Body, ended: Literal["unknown", "unavailable"], reason: str, *,
 
 def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
     """Decode an event of a call and deliver it; raise `GarbageError` if it is invalid."""
-    told = told_by(said)
+    told = from_json(said)
     try:
         deliver(told)
     except NonsenseError as error:  # only this one: another ValueError may come from an observer

@@ -9,8 +9,7 @@ import anyio
 from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError, EndOfStream
 from anyio.abc import ByteStream
 
-from callboard_actors._engine._frames import GarbageError
-from callboard_actors._engine._wire import FrameReader, Header, Kind, frame
+from callboard_actors._engine._frames import FrameReader, GarbageError, Header, Kind, frame
 
 _PIECE = 256 * 1024
 """Bytes of one write at most, so that slow but steady progress of a large frame is noticed."""
@@ -71,7 +70,7 @@ class Connection:
         while (self._due or self._is_writing) and self.reason is None:
             await anyio.sleep(0.002)
 
-    async def run(self, on_frame: Callable[[Header, bytearray], None]) -> str:
+    async def run(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> str:
         """Read and write until the connection ends; return the reason.
 
         `on_frame` is called with each frame except pings. It raises `GarbageError` for a frame that is not allowed.
@@ -89,7 +88,7 @@ class Connection:
                 await anyio.aclose_forcefully(self._stream)
         return self.reason or "it was closed"
 
-    async def _read(self, on_frame: Callable[[Header, bytearray], None]) -> None:
+    async def _read(self, on_frame: Callable[[Header, bytes | bytearray], None]) -> None:
         try:
             while True:
                 header, body = await self._reader.next()

@@ -6,36 +6,19 @@ and adds a checkpoint, which took a quarter of the time of a call. On trio, its 
 
 import asyncio
 from socket import MSG_DONTWAIT, socket
-from typing import Protocol
 
 import anyio
 import sniffio
 
 
-class Incoming(Protocol):
-    """Receiving side of a socket. Only one task may wait at a time."""
-
-    async def receive(self, most: int) -> bytes:
-        """Wait for at most `most` bytes; raise `ConnectionError` if the other end has closed."""
-        ...
-
-    def close(self) -> None:
-        """Stop watching the socket. Call this before the socket is closed."""
-        ...
-
-
-def incoming(sock: socket) -> Incoming:
-    """Return the receiver of a non-blocking socket for the running event loop."""
-    return _Watched(sock) if sniffio.current_async_library() == "asyncio" else _Awaited(sock)
-
-
-class _Awaited:
-    """Receiver that registers with the event loop for each wait."""
+class Incoming:
+    """Receiver that registers a socket with the event loop for each wait. Only one task may wait at a time."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock
 
     async def receive(self, most: int) -> bytes:
+        """Wait for at most `most` bytes; raise `ConnectionError` if the other end has closed."""
         while True:
             await anyio.wait_readable(self._sock)
             try:
@@ -43,14 +26,15 @@ class _Awaited:
             except BlockingIOError:
                 continue
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stop watching the socket. Call this before the socket is closed."""
 
 
-class _Watched:
+class _Watched(Incoming):
     """Receiver that stays registered with asyncio; the loop calls back while data can be read."""
 
     def __init__(self, sock: socket) -> None:
-        self._sock = sock
+        super().__init__(sock)
         self._loop = asyncio.get_running_loop()
         # The watch is registered at the first wait, and survives from one wait to the next.
         self._is_watched = False
@@ -87,6 +71,11 @@ class _Watched:
         if self._is_watched and not self._loop.is_closed():
             self._loop.remove_reader(self._sock)
         self._is_watched = False
+
+
+def incoming(sock: socket) -> Incoming:
+    """Return the receiver of a non-blocking socket for the running event loop."""
+    return _Watched(sock) if sniffio.current_async_library() == "asyncio" else Incoming(sock)
 
 
 def _some(sock: socket, most: int) -> bytes:

@@ -12,7 +12,7 @@ from callboard.extend import Body, dispatch_event, inject_context
 from callboard_actors._engine import _kernel, _lifecycle
 from callboard_actors._engine._codec import check, module_of, name_of, packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
-from callboard_actors._engine._frames import Kind, call
+from callboard_actors._engine._frames import Kind, call_of
 from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._engine._main_module import why_no_pool
@@ -259,7 +259,7 @@ class Processes(OpenedEngine[PoolLifecycle]):
             body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
         try:
             most = self._terms.max_result
-            kind, reply = await worker.exchange(number, call(inject_context(), data), most, dispatch_event, file)
+            kind, reply = await worker.exchange(number, call_of(inject_context(), data), most, dispatch_event, file)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
             return await self._death(worker, crew, body, number, broken.reason)

@@ -60,7 +60,7 @@ class _Seat:
         from callboard_actors._engine._frames import FrameReader
         from callboard_actors._engine._socket_reader import incoming
 
-        reader = FrameReader(incoming(self._sock), _MOST)
+        reader = FrameReader(incoming(self._sock).receive, _MOST)
         while True:
             try:
                 header, body = await reader.next()

@@ -10,7 +10,7 @@ import anyio
 from callboard.extend import Body, dispatch_event, inject_context
 from callboard_actors._engine._codec import packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
-from callboard_actors._engine._frames import GarbageError, Header, Kind, call, frame
+from callboard_actors._engine._frames import GarbageError, Header, Kind, call_of, frame
 from callboard_actors._engine._open_call import hand_on
 from callboard_actors._engine._plain_codec import opener
 from callboard_actors._engine._variables import Variables
@@ -98,7 +98,7 @@ class SeatProxy:
         if self._reason is not None or self._worker.asked_to_end:
             raise self._death(body, begun=False)
         data = frame(
-            Kind.CALL, number := next(self._numbers), call(inject_context(), packed(body, self._variables.values()))
+            Kind.CALL, number := next(self._numbers), call_of(inject_context(), packed(body, self._variables.values()))
         )
         # No await between the registration and the `try` below: a cancellation cannot leave the entry behind.
         self._calls[number] = one = _Open()
@@ -246,7 +246,7 @@ class SeatProxy:
 
     def _take_in(self, header: Header, said: bytes | bytearray) -> None:
         one = self._calls.get(header.number)
-        if one is None or one.is_over or header.kind in (Kind.CALL, Kind.CANCEL):
+        if one is None or one.is_over:
             raise GarbageError("it is for no call")
         if header.kind is Kind.TOLD:
             one.words.append(said)

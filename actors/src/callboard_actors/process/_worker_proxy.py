@@ -11,13 +11,7 @@ from typing import Any
 
 import anyio
 
-from callboard_actors._engine._frames import (
-    BEGUN_COUNTER,
-    FrameReader,
-    GarbageError,
-    Kind,
-    frame,
-)
+from callboard_actors._engine._frames import BEGUN_COUNTER, OUTCOMES, FrameReader, GarbageError, Kind, frame
 from callboard_actors._engine._kernel import resident, shared_number
 from callboard_actors._engine._open_call import hand_on
 from callboard_actors._engine._socket_reader import incoming
@@ -172,7 +166,8 @@ class WorkerProxy:
 
     def reader(self, max_result: int, only: int | None = None) -> FrameReader:
         """Return a reader of the worker's frames; `only` is the number of the only call to accept."""
-        return FrameReader(self._incoming, max_result, only)
+        kinds = OUTCOMES | {Kind.TOLD}
+        return FrameReader(self._incoming.receive, max_result, bound="max_result is {}", only=only, kinds=kinds)
 
     async def send(self, data: bytes, number: int, file: int | None = None) -> None:
         """Send a whole frame of this call, with an open file beside its first bytes; one sender at a time."""

@@ -15,15 +15,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from anyio.abc import ByteStream
 
-from callboard_actors._engine._frames import GarbageError
-from callboard_actors._engine._wire import (
-    LONGEST_WELCOME,
+from callboard_actors._engine._frames import (
     PROTOCOL,
     FrameReader,
+    GarbageError,
     Kind,
     as_json,
     frame,
@@ -31,6 +30,10 @@ from callboard_actors._engine._wire import (
 )
 from callboard_actors._util._secret import is_proved, nonce, proof
 
+LONGEST_GREETING: Final = 4 * 1024
+"""Bytes of a frame at most before the other side has proved that it has the secret."""
+LONGEST_WELCOME: Final = 1024 * 1024
+"""Bytes of the worker's terms at most; they list the names of everything it serves."""
 T = TypeVar("T", "Wishes", "Offer")
 # The role is part of a proof. Otherwise a go-between could return the agent's own proof as the worker's.
 _AGENT, _WORKER = "agent", "worker"

@@ -14,14 +14,9 @@ import anyio
 from anyio.abc import ByteStream, SocketStream
 
 from callboard.extend import Body, inject_context
-from callboard_actors._engine._frames import GarbageError
-from callboard_actors._engine._open_call import OpenCall, outcome
-from callboard_actors._engine._session import Connection
-from callboard_actors._engine._variables import Variables
-from callboard_actors._engine._wire import (
-    LONGEST_GREETING,
-    LONGEST_WELCOME,
+from callboard_actors._engine._frames import (
     FrameReader,
+    GarbageError,
     Header,
     Kind,
     as_json,
@@ -29,9 +24,12 @@ from callboard_actors._engine._wire import (
     frame,
     from_json,
 )
+from callboard_actors._engine._open_call import OpenCall, outcome
+from callboard_actors._engine._session import Connection
+from callboard_actors._engine._variables import Variables
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
-from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, greet
+from callboard_actors.remote._handshake import LONGEST_GREETING, LONGEST_WELCOME, Offer, RefusedError, Wishes, greet
 from callboard_actors.remote._in_worker import name_of
 from callboard_actors.remote._seat_proxy import RemoteSeat
 
@@ -190,7 +188,7 @@ class Link:
         binding, wishes = "", self._terms.wishes
         if self._terms.tls is not None:
             inner, binding = await _tls.as_client(stream, self._terms.tls, self.address.host)
-        reader = FrameReader(inner, LONGEST_GREETING)
+        reader = FrameReader(inner.receive, LONGEST_GREETING)
         self.offer = await greet(inner, reader, self._terms.secret, binding, wishes)
         reader.longest = max(wishes.max_result, LONGEST_WELCOME)  # an ENDED reply is not limited by `max_result`
         return inner, reader
@@ -205,7 +203,7 @@ class Link:
             seat.end(reason)
         self._seats.clear()
 
-    def _take_in(self, header: Header, body: bytearray) -> None:
+    def _take_in(self, header: Header, body: bytes | bytearray) -> None:
         kind, number, _ = header
         if kind is Kind.DRAIN:
             # Running calls continue; only new ones go to other workers.
@@ -220,7 +218,7 @@ class Link:
         else:
             self._take_in_of_call(header, body)
 
-    def _take_in_of_call(self, header: Header, body: bytearray) -> None:
+    def _take_in_of_call(self, header: Header, body: bytes | bytearray) -> None:
         one = self._calls.get(header.number)
         if one is None:
             # A cancelled call stays in the table until its reply, so this is no late frame but a protocol error.
@@ -229,7 +227,7 @@ class Link:
         if one.is_over:
             self._forget(header.number)
 
-    def _take_in_of_seat(self, kind: Kind, number: int, body: bytearray) -> None:
+    def _take_in_of_seat(self, kind: Kind, number: int, body: bytes | bytearray) -> None:
         seat = self._seats.get(number)
         if seat is None:
             raise GarbageError("it is for no seat")

@@ -13,22 +13,22 @@ from anyio.streams.stapled import MultiListener
 
 from callboard import CallError, Drained, UnknownCall
 from callboard.extend import Body, Engine, EngineError, Seat, forwarded_context
-from callboard_actors._engine import _frames as inner
-from callboard_actors._engine._frames import GarbageError, lost
-from callboard_actors._engine._session import Connection
-from callboard_actors._engine._wire import (
-    LONGEST_GREETING,
+from callboard_actors._engine._frames import (
+    OUTCOMES,
     FrameReader,
+    GarbageError,
     Header,
     Kind,
     as_json,
     frame,
     from_json,
+    lost,
     parts_of,
 )
+from callboard_actors._engine._session import Connection
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
-from callboard_actors.remote._handshake import Offer, RefusedError, Wishes, admit
+from callboard_actors.remote._handshake import LONGEST_GREETING, Offer, RefusedError, Wishes, admit
 from callboard_actors.remote._in_worker import run_in_worker
 
 # Session of one agent.
@@ -37,8 +37,6 @@ _MOST_WORDS: Final = 1_000
 """Queued frames above which events are dropped. Replies are never dropped."""
 _REASON: Final = 10_000
 """Characters of a reason at most."""
-KIND_OF: Final = {inner.Kind.VALUE: Kind.VALUE, inner.Kind.RAISED: Kind.RAISED, inner.Kind.LOST: Kind.LOST}
-"""Kinds of replies: from the engine's worker process to the remote protocol."""
 
 Reply = tuple[Kind, bytes]
 
@@ -138,7 +136,7 @@ class ClientSession:
             await self._connection.flush()
         self._connection.close("its worker has ended")
 
-    def _take_in(self, header: Header, body: bytearray) -> None:
+    def _take_in(self, header: Header, body: bytes | bytearray) -> None:
         # Runs in the reading task, so it never waits; a GarbageError closes the connection.
         kind, number, _ = header
         if kind is Kind.CALL:
@@ -175,11 +173,11 @@ class ClientSession:
             return
         self._group.start_soon(self._serve, number, scope, body, given, seat)
 
-    def _body(self, number: int, along: dict[str, Any], pickled: bytes) -> Body:
+    def _body(self, number: int, along: dict[str, Any], pickled: memoryview) -> Body:
         grace, call_id = along.get("grace"), along.get("call_id")
         return Body(
             fn=run_in_worker,
-            args=(str(along["subject"]), self._context.is_plain, pickled),
+            args=(str(along["subject"]), self._context.is_plain, bytes(pickled)),
             title=str(along["title"])[:1000],
             call_id=None if call_id is None else str(call_id),
             grace=None if grace is None else max(0.0, float(grace)),
@@ -233,7 +231,9 @@ class ClientSession:
         runs: Any = self._context.engine if seat is None else self._seats[seat].seat
         try:
             kind, said = await runs.run_body(body)
-            return KIND_OF[inner.Kind(kind)], bytes(said)
+            if kind not in OUTCOMES:
+                raise ValueError(f"its worker process has replied a frame of kind {kind!r}")
+            return Kind(kind), bytes(said)
         except EngineError as error:
             if error.ended == "finished":
                 return Kind.LOST, lost(error.reason)
@@ -244,8 +244,8 @@ class ClientSession:
             from callboard_actors._engine import _pickled_replies, _plain_replies
 
             replies = _plain_replies if self._context.is_plain else _pickled_replies
-            inner_kind, said = replies.raised(error)
-            return KIND_OF[inner_kind], said
+            reply: Reply = replies.raised(error)
+            return reply
 
     def _reply(self, number: int, kind: Kind, said: bytes) -> None:
         # The agent closes the connection on a longer frame, which would lose its other calls, too.
@@ -436,7 +436,7 @@ class Server:
                 inner: ByteStream = stream
                 if self._door.tls is not None:
                     inner = await _tls.as_server(stream, self._door.tls)
-                reader = FrameReader(inner, LONGEST_GREETING)
+                reader = FrameReader(inner.receive, LONGEST_GREETING)
                 binding = _tls.binding_of(self._door.certificate)
                 wishes = await admit(inner, reader, self._door.secret, binding, self._offer)
         except TimeoutError:
