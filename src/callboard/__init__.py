@@ -106,11 +106,11 @@ if TYPE_CHECKING:
     from callboard.exceptions import StorageError as StorageError
     from callboard.exceptions import SupervisorError as SupervisorError
     from callboard.exceptions import ThreadBusyError as ThreadBusyError
-    from callboard.tools._input import tools_condition as tools_condition
     from callboard.tools._ledger import CallsInterrupted as CallsInterrupted
+    from callboard.tools._ledger import answered_question as answered_question
+    from callboard.tools._ledger import can_ask as can_ask
     from callboard.tools._node import ToolNode as ToolNode
-    from callboard.tools._own_questions import answered_question as answered_question
-    from callboard.tools._own_questions import can_ask as can_ask
+    from callboard.tools._results import tools_condition as tools_condition
     from callboard.tools._validation import ValidationNode as ValidationNode
     from callboard.tools._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
     from callboard.tools._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
@@ -202,10 +202,9 @@ _HOMES = {
         "ToolRuntime",
         "msg_content_output",
     ),
-    "callboard.tools._input": ("tools_condition",),
-    "callboard.tools._ledger": ("CallsInterrupted",),
+    "callboard.tools._results": ("tools_condition",),
+    "callboard.tools._ledger": ("CallsInterrupted", "answered_question", "can_ask"),
     "callboard.tools._node": ("ToolNode",),
-    "callboard.tools._own_questions": ("answered_question", "can_ask"),
     "callboard.tools._validation": ("ValidationNode",),
     "callboard.agent._model": ("agent_model",),
     "callboard.agent._react": ("Agent", "create_react_agent"),

@@ -3,7 +3,7 @@
 - *Engines* run bodies in another process or on another machine. An `Engine` is given a `Body`. It calls
   `inject_context` where the call waits, enters `attached_context` where the body runs, and passes events of the body to
   `dispatch_event`. `forwarded_context` serves an engine between the two. `EngineOperations` counts running bodies, so
-  that the engine can be drained.
+  that the engine can be drained. A handler of an actor is not sent as a body: `actor_behind` recognises its function.
 - *Fleets* give each key one owner among many processes. A `Fleet` admits a `FleetHost` and returns its `Membership`.
 - *Shared limits* count permits for many processes: a `SharedLimits` store answers each `PermitRequest` with a `Permit`.
   A `LimitGuard` applies a `callboard.Limit` to work that is no tool call.
@@ -44,6 +44,8 @@ from callboard._records._policies import Permit as Permit
 from callboard._records._policies import PermitRequest as PermitRequest
 from callboard._records._policies import Seat as Seat
 from callboard._records._policies import SharedLimits as SharedLimits
+from callboard._records._policies import ToolActor as ToolActor
+from callboard._records._policies import actor_behind as actor_behind
 from callboard._util._canonical import digest as digest
 from callboard._web._addresses import Address as Address
 from callboard._web._addresses import is_public_address as is_public_address
@@ -82,7 +84,9 @@ __all__ = [
     "Seat",
     "SharedDocuments",
     "SharedLimits",
+    "ToolActor",
     "Written",
+    "actor_behind",
     "attached_context",
     "digest",
     "dispatch_event",

@@ -14,7 +14,7 @@ from callboard import Actor, ActorDiedError, CallPolicy, CallsInterrupted, ToolN
 from callboard.guards import Redact
 from callboard.middleware import Retry
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard.tools._unknown_outcome import UNKNOWN
+from callboard.tools._errors import UNKNOWN
 
 WAIT = 60
 ASK = {"pay": CallPolicy(on_unknown="ask")}

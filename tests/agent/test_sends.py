@@ -14,7 +14,7 @@ from langgraph.types import Command, Send, interrupt
 
 import callboard
 from callboard.testing import ScriptedModel, tool_call
-from callboard.tools._unknown_outcome import UNKNOWN
+from callboard.tools._errors import UNKNOWN
 
 pytestmark = [
     pytest.mark.real_clock,

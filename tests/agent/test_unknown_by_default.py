@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from callboard import CallPolicy, Limit, Rate, ToolNode, create_react_agent
 from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
-from callboard.tools._unknown_outcome import UNKNOWN
+from callboard.tools._errors import UNKNOWN
 
 pytestmark = pytest.mark.real_clock
 

@@ -19,7 +19,7 @@ from langgraph.types import Command, interrupt
 from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
-from callboard.tools._unknown_outcome import UNKNOWN
+from callboard.tools._errors import UNKNOWN
 
 from ._savers import ON_DISK, SAVERS, complaint, saver_of, shape
 from ._unknown_agent import CASES, CONFIG, ENTRIES, GO, Case, Life, Log, agent_in

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.tools.base import _stringify
 
+from callboard._util._cooperative import at_once
 from callboard.tools import _large_values
-from callboard.tools._cooperative import at_once
 from callboard.tools._large_values import write_in_portions
 
 PLAIN = (

@@ -13,10 +13,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph.graph import START, StateGraph, add_messages
 
 from callboard import ToolNode
+from callboard._util._cooperative import PORTION
 from callboard.agent._entries import outputs_of
 from callboard.conversations._history import repaired
 from callboard.testing import Recorder, tool_call
-from callboard.tools._cooperative import PORTION
 from callboard.tools._unanswered import answer_of, each_without_answer, id_of, matching, seeking, without_answer
 
 IDS = st.sampled_from(["a", "b", "c"])

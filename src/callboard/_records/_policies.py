@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 from typing_extensions import get_protocol_members
 
@@ -381,6 +381,32 @@ class KeyFunction:
             where = f"{self.name}: {getattr(self.function, '__qualname__', self.function)}"
             raise unhashable(where, key) from error
         return key
+
+
+class ToolActor(NamedTuple):
+    """Actor that a tool asks."""
+
+    name: str
+    key: KeyFunction | None
+    """Function that selects the actor by the call; `None` for a single actor."""
+
+
+_ACTOR = "__callboard_actor__"
+
+
+def mark_as_actors(function: object, actor: ToolActor) -> None:
+    """Mark a tool's function as the ask of an actor, for `actor_behind`."""
+    setattr(function, _ACTOR, actor)
+
+
+def actor_behind(function: object) -> ToolActor | None:
+    """Return the actor that a tool's function asks; `None` if the tool was not made of an actor's handler.
+
+    Args:
+        function: the `coroutine` of a LangChain tool, or any other object.
+    """
+    found = getattr(function, _ACTOR, None)
+    return found if isinstance(found, ToolActor) else None
 
 
 def unhashable(where: str, key: object) -> TypeError:

@@ -15,8 +15,7 @@ from langchain_core.runnables.config import ensure_config
 from langgraph.types import Command
 
 from callboard.tools._chain import Chain, Middleware, Named, Next
-from callboard.tools._input import Requested, parse_input
-from callboard.tools._results import Output, ResultRules
+from callboard.tools._results import Output, Requested, ResultRules, parse_input
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._unanswered import answered_ids, id_of
 from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext

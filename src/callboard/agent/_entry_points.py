@@ -25,7 +25,7 @@ from callboard.agent._stream import MODES, as_part, chunks_of, shaped
 from callboard.agent._stream_payloads import INTERRUPT, Keys
 from callboard.conversations._channels import Schema
 from callboard.conversations._journal import Durability
-from callboard.tools._many import ManyInputs
+from callboard.tools._node import ManyInputs
 
 StreamModes = str | Sequence[str]
 NodeNames = Sequence[str] | Literal["*"] | None

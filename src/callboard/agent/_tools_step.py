@@ -15,6 +15,7 @@ from langgraph.types import Command
 
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, Outer, to_parent
 from callboard._loops._deadline import cleanup
+from callboard._util._cooperative import in_portions
 from callboard.agent._entries import around_all, around_call, sent
 from callboard.agent._stream_payloads import Teller
 from callboard.conversations._channels import Schema, State, Write
@@ -22,16 +23,13 @@ from callboard.conversations._flow import TOOLS
 from callboard.conversations._sends import Sent
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of, naming
-from callboard.tools._cooperative import in_portions
-from callboard.tools._errors import error_message, is_control_flow
-from callboard.tools._inject import injected_args, written_args
-from callboard.tools._input import Requested, messages_in, reading
+from callboard.tools._errors import UNKNOWN, error_message, is_control_flow, question_about, runs_again, unknown_text
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._node import NodeAccess
-from callboard.tools._results import ResultRules
+from callboard.tools._plan import injected_args, written_args
+from callboard.tools._results import Requested, ResultRules, messages_in, reading
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, ToolBatch
-from callboard.tools._unknown_outcome import UNKNOWN, question_about, runs_again, unknown_text
 
 
 class CallsThread(Protocol):

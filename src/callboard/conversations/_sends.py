@@ -12,7 +12,7 @@ from callboard._util._suggestions import did_you_mean
 from callboard.conversations._flow import TOOLS
 from callboard.conversations._history import repaired
 from callboard.tools._call_record import keys_of
-from callboard.tools._input import Requested, parse_input
+from callboard.tools._results import Requested, parse_input
 from callboard.tools._unanswered import each_without_answer
 
 _SENT = "%send:"

@@ -15,8 +15,8 @@ from callboard._util._suggestions import no_such
 from callboard.middleware._retry import When, check_on_message, check_when, matches
 from callboard.tools._chain import _is_async
 from callboard.tools._errors import is_control_flow
+from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
 from callboard.tools._results import CallNext, Output, is_output, with_entries
-from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 
 T = TypeVar("T")

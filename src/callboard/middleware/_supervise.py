@@ -28,15 +28,12 @@ from callboard.tools._errors import (
     only_invalid_arguments,
     raise_invalid_arguments,
 )
-from callboard.tools._inject import inject
-from callboard.tools._input import messages_in
 from callboard.tools._invoke import check_arguments
-from callboard.tools._middleware_extras import check_policies, check_tools, shown_by, tools_of
-from callboard.tools._plan import Plan, ToolFacts, plan_for
-from callboard.tools._results import Item
+from callboard.tools._middleware_hooks import Missing, check_missing, check_policies, check_tools, shown_by, tools_of
+from callboard.tools._plan import Plan, ToolFacts, inject, plan_for
+from callboard.tools._results import Item, messages_in
 from callboard.tools._supervision import OnFailure, Supervision
 from callboard.tools._tool_batch import chunks_for
-from callboard.tools._tool_names import Missing, check_missing
 from callboard.tools._unanswered import answer_of
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 

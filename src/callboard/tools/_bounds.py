@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 
+from callboard._util._cooperative import PORTION, Steps, at_once
 from callboard.exceptions import CallRejectedError
-from callboard.tools._cooperative import PORTION, Steps, at_once
 from callboard.tools._errors import error_message
 
 MAX_DEPTH = 100

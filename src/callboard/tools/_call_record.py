@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, Self
 from langchain_core.messages import ToolCall
 from langgraph.types import Command, Interrupt
 
+from callboard._util._cooperative import Steps, at_once, each
 from callboard.exceptions import DuplicateCallIdWarning
-from callboard.tools._cooperative import Steps, at_once, each
 
 NOT_YET: Final = object()
 """Placeholder for a missing output; a node may return `None`."""

@@ -25,7 +25,6 @@ from langchain_core.callbacks import (
     CallbackManager,
 )
 from langchain_core.messages import ToolCall
-from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.utils.uuid import uuid7
 from opentelemetry import context as spans
@@ -33,7 +32,6 @@ from opentelemetry import context as spans
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import cleanup
 from callboard._loops._entry_mode import is_sync_entry
-from callboard.tools._plan import Plan
 
 _log = logging.getLogger("callboard")
 _UNSET = object()
@@ -137,22 +135,6 @@ async def _in_thread_as_here(fn: Callable[[], object]) -> None:
     for variable, value in there.items():
         if variable.get(_UNSET) is not value:
             variable.set(value)
-
-
-def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
-    """Return the callback manager for runs of a tool under a config; the same for all calls of a batch."""
-    if plan.is_foreign:
-        return AsyncCallbackManager([])  # its own `ainvoke` calls the handlers; here they would be called twice
-    tool = plan.tool
-    return AsyncCallbackManager.configure(
-        config.get("callbacks"),
-        tool.callbacks,
-        tool.verbose,
-        config.get("tags"),
-        tool.tags,
-        config.get("metadata"),
-        tool.metadata,
-    )
 
 
 class _LazyChild:

@@ -22,7 +22,7 @@ from callboard._util._callers import user_stacklevel
 from callboard._util._suggestions import misspelt_in
 from callboard.exceptions import MiddlewareOrderWarning
 from callboard.tools._errors import is_control_flow
-from callboard.tools._langchain_hooks import (
+from callboard.tools._middleware_hooks import (
     langchain_base,
     langchain_middleware,
     warn_of_ignored_hooks,

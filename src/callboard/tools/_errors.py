@@ -1,16 +1,22 @@
-"""Decision which errors of a call become messages for the model, and the texts of these messages."""
+"""Decision which errors of a call become messages for the model, and the texts of these messages.
+
+A call that started and never ended has an unknown outcome. Its policy decides whether it runs again, becomes a message,
+or becomes a question to a person.
+"""
 
 import inspect
 from collections.abc import Callable
 from types import UnionType
 from typing import Any, NoReturn, Union, cast, get_args, get_origin, get_type_hints
+from uuid import uuid4
 
 from langchain_core.messages import ToolCall, ToolMessage
-from langgraph.errors import GraphBubbleUp, is_invalid_resume
+from langgraph.errors import GraphBubbleUp, GraphInterrupt, is_invalid_resume
+from langgraph.types import Interrupt
 from pydantic import ValidationError
 
-from callboard.exceptions import CallError
-from callboard.tools._large_values import finished_without_text
+from callboard._records._policies import CallPolicy
+from callboard.exceptions import ActorDiedError, CallError, EngineError
 from callboard.tools._vocabulary import (
     INVALID_TOOL_NAME_ERROR_TEMPLATE,
     TOOL_CALL_ERROR_TEMPLATE,
@@ -171,4 +177,117 @@ def _annotated_types(handler: Callable[..., str]) -> tuple[type[Exception], ...]
         "Arbitrary types are not supported in the error handler signature. Please annotate the error with either "
         "a specific Exception type or a union of Exception types. For example, `def custom_handler(e: ValueError)` "
         f"or `def custom_handler(e: Union[ValueError, TypeError])`. Got '{hint}' instead."
+    )
+
+
+# Results that were lost after the tool had finished
+
+
+class _FinishedNote(str):
+    """Note on an error that was raised after the body of a tool had returned."""
+
+    __slots__ = ("told",)
+    told: str
+    """Sentence for the model, which must know that the tool has run."""
+
+
+def note_without_text(error: Exception, tool: str, call_id: str | None, kind: str) -> None:
+    """Add a note to an error: the result of a tool could not be converted to text."""
+    note = _FinishedNote(
+        f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "
+        "text. Return a text, or repair its __str__."
+    )
+    note.told = (
+        f"The tool {tool!r} has run and finished, but its result is lost: an object of the type {kind} could not be "
+        f"turned into a text ({error!r}). Do not assume that it had no effect."
+    )
+    error.add_note(note)
+
+
+def finished_without_text(error: Exception) -> str | None:
+    """Return the sentence for the model about an error raised after the tool finished; `None` for other errors."""
+    notes = getattr(error, "__notes__", ())
+    return next((note.told for note in notes if isinstance(note, _FinishedNote)), None)
+
+
+# Calls that started and never ended
+
+
+UNKNOWN = (
+    "Error: this call was begun, and did not come to its end; whether it had any effect is unknown. Find out before "
+    "calling the tool again."
+)
+
+
+REPEATS = "__callboard_repeats__"
+"""Attribute of functions that repeat lost work by themselves."""
+
+
+class OutcomeUnknown(GraphInterrupt):
+    """Interrupt of a call with an unknown outcome, so that a person decides about it.
+
+    Args:
+        name: name of the tool.
+        args: arguments that the model wrote.
+        why: clause about the event that ended the body.
+    """
+
+    def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
+        super().__init__((question_about(name, args, why),))
+
+
+def question_instead(policy: CallPolicy, name: str, args: dict[str, Any], error: Exception) -> OutcomeUnknown | None:
+    """Return the interrupt that replaces an error with unknown outcome; `None` if the policy does not ask a person."""
+    if policy.on_unknown != "ask" or policy.idempotent:
+        return None
+    if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
+        return None
+    return OutcomeUnknown(name, args, error.reason)
+
+
+def runs_again(policy: CallPolicy) -> bool:
+    """Return whether a call with unknown outcome runs again under its policy."""
+    return policy.idempotent or policy.on_unknown == "rerun"
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether a body was lost with its actor or worker, and did not cause that itself."""
+    if not isinstance(error, (ActorDiedError, EngineError)) or error.ended != "unknown":
+        return False
+    of_engine = error if isinstance(error, EngineError) else error.__cause__
+    return not (isinstance(of_engine, EngineError) and of_engine.recurs)
+
+
+def question_about(name: str, args: dict[str, Any], why: str) -> Interrupt:
+    """Return the question to a person about a call, in the format of LangGraph's agent inbox.
+
+    Each question has an id of its own, so an answer that arrives twice cannot answer a later question. `why` is a
+    clause about the event that ended the body.
+    """
+    allowed = {"allow_accept": True, "allow_respond": True, "allow_ignore": True, "allow_edit": False}
+    request = {
+        "action_request": {"action": name, "args": args},
+        "config": allowed,
+        "description": f"This call was begun, and then {why}; whether it had any effect is unknown. "
+        "Accept to run it again, respond with its result, or ignore it.",
+    }
+    return Interrupt([request], id=uuid4().hex)
+
+
+def unknown_text(key: str, call: ToolCall, answer: Any) -> ToolMessage | None:
+    """Return the message that a person's answer stands for; `None` to run the call again.
+
+    Raises ValueError for an answer of an unknown form.
+    """
+    given: Any = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "accept":
+        return None
+    if kind == "response" and given.get("args") is not None:
+        return ToolMessage(str(given["args"]), name=call["name"], tool_call_id=call["id"])
+    if kind == "ignore":
+        return error_message(UNKNOWN, call)
+    raise ValueError(
+        f"The answer about call {key!r} is {{'type': 'accept'}}, {{'type': 'response', 'args': ...}} or "
+        f"{{'type': 'ignore'}}; got {answer!r}"
     )

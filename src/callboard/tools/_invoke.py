@@ -29,17 +29,39 @@ from callboard._calls._limits import NoKeyError
 from callboard._langgraph import scope_of
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
+from callboard._util._cooperative import in_portions
 from callboard.exceptions import CallError
 from callboard.tools._callbacks import ToolRun
-from callboard.tools._cooperative import in_portions
-from callboard.tools._errors import raise_invalid_arguments
-from callboard.tools._inject import written_args
-from callboard.tools._large_values import as_content, note_without_text, takes_long, to_text, write_in_portions
-from callboard.tools._plan import ArgsModel, Plan
-from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, is_lost, question_instead, runs_again
+from callboard.tools._errors import (
+    REPEATS,
+    OutcomeUnknown,
+    is_lost,
+    note_without_text,
+    question_instead,
+    raise_invalid_arguments,
+    runs_again,
+)
+from callboard.tools._large_values import as_content, takes_long, to_text, write_in_portions
+from callboard.tools._plan import ArgsModel, Plan, written_args
 
 _NEEDS_ASYNCIO = ("no running event loop", "no current event loop")
 """Error texts of asyncio for code that runs on another event loop."""
+
+
+def manager_for(plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
+    """Return the callback manager for runs of a tool under a config; the same for all calls of a batch."""
+    if plan.is_foreign:
+        return AsyncCallbackManager([])  # its own `ainvoke` calls the handlers; here they would be called twice
+    tool = plan.tool
+    return AsyncCallbackManager.configure(
+        config.get("callbacks"),
+        tool.callbacks,
+        tool.verbose,
+        config.get("tags"),
+        tool.tags,
+        config.get("metadata"),
+        tool.metadata,
+    )
 
 
 async def invoke(

@@ -16,7 +16,7 @@ from langchain_core.tools.base import _is_message_content_block, _stringify
 from langgraph.types import Command
 
 from callboard._calls._thread_pool import Threads
-from callboard.tools._cooperative import Steps, each
+from callboard._util._cooperative import Steps, each
 from callboard.tools._results import items_in
 
 # Work in worker threads
@@ -293,30 +293,3 @@ _STR = _Form(
     {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), frozenset: ("frozenset({", "})")},
     is_python=True,
 )
-
-
-class _FinishedNote(str):
-    """Note on an error that was raised after the body of a tool had returned."""
-
-    __slots__ = ("told",)
-    told: str
-    """Sentence for the model, which must know that the tool has run."""
-
-
-def note_without_text(error: Exception, tool: str, call_id: str | None, kind: str) -> None:
-    """Add a note to an error: the result of a tool could not be converted to text."""
-    note = _FinishedNote(
-        f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "
-        "text. Return a text, or repair its __str__."
-    )
-    note.told = (
-        f"The tool {tool!r} has run and finished, but its result is lost: an object of the type {kind} could not be "
-        f"turned into a text ({error!r}). Do not assume that it had no effect."
-    )
-    error.add_note(note)
-
-
-def finished_without_text(error: Exception) -> str | None:
-    """Return the sentence for the model about an error raised after the tool finished; `None` for other errors."""
-    notes = getattr(error, "__notes__", ())
-    return next((note.told for note in notes if isinstance(note, _FinishedNote)), None)

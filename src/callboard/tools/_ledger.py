@@ -8,14 +8,15 @@ LangGraph types only, so any serializer can store it.
 Answers are matched to open questions by LangGraph's rules.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeGuard
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt, UnknownInterruptError
-from langgraph.types import Command, Interrupt
+from langgraph.types import Command, Interrupt, interrupt
 
 from callboard._langgraph import (
     PLACEHOLDER_ID,
@@ -29,9 +30,10 @@ from callboard._langgraph import (
     is_interrupt_id,
     name_of_run,
     question_id,
+    scope_of,
 )
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, segment_of
-from callboard.tools._unknown_outcome import OutcomeUnknown, unknown_text
+from callboard.tools._errors import OutcomeUnknown, unknown_text
 
 # Answers
 
@@ -423,3 +425,33 @@ class CallsInterrupted(GraphInterrupt):
         self.interrupts = tuple(interrupts)
         self.ledger = ledger
         super().__init__(self.interrupts)
+
+
+# Questions of a tool's body
+
+
+def can_ask() -> bool:
+    """Return whether this code runs within a call of callboard's `ToolNode`, where `interrupt()` reaches a person."""
+    return scope_of(var_child_runnable_config.get() or {}) is not None
+
+
+def answered_question(is_mine: Callable[[object], bool] | None = None) -> object:
+    """Return the question of an earlier run of this call, if its answer has arrived and was not taken; else `None`.
+
+    An answered call runs again from its beginning. With its old question, the body can continue where it stopped: state
+    that it needs for that can be part of the question, and is stored with it. The next `interrupt()` returns the
+    answer. Answers to earlier questions are skipped.
+
+    It is also `None` for a second attempt after the answer was taken, and after the process was killed since then.
+
+    Args:
+        is_mine: returns whether the question was asked by the present part of the body, if several parts ask. If it
+            returns `False`, no answer is skipped, and the result is `None`.
+    """
+    scope = scope_of(var_child_runnable_config.get() or {})
+    question = None if scope is None else scope.answered_question()
+    if scope is None or question is None or not (is_mine is None or is_mine(question)):
+        return None
+    while scope.answers_left() > 1:
+        interrupt(None)
+    return question

@@ -4,13 +4,15 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, Unpack, cast
 
+from anyio import CapacityLimiter
 from langchain_core.messages import ToolCall
-from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ensure_config
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config, get_config_list
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt import ToolNode as LangGraphToolNode
 from langgraph.runtime import Runtime
@@ -18,10 +20,13 @@ from langgraph.runtime import Runtime
 from callboard._calls._draining import PATIENCE
 from callboard._langgraph import injected_args_by_name, with_runtime
 from callboard._loops._bridge import run_from_sync
+from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
+from callboard._loops._protocol import Scope
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown
 from callboard._records._reports import Drained, Statistics
+from callboard._util._cooperative import in_portions
 from callboard._util._suggestions import suggests_keywords
 from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
@@ -29,13 +34,10 @@ from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit
 from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
-from callboard.tools._cooperative import in_portions
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
-from callboard.tools._inject import inject, injected_args
-from callboard.tools._input import InputKind, Requested, parse_input, reading
 from callboard.tools._ledger import Ledger
-from callboard.tools._many import ManyInputs
-from callboard.tools._results import output_in
+from callboard.tools._plan import inject, injected_args
+from callboard.tools._results import InputKind, Requested, output_in, parse_input, reading
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._subclassing import (
     Entries,
@@ -59,6 +61,62 @@ from callboard.tools._subclassing import (
 )
 from callboard.tools._tool_batch import Reports, ToolBatch
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
+
+
+class ManyInputs(Runnable[Any, Any]):
+    """Runnable whose `abatch` runs on asyncio and trio."""
+
+    async def abatch(
+        self,
+        inputs: Sequence[Any],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Run several inputs concurrently, and return their outputs in order.
+
+        Args:
+            inputs: inputs as for `ainvoke`.
+            config: one config for all inputs, or one for each. `max_concurrency` of the first limits the number of
+                concurrent runs.
+            return_exceptions: `True` to return errors in place of outputs. Otherwise the first error cancels the other
+                runs and is raised.
+            kwargs: further arguments of `ainvoke`.
+        """
+        if not inputs:
+            return []
+        configs = get_config_list(config, len(inputs))
+        width = configs[0].get("max_concurrency")
+        places = nullcontext() if width is None else CapacityLimiter(width)
+        outputs: list[Any] = [None] * len(inputs)
+        errors: list[BaseException] = []
+        loop = current_loop()
+
+        async def run(number: int, scope: Scope) -> None:
+            with scope:
+                try:
+                    async with places:
+                        outputs[number] = await self.ainvoke(inputs[number], configs[number], **kwargs)
+                # Cancellation is no error of this run: it must reach the nursery.
+                except loop.cancelled_class:
+                    raise
+                except BaseException as error:
+                    if return_exceptions and isinstance(error, Exception):
+                        outputs[number] = error
+                        return
+                    errors.append(error)
+                    nursery.cancel()
+
+        async with loop.nursery() as nursery:
+            for number in range(len(inputs)):
+                nursery.start(partial(run, number), DEFAULT_GRACE)
+        try:
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # the error's traceback refers to this frame: break the reference cycle
+        return outputs
 
 
 class ToolNode(ManyInputs):

@@ -12,14 +12,13 @@ from langchain_core.runnables.config import var_child_runnable_config
 from callboard._calls._attempt import own_attempt
 from callboard._calls._call import SupervisedCall, current_call, note
 from callboard._calls._call_context import BodyRaisedError
-from callboard._records._policies import Body, Engine
+from callboard._records._policies import Body, Engine, actor_behind
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._engine_runner import grace_there
 from callboard.exceptions import EngineError
+from callboard.tools._errors import REPEATS, OutcomeUnknown, runs_again
 from callboard.tools._in_worker import await_with_config, run_with_config
-from callboard.tools._inject import written_args
-from callboard.tools._plan import Plan
-from callboard.tools._unknown_outcome import REPEATS, OutcomeUnknown, runs_again
+from callboard.tools._plan import Plan, written_args
 from callboard.tools._vocabulary import ToolRuntime
 
 _MOST_ATTEMPTS = 3
@@ -39,8 +38,10 @@ def check_on_engine(plan: Plan, engine: Engine) -> None:
     where = f"CallPolicy(runs_in=...) of the tool {name!r}"
     if plan.kind in ("foreign", "foreign sync"):
         raise TypeError(f"{where}: {type(plan.tool).__name__} has its own `invoke`, of which no body can be sent")
-    if (actor := getattr(plan.fn, "__callboard_actor__", None)) is not None:
-        raise TypeError(f"{where}: it is a handler of the actor {actor}; say where that runs: child(..., runs_in=...)")
+    if (actor := actor_behind(plan.fn)) is not None:
+        raise TypeError(
+            f"{where}: it is a handler of the actor {actor.name}; say where that runs: child(..., runs_in=...)"
+        )
     if plan.injected.store is not None:
         raise TypeError(f"{where}: its argument {plan.injected.store!r} is a store, which belongs to this process")
     parameters = inspect.signature(plan.fn).parameters

@@ -18,14 +18,12 @@ from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, 
 from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
-from callboard.tools._actor_tools import Toolkit, check_graces, with_handlers
+from callboard.tools._actor_tools import Toolkit, by_reference, check_graces, is_idempotent, with_handlers
 from callboard.tools._chain import Chain, Middleware, chain_of, wrapper_middleware
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
-from callboard.tools._handler_calls import by_reference, is_idempotent
-from callboard.tools._inject import InjectedArgs, inject, injected_args
-from callboard.tools._middleware_extras import check_policies, check_tools, offers_of, shown_by, tools_of
+from callboard.tools._middleware_hooks import check_policies, check_tools, offers_of, shown_by, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
-from callboard.tools._plan import Plan, ToolFacts, plan_for
+from callboard.tools._plan import InjectedArgs, Plan, ToolFacts, inject, injected_args, plan_for
 from callboard.tools._subclassing import Injecting
 from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper, ToolRuntime

@@ -4,7 +4,8 @@ Progress of the calls goes to the stream of the graph around the node. The calle
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypedDict, Unpack, cast
@@ -20,7 +21,8 @@ from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
 from callboard._calls._attempt import Attempt
-from callboard._calls._batch import PORTION, Batch
+from callboard._calls._batch import PORTION as STARTED_TOGETHER
+from callboard._calls._batch import Batch
 from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import CallOptions, SupervisedCall
 from callboard._calls._limits import NoKeyError
@@ -28,19 +30,16 @@ from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
 from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runtime_of
 from callboard._records._events import RunInfo
-from callboard._records._policies import ToolCallLike
+from callboard._records._policies import CallPolicy, ToolCallLike
+from callboard._util._cooperative import PORTION, Steps, in_portions
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._call_record import CallRecord, naming
-from callboard.tools._callbacks import manager_for
 from callboard.tools._chain import Chain, Middleware
-from callboard.tools._claims import claims_of, is_claimed
-from callboard.tools._cooperative import in_portions
-from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, unknown_tool
-from callboard.tools._input import Requested, left_of
-from callboard.tools._invoke import filled_in, invoke, own_copy, raise_without_key
+from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
+from callboard.tools._invoke import filled_in, invoke, manager_for, own_copy, raise_without_key
 from callboard.tools._ledger import CallsInterrupted, Ledger, MakesLedger
 from callboard.tools._plan import Plan
-from callboard.tools._results import Output, ResultRules
+from callboard.tools._results import Output, Requested, ResultRules, left_of
 from callboard.tools._setup import Setup
 from callboard.tools._subclassing import untouched
 from callboard.tools._supervision import OnFailure, limiters_of_run
@@ -217,7 +216,7 @@ class ToolBatch:
         """Prepare the calls that have no result yet, in portions, because there may be very many."""
         around, records = self._named(batch_context(chunks_for(self._runtime))), self.ledger.records
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
-            if index and index % PORTION == 0:
+            if index and index % STARTED_TOGETHER == 0:
                 await checkpoint()
             self.ledger.settle_unknown(key, call)
             known = records.get(key)
@@ -488,3 +487,47 @@ class _Refused(_Execution):
         self._supervised.handled = self._error
         await self._batch.keep(self._key, self._call, self._message)
         return self._message
+
+
+# Claims
+
+
+def claims_of(
+    setup: Setup,
+    calls: Sequence[tuple[str, ToolCall]],
+    known: Mapping[str, CallRecord],
+    refused: Collection[int],
+    *,
+    threads: int,
+    at_once: int | None,
+) -> Steps[list[str]]:
+    """Return the keys of new calls that can start at once and must not run twice.
+
+    A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call has
+    not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
+
+    `threads` and `at_once` are the numbers of sync bodies and of all bodies that may run at once.
+    """
+    started: Counter[str] = Counter()
+    claims: list[str] = []
+    for index, (key, call) in enumerate(calls):
+        if index and index % PORTION == 0:
+            yield
+        tool = setup.tools.get(call["name"])
+        if tool is None or key in known or index in refused or runs_again(setup.supervision.policy(tool.name)):
+            continue
+        rooms = setup.supervision.rooms(tool.name)
+        if at_once is not None:
+            rooms["run"] = at_once
+        if setup.plan(tool).takes_thread:
+            rooms["threads"] = threads
+        # Keys of limits are ignored: a call with a free key may seem to have to wait. It is claimed by itself, later.
+        started.update(rooms.keys())
+        if all(started[name] <= room for name, room in rooms.items()):
+            claims.append(key)
+    return claims
+
+
+def is_claimed(policy: CallPolicy, *, only_said: bool) -> bool:
+    """Return whether a call is claimed when its body starts; with `only_said`, only if its policy sets `on_unknown`."""
+    return not runs_again(policy) and not (only_said and policy.on_unknown is None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-from callboard.tools._cooperative import PORTION, Steps, at_once, each
+from callboard._util._cooperative import PORTION, Steps, at_once, each
 
 
 def last_reply(messages: Sequence[Any]) -> int | None:

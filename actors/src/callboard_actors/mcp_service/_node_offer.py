@@ -1,9 +1,9 @@
 """Offer of a `ToolNode`: each tool of the node is a tool of the server, each call a supervised call of the node."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 from uuid import uuid4
 
 from langchain_core.messages import ToolCall
@@ -16,6 +16,7 @@ from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from callboard import CallContext, CallsInterrupted, Drained, ToolCallWithContext, ToolNode, ToolRuntime
+from callboard.extend import ToolActor, actor_behind
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed_with, result_of
@@ -26,32 +27,24 @@ from callboard_actors.mcp_service._typed_results import result_type
 # Tools with a state per conversation: handlers of actors with a key that depends on the thread.
 
 
-class _Key(Protocol):
-    """Key function of an actor, attached by the node to the actor's tools."""
-
-    takes_context: bool
-
-    def of(self, call: object, context: Any) -> Hashable: ...
-
-
 _SOME, _OTHER = (CallContext(config={"configurable": {"thread_id": name}}) for name in ("some", "other"))
 _NO_KEY: Final = object()
 
 
 def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
     """Return whether calls of a tool with these arguments reach different actors in different threads."""
-    key = cast("_Key | None", getattr(getattr(tool, "coroutine", None), "__callboard_key__", None))
-    if key is None or not key.takes_context:
+    actor = actor_behind(getattr(tool, "coroutine", None))
+    if actor is None or actor.key is None or not actor.key.takes_context:
         return False
     # Probes with two thread ids: different keys mean that the key depends on the thread.
     call = {"name": tool.name, "args": arguments, "id": "probe"}
-    return _of(key, call, _SOME) != _of(key, call, _OTHER)
+    return _of(actor, call, _SOME) != _of(actor, call, _OTHER)
 
 
-def _of(key: _Key, call: object, context: CallContext) -> object:
+def _of(actor: ToolActor, call: object, context: CallContext) -> object:
     """Return a key, or a constant if the key function fails: such a call reaches no actor."""
     try:
-        return key.of(call, lambda: context)
+        return actor.key and actor.key.of(call, lambda: context)
     except Exception:  # the user's code; the call itself will raise and report the same error
         return _NO_KEY
 

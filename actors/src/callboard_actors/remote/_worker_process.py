@@ -23,7 +23,16 @@ from anyio.to_thread import run_sync
 
 from callboard import Actor, ActorStartError, Drained
 from callboard.commands import load_named
-from callboard.extend import Body, Engine, EngineError, Seat, attached_context, dispatch_event, inject_context
+from callboard.extend import (
+    Body,
+    Engine,
+    EngineError,
+    Seat,
+    actor_behind,
+    attached_context,
+    dispatch_event,
+    inject_context,
+)
 from callboard_actors._util._secret import secret_from
 from callboard_actors.process import Confine, Processes
 from callboard_actors.remote import _tls
@@ -90,8 +99,8 @@ def _is_tool(found: Any) -> bool:
 def _of_tool(tool: Any, name: str) -> Iterator[Callable[..., Any]]:
     functions = [one for attribute in _OF_A_TOOL if (one := getattr(tool, attribute, None)) is not None]
     for one in functions or [getattr(tool, attribute) for attribute in _OWN_OF_A_TOOL]:
-        if (actor := getattr(one, "__callboard_actor__", None)) is not None:
-            raise ValueError(f"{name} has a handler of the actor {actor}; name its class instead, in a list")
+        if (actor := actor_behind(one)) is not None:
+            raise ValueError(f"{name} has a handler of the actor {actor.name}; name its class instead, in a list")
         yield one
 
 

@@ -22,7 +22,7 @@ from callboard.agent._breakpoints import Breakpoints
 from callboard.agent._runner import Runner
 from callboard.conversations._connect import saver_of, store_of
 from callboard.conversations._drawing import Builder, Drawn
-from callboard.tools._many import ManyInputs
+from callboard.tools._node import ManyInputs
 
 _SETTABLE = ("name", "checkpointer", "store", "config", "debug")
 

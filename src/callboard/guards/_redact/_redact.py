@@ -16,8 +16,8 @@ from callboard.guards._redact._redaction import DEFAULT_DETECTORS, TOKEN, Redact
 from callboard.guards._redact._values import Walk
 from callboard.guards._redact._vault import LONGEST, MemoryVault, Vault
 from callboard.tools._large_values import run_if_long
+from callboard.tools._middleware_hooks import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.tools._results import Output
-from callboard.tools._tool_names import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest
 
 _NESTED = 8

@@ -14,7 +14,7 @@ from callboard._util._extras import require
 from callboard.guards._repair._schema import Shape
 from callboard.guards._repair._validator import Path, Schema, TooManyChoicesError
 from callboard.tools._errors import is_control_flow
-from callboard.tools._inject import injected_args
+from callboard.tools._plan import injected_args
 
 Args = dict[str, Any]
 

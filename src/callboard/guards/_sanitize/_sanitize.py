@@ -23,11 +23,8 @@ from callboard.guards._sanitize._paths import PathIn
 from callboard.guards._sanitize._text import RefusedError, Text, shortened, shown, strip_invisible
 from callboard.guards._sanitize._untrusted import Cleaning, Results
 from callboard.tools._errors import error_message, is_control_flow
-from callboard.tools._inject import injected_args
 from callboard.tools._large_values import run_if_long
-from callboard.tools._plan import ToolFacts
-from callboard.tools._results import Output
-from callboard.tools._tool_names import (
+from callboard.tools._middleware_hooks import (
     Missing,
     argument_names,
     check_argument_names,
@@ -36,6 +33,8 @@ from callboard.tools._tool_names import (
     spellings,
     tool_names,
 )
+from callboard.tools._plan import ToolFacts, injected_args
+from callboard.tools._results import Output
 from callboard.tools._vocabulary import ToolCallRequest
 
 # Walk

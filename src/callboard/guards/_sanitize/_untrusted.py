@@ -14,8 +14,8 @@ from langchain_core.tools import BaseTool
 
 from callboard._records._policies import check_count
 from callboard.guards._sanitize._text import shortened, strip_invisible
+from callboard.tools._middleware_hooks import Missing, check_tool_names, tool_names
 from callboard.tools._results import Output, with_entries
-from callboard.tools._tool_names import Missing, check_tool_names, tool_names
 
 _MAX_DEPTH = 20
 """Maximum nesting of a content block; deeper parts are left out."""

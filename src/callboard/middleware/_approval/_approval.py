@@ -25,10 +25,10 @@ from callboard._langgraph import answer_is_for, bound_answer_waits, next_is_aske
 from callboard._util._canonical import digest, place_of
 from callboard.middleware._approval._approved import agreed
 from callboard.tools._errors import error_message
-from callboard.tools._inject import injected_args, written_args
 from callboard.tools._large_values import run_if_long
+from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
+from callboard.tools._plan import injected_args, written_args
 from callboard.tools._results import Output
-from callboard.tools._tool_names import Missing, check_missing, check_tool_names
 from callboard.tools._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 
 # Question

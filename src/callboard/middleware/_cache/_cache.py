@@ -32,9 +32,9 @@ from callboard.middleware._cache._shared import Flight, Follower, Hit, SharedRes
 from callboard.tools._errors import is_control_flow
 from callboard.tools._invoke import check_arguments
 from callboard.tools._large_values import has_many, is_long, run_if_long
+from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._plan import Plan, ToolFacts, plan_for
 from callboard.tools._results import CallNext, Output
-from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest, context_of
 
 

@@ -18,8 +18,8 @@ from callboard._calls._thread_pool import Threads
 from callboard._records._policies import check_count
 from callboard._util._extras import require
 from callboard.middleware._output._outputs import Outputs, Runtime
+from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._results import Output, entries_in, with_entries
-from callboard.tools._tool_names import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 # Text blocks

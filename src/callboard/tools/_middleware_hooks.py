@@ -1,0 +1,291 @@
+"""Hooks of middleware besides the wrapper: own tools, checks, offers, redaction, and the hooks of LangChain's classes.
+
+LangChain's AgentMiddleware is recognised without importing LangChain. A node runs only its hooks around tool calls;
+hooks around the model need an agent.
+"""
+
+import logging
+import warnings
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, cast, get_args
+
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage, convert_to_messages
+from langchain_core.tools import BaseTool
+from pydantic import AliasChoices, BaseModel
+
+from callboard._calls._sync_middleware import AsyncioMiddleware, SyncMiddleware, TwoHalves
+from callboard._records._events import RunInfo
+from callboard._records._policies import CallPolicy, ToolCallLike
+from callboard._util._callers import user_stacklevel
+from callboard._util._suggestions import misspelt_in, no_such
+from callboard.exceptions import IgnoredHooksWarning
+from callboard.tools._plan import injected_args
+from callboard.tools._results import with_entries
+from callboard.tools._vocabulary import ToolCallRequest
+
+# Names in options
+
+
+Missing = Literal["error", "ignore"]
+"""Meaning of a name that no tool of the node has: an error, or the name of another node's tool."""
+
+
+def check_missing(owner: str, missing: object) -> None:
+    """Raise ValueError for an invalid `missing` option."""
+    if missing not in get_args(Missing):
+        raise ValueError(f"{owner}(missing=...) is 'error' or 'ignore', got {missing!r}")
+
+
+def tool_names(option: str, given: object) -> frozenset[str]:
+    """Return the tool names of a middleware's option; TypeError for a single name, or for tools instead of names."""
+    if not isinstance(given, str) and isinstance(given, Collection):
+        names = [name for name in given if isinstance(name, str)]
+        if len(names) == len(given):
+            return frozenset(names)
+    raise TypeError(f"{option} takes names of tools, such as ['search']; got {given!r}")
+
+
+def check_tool_names(option: str, names: Iterable[str], tools: Collection[str], missing: Missing = "error") -> None:
+    """Raise ValueError for the first name that no tool has."""
+    if missing == "error" and (unknown := next((name for name in names if name not in tools), None)) is not None:
+        raise ValueError(f"{option}: {no_such('tool', unknown, tools)} (missing='ignore' is for tools of other nodes)")
+
+
+def check_argument_names(option: str, names: Iterable[str], tool: BaseTool) -> None:
+    """Raise ValueError for the first name that is no argument which the model may write."""
+    known = argument_names(tool)
+    if known is not None and (unknown := next((name for name in names if name not in known), None)) is not None:
+        raise ValueError(f"{option}: {no_such('argument', unknown, known)}")
+
+
+def argument_names(tool: BaseTool) -> frozenset[str] | None:
+    """Return the names of the arguments that the model may write; `None` if any name is allowed."""
+    schema: object = tool.args_schema
+    if isinstance(schema, dict):
+        properties = schema.get("properties")
+        return frozenset(properties) if properties and not schema.get("additionalProperties") else None
+    model = _model(tool)
+    if model is None or model.model_config.get("extra") == "allow":
+        return None
+    injected = injected_args(tool)
+    return frozenset(spellings(tool)) - injected.names - injected.forbidden
+
+
+def spellings(tool: BaseTool) -> Mapping[str, str]:
+    """Return the argument for each name that the schema accepts for it, aliases included."""
+    model = _model(tool)
+    spelled: dict[str, str] = {}
+    for name, field in model.model_fields.items() if model else ():
+        choices = field.validation_alias
+        others = choices.choices if isinstance(choices, AliasChoices) else [choices]
+        spelled |= {other: name for other in (name, *others, field.alias) if isinstance(other, str)}
+    return spelled
+
+
+def _model(tool: BaseTool) -> type[BaseModel] | None:
+    schema: object = tool.args_schema
+    return schema if isinstance(schema, type) and issubclass(schema, BaseModel) else None
+
+
+# callboard's hooks
+
+
+_log = logging.getLogger("callboard")
+
+
+def tools_of(middleware: Sequence[object]) -> list[Any]:
+    """Return the tools that middleware brings along in its attribute `tools`, as LangChain's middleware does."""
+    return [tool for one in middleware for tool in getattr(one, "tools", None) or ()]
+
+
+def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
+    """Let middleware check the tool names in its options; it raises ValueError for an unknown one.
+
+    LangGraph's wrappers may be bound methods of middleware, so they are passed too.
+    """
+    for given in middleware:
+        one: Any = getattr(given, "__self__", given)
+        if callable(getattr(one, "check_tools", None)):
+            one.check_tools(tools)
+        elif names := asked_about(one):
+            check_tool_names(f"{type(one).__name__}(interrupt_on=...)", names, tools)
+
+
+def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPolicy]) -> None:
+    """Let middleware check the policies of the node's tools, by name."""
+    for one in cast("Iterable[Any]", middleware):
+        if callable(getattr(one, "check_policies", None)):
+            one.check_policies(policies)
+
+
+def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
+    """Return a function that tells whether the model may be offered a tool now: the outermost middleware decides."""
+    asked = [one for one in cast("Sequence[Any]", middleware) if hasattr(one, "offers") or hasattr(one, "covers")]
+
+    def offers(tool: Any) -> bool:
+        for one in asked:
+            if hasattr(one, "covers") and one.covers(tool):
+                return True
+            if hasattr(one, "offers") and not one.offers(tool):
+                return False
+        return True
+
+    return offers
+
+
+def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
+    """Return a function that makes the call for observers: its arguments, redacted by the middleware.
+
+    A middleware redacts with a method `redact_value(value, *, thread_id)`, as `Redact` does. If the method fails,
+    observers see no arguments; the failure is logged once.
+    """
+    reported = False
+    redacting = [one for one in cast("Sequence[Any]", middleware) if callable(getattr(one, "redact_value", None))]
+
+    def shown(call: ToolCallLike, run: RunInfo | None) -> ToolCallLike:
+        nonlocal reported
+        if not redacting:
+            return call
+        thread_id = (run and run.thread_id) or ""
+        args = call["args"]
+        try:
+            for one in redacting:
+                args = one.redact_value(args, thread_id=thread_id)
+        except Exception as error:
+            # Fail closed: arguments that could not be redacted must not reach spans or logs.
+            args = {}
+            if not reported:
+                reported = True  # without the text of the error, which may quote what was to be redacted
+                kind = type(error).__qualname__
+                _log.error("redact_value failed with %s; observers see no arguments; this is reported once", kind)
+        return {**call, "args": args}
+
+    return shown
+
+
+_HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")
+_ALL_HOOKS = [f"{kind}{hook}" for kind in ("", "a") for hook in ("wrap_tool_call", *_HOOKS)]
+
+
+def langchain_base(cls: type) -> type | None:
+    """Return LangChain's class AgentMiddleware among the bases of a class; `None` if it is not among them."""
+    for base in cls.__mro__:
+        if base.__name__ == "AgentMiddleware" and base.__module__.startswith("langchain."):
+            return base
+    return None
+
+
+def langchain_middleware(one: Any) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
+    """Return an async function that runs LangChain's middleware around a tool call.
+
+    Raises TypeError for middleware that does nothing around tool calls, and ValueError for middleware that works only
+    as part of an agent.
+    """
+    if _is_human(one) and getattr(one, "interrupt_mode", "batched") != "per_call":
+        raise ValueError(
+            f"{type(one).__name__} asks for a whole turn at once, after the model and before any tool; a node's "
+            'middleware has no part in it: every call would run unasked. Give it interrupt_mode="per_call"'
+        )
+    wrap, awrap = _own(one, "wrap_tool_call"), _own(one, "awrap_tool_call")
+    if awrap is not None:
+        on_asyncio: AsyncioMiddleware[Any, Any] = AsyncioMiddleware(awrap)  # its code is written for asyncio
+        return on_asyncio if wrap is None else TwoHalves(SyncMiddleware(wrap), on_asyncio)
+    if wrap is not None:
+        return SyncMiddleware(wrap)
+    if _redacts_results(one):
+        return _Redacting(one.before_model)
+    if getattr(one, "tools", None):
+        return _passing
+    raise TypeError(
+        f"{type(one).__name__} does nothing to tool calls{_how_it_would(one)}. Hooks around the model belong in the "
+        "middleware of LangChain's create_agent, beside callboard.middleware.Supervise"
+        f"{misspelt_in(type(one), _ALL_HOOKS)}"
+    )
+
+
+def asked_about(one: Any) -> Collection[str]:
+    """Return the names of the tools that a HumanInTheLoopMiddleware asks about; empty for any other object."""
+    return getattr(one, "interrupt_on", ()) if _is_human(one) else ()
+
+
+def warn_of_ignored_hooks(middleware: Sequence[object]) -> None:
+    """Warn of hooks that only an agent would run."""
+    for one in middleware:
+        if langchain_base(type(one)) is None:
+            continue
+        if hooks := _ignored_hooks(one):
+            _warn(
+                f"{type(one).__name__} has hooks that will not run: {', '.join(hooks)}. In a node it is around tool "
+                "calls; the hooks around them are run by LangChain's create_agent"
+            )
+        if misspelt := misspelt_in(type(one), _ALL_HOOKS):
+            _warn(f"{type(one).__name__} may have a hook that will not run{misspelt}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, IgnoredHooksWarning, stacklevel=user_stacklevel())
+
+
+def _ignored_hooks(one: Any) -> list[str]:
+    idle: set[str] = set()
+    if _is_human(one):
+        idle = {"after_model"}  # it asks for all calls of a reply at once, which only an agent does
+    elif _redacts_results(one):
+        idle = {"before_model"} if getattr(one, "apply_to_output", False) else {"before_model", "after_model"}
+    return [hook for hook in _HOOKS if hook not in idle and (_own(one, hook) or _own(one, f"a{hook}"))]
+
+
+def _own(one: Any, name: str) -> Callable[..., Any] | None:
+    """Return a method that the middleware's class overrides; `None` for a method of the base class."""
+    method: Callable[..., Any] | None = getattr(type(one), name, None)
+    if method is None or method is getattr(langchain_base(type(one)), name, None):
+        return None
+    bound: Callable[..., Any] = getattr(one, name)
+    return bound
+
+
+def _is_human(one: object) -> bool:
+    return any(cls.__name__ == "HumanInTheLoopMiddleware" for cls in type(one).__mro__)
+
+
+def _redacts_results(one: Any) -> bool:
+    """Return whether the middleware is a PIIMiddleware that redacts tool results, which it does in `before_model`."""
+    return bool(getattr(one, "apply_to_tool_results", False)) and _own(one, "before_model") is not None
+
+
+def _how_it_would(one: object) -> str:
+    return " without apply_to_tool_results=True" if hasattr(one, "apply_to_tool_results") else ""
+
+
+async def _passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+    return await call_next(request)
+
+
+class _Redacting:
+    """Applies a hook, made for the tool results in a conversation, to the results of one call.
+
+    Args:
+        hook: sync function of a state and a runtime. It reads the tool messages after the last AIMessage, and returns
+            `None` or changed messages.
+    """
+
+    def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
+        self._hook = hook
+        # In a worker thread: the hook is sync code of another project and may take long.
+        self._in_thread: SyncMiddleware[tuple[ToolCallRequest, Any], Any] = SyncMiddleware(self._redacted)
+
+    async def __call__(self, request: ToolCallRequest, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await self._in_thread((request, await call_next(request)), call_next)
+
+    def _redacted(self, result: tuple[ToolCallRequest, Any], _: object) -> Any:
+        request, output = result
+        return with_entries(output, partial(self._message, request.tool_call, request.runtime))
+
+    def _message(self, call: ToolCall, runtime: object, item: Any) -> Any:
+        """Return a tool message, in any form, as the hook changes it; any other entry unchanged."""
+        message = convert_to_messages([item])[0] if isinstance(item, dict) and "tool_call_id" in item else item
+        if not isinstance(message, ToolMessage):
+            return item
+        update = self._hook({"messages": [AIMessage("", tool_calls=[call]), message]}, runtime)
+        return update["messages"][-1] if update else item
