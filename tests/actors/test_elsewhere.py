@@ -28,7 +28,7 @@ from callboard import (
     running,
 )
 from callboard.actors import _engine_runner
-from callboard.actors._runner import Lifespan
+from callboard.actors._actor import Lifespan
 from callboard.testing import FakeEngine, calls, tool_call
 
 told: list[Any] = []

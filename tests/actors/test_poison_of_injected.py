@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId
 
 from callboard import Actor, CallPolicy, InjectedState, ToolNode, ToolRuntime, child, handler, running
-from callboard.actors._message import Poison
+from callboard.actors._mailbox import Poison
 from callboard.exceptions import PoisonousCallError
 from callboard.testing import tool_call
 

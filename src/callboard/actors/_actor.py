@@ -302,9 +302,9 @@ def _marked(fn: Any, options: Mapping[str, Any], body: Mapping[str, Any]) -> Cal
             )
         if not is_sync:
             return await fn(self, *args, **kwargs)
-        assert self._own_code is not None
+        assert self._in_thread is not None
         # A sync handler that an async one awaits: the actor's state may be used in the actor's thread only.
-        found = await self._own_code.in_thread(partial(fn, self, *args, **kwargs), fn.__qualname__)
+        found = await self._in_thread(partial(fn, self, *args, **kwargs), fn.__qualname__)
         return await found if inspect.isawaitable(found) else found
 
     is_sync = not inspect.iscoroutinefunction(fn)
@@ -334,12 +334,6 @@ def _check_parameters(fn: Callable[..., Any], *, is_deferred: bool) -> None:
         )
 
 
-class _ThreadRunner(Protocol):
-    """Runner of the actor's code, as sync handlers use it."""
-
-    async def in_thread(self, fn: Callable[[], object], name: str, /) -> object: ...
-
-
 class Actor:
     """Base class of actors: state owned by one task, with methods that other code calls by message.
 
@@ -359,8 +353,8 @@ class Actor:
     _handlers: ClassVar[Mapping[str, Handler]] = {}
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
     _resources: Resources | None = None
-    _own_code: "_ThreadRunner | None" = None
-    """Runner of the code; set while the actor runs."""
+    _in_thread: Callable[[Callable[[], object], str], Awaitable[object]] | None = None
+    """Function that runs sync code with this name in the actor's thread; set while the actor runs."""
 
     if not TYPE_CHECKING:
 
@@ -519,3 +513,20 @@ def _check_groups(cls: type[Actor]) -> None:
                 f"{one.title} is a plain function, and all of those run one by one in the actor's thread; write "
                 "`async def` for one that has a group or a deferred reply"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifespan:
+    """Time limits of an incarnation, in seconds, and the number of calls after which it is replaced."""
+
+    start: float = 30.0
+    stop: float = 10.0
+    max_age: float | None = None
+    """Age in seconds at which an idle actor is replaced."""
+    max_calls: int | None = None
+
+    def cut_short(self, killed: str | None) -> str:
+        """Return why an actor was cancelled before it had stopped: because it was killed, or took too long."""
+        if killed is None:
+            return f"did not stop within {self.stop:g} s, and was cancelled"
+        return f"was cancelled before it had stopped: {killed}"

@@ -6,7 +6,7 @@ A reference gives access to the handlers of an actor, and to nothing of its stat
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from itertools import count
@@ -14,23 +14,28 @@ from typing import Any, NoReturn, Protocol, cast
 from weakref import WeakKeyDictionary
 
 from callboard._calls._call import SupervisedCall
+from callboard._calls._observers import current_observers
+from callboard._loops._bridge import stands_still
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._protocol import EventLoop, Scope
+from callboard._records._events import ActorEvent, ActorPhase
 from callboard._records._fleets import Ownership
 from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor, Handler, S
-from callboard.actors._events import WatchedAsk, watched
 from callboard.actors._mailbox import (
+    NOTHING,
     Mailbox,
+    Message,
     Needs,
+    Poison,
+    WatchedAsk,
     WhenFull,
-    is_awaited_here,
-    jumps_queue,
-    refuse_circle,
-    refuse_standstill,
+    circle,
+    room_wanted,
+    watched,
 )
-from callboard.actors._message import Message, Poison
-from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullError, PoisonousCallError
+from callboard.actors._snapshots import own_key
+from callboard.exceptions import ActorDiedError, ActorGoneError, DeadlockError, MailboxFullError, PoisonousCallError
 
 
 class CurrentIncarnation(Protocol):
@@ -123,8 +128,8 @@ class Cell:
         """Callback that starts the actor when a call comes and it does not run. Called in the caller's thread."""
         self.ownership: Ownership | None = None
         """Ownership of the key in a fleet, set just before the current incarnation begins."""
-        self.room: Callable[[], Needs] | None = None
-        """Callback for deadlock detection: calls that must end before the actor can start, if `cap` is reached."""
+        self.room: Callable[[], tuple[Sequence[Cell], str]] | None = None
+        """Callback for deadlock detection: cells of which one has to leave before this actor can start, and why."""
         self.on_rest: Callable[[], None] | None = None
         """Callback of an incarnation that is idle, or has handled many messages without a pause."""
         self.fault: Callable[[Message, str], bool] | None = None
@@ -174,7 +179,7 @@ class Cell:
         """
         # Read without the lock: an estimate for observers.
         ahead = len(self.mailbox.waiting) + len(self.mailbox.running)
-        watch = watched(self.child, self.key, handler.name, ahead, call)
+        watch = watched(self.child, own_key(self.key), handler.name, ahead, call)
         message = Message(
             self,
             handler,
@@ -211,7 +216,7 @@ class Cell:
             self._put(message)
             try:
                 if asker is not None:
-                    await refuse_circle(message)
+                    await _refuse_circle(message)
                 await message.wakeup.wait()
             except BaseException:
                 # Cancelled or refused: no handler may outlive its caller.
@@ -226,11 +231,11 @@ class Cell:
         """Put a message into the mailbox and wake the actor, or raise the error of its refusal."""
         if (refusal := self._refusal(message)) is not None:
             raise refusal
-        refuse_standstill(message, self.name, self.home if self.life is None else self.life.loop)
+        _refuse_standstill(message, self.name, self.home if self.life is None else self.life.loop)
         if self.draining is not None and not any(one.target.draining is self.draining for one in message.ancestors()):
             raise self.refused_by_drain(message)
         # Cheap test first: most handlers have neither a group nor reentrancy.
-        jumps = (message.handler.group is not None or message.handler.reentrant) and jumps_queue(message)
+        jumps = (message.handler.group is not None or message.handler.reentrant) and message.jumps_queue
         dropped: Message | None = None
         with self.lock:
             # `finish` sets `gone` and clears the mailbox in one block. So no message is added afterwards.
@@ -340,6 +345,29 @@ class Cell:
             waiting = [*self.mailbox.waiting, *self.urgent]
         return tuple(one.watch.number for one in waiting if one.watch is not None)
 
+    def tell_of_life(
+        self,
+        phase: ActorPhase,
+        number: int,
+        *,
+        error: BaseException | None = None,
+        asks: tuple[int, ...] | None = None,
+    ) -> None:
+        """Report a phase of an incarnation to the observers of the current context; `asks` are the waiting calls."""
+        observers = current_observers().actors
+        if observers:
+            event = ActorEvent(
+                phase=phase,
+                actor=self.child,
+                time=current_loop().now(),
+                number=number,
+                key=own_key(self.key),
+                error=error,
+                asks=self.watched_asks() if asks is None else asks,
+            )
+            for observer in observers:
+                observer(event)
+
     @property
     def is_idle(self) -> bool:
         """Return whether no message runs, waits, or has a deferred reply."""
@@ -369,7 +397,7 @@ class Cell:
 
     def next_urgent(self, *, only_awaited_here: bool) -> Message | None:
         """Take a message that bypasses the queue, or one that a handler here awaits. Call it under the lock."""
-        found = (one for one in self.urgent if not only_awaited_here or is_awaited_here(one))
+        found = (one for one in self.urgent if not only_awaited_here or one.is_awaited_here)
         message = next(found, None)
         if message is None:
             return None
@@ -444,6 +472,77 @@ class Cell:
 def _cancel(message: Message) -> None:
     if message.scope is not None:
         message.scope.cancel()
+
+
+# Refusal of calls that would wait for themselves
+
+
+_REMEDY = (
+    "Have one of them take its reply along (@handler(deferred=True)), or let it be "
+    "re-entered (@handler(reentrant=True))."
+)
+_PATIENCE = 5.0
+"""Seconds to wait for a circle to dissolve, if a call in it was made by a task that its handler may not await."""
+
+
+async def _refuse_circle(message: Message) -> None:
+    """Raise `DeadlockError` if a call would wait for itself, and never begin; return at once in most cases."""
+    found = circle(message, _needs)
+    # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
+    if found is not None and any(one.is_beside for one in found[1:]):
+        await _wait_a_while(message)
+        found = circle(message, _needs)
+    if found is None:
+        return
+    room = room_wanted(found, _needs)
+    remedy = f"{room}; raise the cap, or have nobody ask another of its kind and wait for it." if room else _REMEDY
+    # If it has begun meanwhile there was no circle, or it dissolved: then the caller simply waits.
+    if _cell_of(message).withdraw(message):
+        raise DeadlockError(message.title, message.call_id, tuple(one.title for one in found), remedy=remedy)
+
+
+async def _wait_a_while(message: Message) -> None:
+    """Wait for handlers to end that do not await the calls of their tasks, or for the message to be settled."""
+    with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
+        await message.wakeup.wait()
+    with _cell_of(message).lock:
+        if not message.has_ended:
+            # A wakeup serves one wait, and the timeout has ended this one. Under the lock, so that `end()` sets the new
+            # one.
+            message.wakeup = message.loop.wakeup()
+
+
+def _needs(message: Message) -> Needs:
+    """Return the messages that must end before this one ends or begins. Any thread may call this."""
+    cell = _cell_of(message)
+    with cell.lock:
+        # A begun message needs the calls that its handler awaits, all of them.
+        if message.state != "waiting":
+            return Needs((tuple(message.asks),))
+        if cell.life is not None and cell.life.takes_no_more and not message.is_awaited_here:
+            # The message waits for the next incarnation, which begins when the current one has nothing in hand.
+            return Needs((cell.in_hand(),))
+        if cell.life is not None or cell.room is None:
+            return NOTHING if message in cell.urgent else cell.mailbox.needs(message)
+    # Outside the lock: `in_hand` takes the locks of other cells, and two threads could deadlock.
+    others, why = cell.room()
+    # One alternative for each running actor: it is enough that one of them has nothing in hand.
+    return Needs(tuple(one.in_hand() for one in others), why) if others else NOTHING
+
+
+def _refuse_standstill(message: Message, actor: str, home: EventLoop | None) -> None:
+    """Raise `RuntimeError` if the sync code that makes a call blocks the event loop of the actor."""
+    if home is not None and home is not message.loop and stands_still(home):
+        raise RuntimeError(
+            f"{message.title} would never begin: the event loop of {actor} waits for the sync code that asks. "
+            "Await it there (ainvoke), or run the sync code in a thread (anyio.to_thread.run_sync)"
+        )
+
+
+def _cell_of(message: Message) -> Cell:
+    cell = message.target
+    assert isinstance(cell, Cell)
+    return cell
 
 
 # References

@@ -18,10 +18,9 @@ from callboard._records._policies import (
     key_function,
 )
 from callboard._util._suggestions import suggests_keywords
-from callboard.actors._actor import Actor, keeps_snapshots, made_again
+from callboard.actors._actor import Actor, Lifespan, keeps_snapshots, made_again
 from callboard.actors._mailbox import WhenFull, check_mailbox
-from callboard.actors._restarts import RESTARTS, Restart
-from callboard.actors._runner import Lifespan
+from callboard.actors._restarts import RESTARTS, Restart, RestartOptions
 from callboard.actors._snapshots import JOURNAL, SAVES, InJournal, InMemorySnapshots, JournalSnapshots, Save, Snapshots
 
 A = TypeVar("A", bound=Actor)
@@ -70,6 +69,11 @@ class ChildSpec(Generic[A]):
     def is_in_journal(self) -> bool:
         """Return whether the state is stored in the thread of an agent."""
         return self.snapshots == JOURNAL
+
+    @property
+    def restart_options(self) -> RestartOptions:
+        """Part of the spec that decides about restarts."""
+        return RestartOptions(self.name, self.restart, self.significant)
 
     @property
     def kind(self) -> type[A]:

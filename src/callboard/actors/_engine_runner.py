@@ -17,11 +17,11 @@ from callboard._loops._background import beside
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned
 from callboard._records._policies import Body, Engine, Seat
-from callboard.actors._actor import Actor, Handler, Reply, Resources
+from callboard.actors._actor import Actor, Handler, Lifespan, Reply, Resources
 from callboard.actors._cell import Cell
 from callboard.actors._incarnation import Incarnation
-from callboard.actors._message import Message
-from callboard.actors._runner import Lifespan, OnLost
+from callboard.actors._mailbox import Message
+from callboard.actors._runner import OnLost
 from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, EngineError
 
 # In the worker

@@ -2,21 +2,20 @@
 
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from contextvars import Context, ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from anyio import sleep
 
 from callboard._calls._call import SupervisedCall
-from callboard._loops._current import run_there
+from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
 from callboard._loops._protocol import EventLoop, Scope, Spawned, Wakeup
 from callboard._records._fleets import Delivery, Fleet, FleetAsk, FleetSnapshots, KeyMovedError, Ownership
 from callboard.actors._actor import Handler
 from callboard.actors._cell import Cell
-from callboard.actors._child import ChildSpec
-from callboard.actors._message import Message
+from callboard.actors._mailbox import Message
 from callboard.actors._runner import Begin, beginning
 from callboard.exceptions import ActorDiedError
 
@@ -25,29 +24,6 @@ _PAUSE = 0.01
 _LONG = 3600.0
 """Grace of the task that serves a remote call; the handler's own, shorter grace is enforced in the actor."""
 _MOVED = "its key belongs to another process now"
-
-
-class KeyedActorsHost(Protocol):
-    """Keyed actors of this process, as the fleet host adapter uses them."""
-
-    spec: ChildSpec[Any]
-    loop: EventLoop
-
-    def cell(self, key: Hashable) -> Cell:
-        """Return the cell of a key, whether its actor runs or not. Any thread may call this."""
-        ...
-
-    def lose(self, key: Hashable, reason: str) -> None:
-        """End the actor of a key at once. Any thread may call this."""
-        ...
-
-    def rests(self, key: Hashable) -> None:
-        """Return the key to the fleet if its actor does not run and no call waits. Any thread may call this."""
-        ...
-
-    def context(self) -> Context:
-        """Return a copy of the owner's context."""
-        ...
 
 
 class FleetCell(Cell):
@@ -105,7 +81,7 @@ class FleetCell(Cell):
                 # Always, or the fleet holds back the next call of this key.
                 posting.taken()
                 # The call may have been the last reason to own the key.
-                self.fleet_host.keyed_actors.rests(self.key)
+                self.fleet_host.rests(self.key)
 
     async def answer(self, handler: Handler, ask: FleetAsk, served: "_Served") -> Any:
         """Run a call from another process on a key that this process owns."""
@@ -116,7 +92,7 @@ class FleetCell(Cell):
             )
         finally:
             self._served = {one for one in self._served if not one.has_ended}
-            self.fleet_host.keyed_actors.rests(self.key)
+            self.fleet_host.rests(self.key)
 
     def _put(self, message: Message) -> None:
         """Put a message into the mailbox, and let the fleet deliver the next call of the key."""
@@ -168,7 +144,7 @@ class _HandedOn(threading.local):
     No other task of the thread comes in between. Other threads, which may ask the same cell, have their own.
     """
 
-    posting: "_Taken | None" = None
+    posting: "Delivery | _Served | None" = None
 
 
 _handed_on = _HandedOn()
@@ -192,26 +168,35 @@ class FleetHostAdapter:
     """Host of one kind of keyed actors in a fleet. Any thread may call the methods that the fleet calls.
 
     Args:
-        keyed_actors: the keyed actors of this process.
         fleet: the fleet to join.
+        name: name of the actors.
+        cell: returns the cell of a key, whether its actor runs or not; from any thread.
+        lose: ends the actor of a key at once, for a reason; from any thread.
+        rests: returns the key to the fleet if its actor does not run and no call waits; from any thread.
     """
 
-    def __init__(self, keyed_actors: KeyedActorsHost, fleet: Fleet) -> None:
-        self.keyed_actors = keyed_actors
-        self.name = keyed_actors.spec.name
+    def __init__(
+        self,
+        fleet: Fleet,
+        name: str,
+        *,
+        cell: Callable[[Hashable], Cell],
+        lose: Callable[[Hashable, str], None],
+        rests: Callable[[Hashable], None],
+    ) -> None:
+        self.name = name
+        self.rests = rests
+        self._cell = cell
+        self._lose = lose
+        self._loop = current_loop()
+        self._context = copy_context()
+        """Context of the owner of the actors."""
         self._last: dict[Hashable, _Served] = {}
         """Last remote call of each key that may not be in the mailbox yet."""
         self.clean_up = fleet.clean_up
         """Seconds in which a handler must end after its key was lost."""
         # Last: the fleet may call this object as soon as it is admitted.
         self.membership = fleet.admit(self)
-
-    def cell(self) -> FleetCell:
-        """Return a new cell for an actor of the fleet."""
-        spec = self.keyed_actors.spec
-        found = FleetCell(spec.name, spec.kind, size=spec.mailbox, when_full=spec.when_full, poison=spec.poison)
-        found.fleet_host = self
-        return found
 
     @property
     def snapshots(self) -> FleetSnapshots:
@@ -224,15 +209,15 @@ class FleetHostAdapter:
 
     def serve(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object] | None:
         """Start a task that answers a remote call; see `FleetHost`."""
-        served = _Served(self.keyed_actors.loop, work, self._last, key)
-        context = self.keyed_actors.context()
-        return served.cancel if run_there(self.keyed_actors.loop, lambda: context.run(served.start)) else None
+        served = _Served(self._loop, work, self._last, key)
+        context = self._context.copy()
+        return served.cancel if run_there(self._loop, lambda: context.run(served.start)) else None
 
     async def answer(self, ask: FleetAsk, begin: Begin) -> Any:
         """Run a remote call; see `FleetHost`."""
         if self.owned(ask.key) is None:
             raise KeyMovedError(_MOVED)
-        cell = self.keyed_actors.cell(ask.key)
+        cell = self._cell(ask.key)
         assert isinstance(cell, FleetCell)
         handler = cell.kind._handlers.get(ask.handler)
         if handler is None:
@@ -257,13 +242,13 @@ class FleetHostAdapter:
         """
         while self.owned(key) is not None:
             # Asked again and again: the key can be returned only after the actor and its last call have ended.
-            self.keyed_actors.rests(key)
+            self.rests(key)
             await sleep(_PAUSE)
         raise KeyMovedError(_MOVED)
 
     def lost(self, key: Hashable, reason: str) -> None:
         """End the actor of a key at once."""
-        self.keyed_actors.lose(key, reason)
+        self._lose(key, reason)
 
 
 class _Once:
@@ -276,12 +261,6 @@ class _Once:
         on_begin, self._on_begin = self._on_begin, None
         if on_begin is not None:
             on_begin()
-
-
-class _Taken(Protocol):
-    """Receiver of the notice that a call is in the mailbox."""
-
-    def taken(self) -> None: ...
 
 
 class _Served:

@@ -13,15 +13,13 @@ from callboard._loops._context import InContext
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Wakeup
 from callboard._loops._watchdog import Holder, marks
-from callboard.actors._actor import CONTROL, Actor, Resources, keeps_snapshots, living
+from callboard.actors._actor import CONTROL, Actor, Lifespan, Resources, keeps_snapshots, living
 from callboard.actors._cell import Cell
-from callboard.actors._mailbox import is_awaited_here
-from callboard.actors._message import Message, current_message
+from callboard.actors._mailbox import Message, current_message
 from callboard.actors._runner import (
     ActorRunner,
     End,
     Keep,
-    Lifespan,
     LocalRunner,
     OnLost,
     OnStart,
@@ -362,7 +360,7 @@ class Incarnation:
 
         If the actor itself awaits the call, answer at once: it could not end before it had the answer.
         """
-        if self._is_broken() or message.cancel_asked or is_awaited_here(message):
+        if self._is_broken() or message.cancel_asked or message.is_awaited_here:
             self._cell.handled(message, None, ActorDiedError(message.title, message.call_id, self._why()))
 
     async def _body(self, message: Message, scope: Scope) -> object:

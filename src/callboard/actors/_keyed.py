@@ -6,13 +6,13 @@
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Collection, Hashable
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Sequence
 from contextlib import asynccontextmanager
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 from weakref import WeakValueDictionary
 
 from callboard._calls._draining import PATIENCE
@@ -21,17 +21,12 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope, Spawned, Wakeup
 from callboard._records._policies import unhashable
 from callboard._records._reports import ActorStatistics, Drained
-from callboard.actors._actor import Actor
 from callboard.actors._cell import Cell, reference_to
-from callboard.actors._child import ChildSpec, check_store, child
-from callboard.actors._drain import Draining
-from callboard.actors._events import tell_of_life
+from callboard.actors._child import A, ChildSpec, check_store, child
 from callboard.actors._fleet_host import FleetCell, FleetHostAdapter
-from callboard.actors._mailbox import NOTHING, Needs
-from callboard.actors._restarts import Backoff, RestartOptions, Restarts
 from callboard.actors._snapshots import InMemorySnapshots
-from callboard.actors._supervised import ActorUnit, Manager, Unit, cell_for
-from callboard.actors._supervisor import Tree
+from callboard.actors._supervised import ActorUnit, Draining, cell_for
+from callboard.actors._supervisor import SupervisorOptions, Tree
 from callboard.exceptions import ActorStartError
 
 _log = logging.getLogger("callboard")
@@ -45,32 +40,22 @@ class _KeyedActor:
     """Running keyed actor under a supervisor of its own, so that its crashes affect no other key."""
 
     def __init__(self, spec: ChildSpec[Any], cell: Cell, on_end: Callable[[BaseException | None], None]) -> None:
-        self.name = f"the supervisor of {cell.name}"
         self.cell = cell
-        self._spec = spec
-        self.unit: ActorUnit
-        self.tree = Tree(self, on_end)
+        options = SupervisorOptions(
+            f"the supervisor of {cell.name}",
+            intensity=spec.intensity,
+            period=spec.period,
+            auto_shutdown="any_significant",
+        )
+        self.tree = Tree(options, on_end)
+        self.unit = ActorUnit(spec, self.tree.child_ended, cell)
+        # Significant: if it is not restarted, its supervisor ends, the place is free, and the next call starts it anew.
+        self.unit.terms = replace(self.unit.terms, significant=True)
+        self.tree.units.append(self.unit)
         self.is_leaving = False
         self.has_left = self.tree.loop.wakeup()
         self.rests_since = self.tree.loop.now()
         """Loop time at which it was last idle."""
-
-    def units(self, manager: Manager) -> list[Unit]:
-        self.unit = ActorUnit(self._spec, manager, self.cell)
-        # Significant: if it is not restarted, its supervisor ends, the place is free, and the next call starts it anew.
-        self.unit.terms = replace(self.unit.terms, significant=True)
-        return [self.unit]
-
-    def restarts(self, children: list[RestartOptions], chance: Callable[[], float]) -> Restarts:
-        return Restarts(
-            children,
-            strategy="one_for_one",
-            intensity=self._spec.intensity,
-            period=self._spec.period,
-            backoff=Backoff(),
-            auto_shutdown="any_significant",
-            chance=chance,
-        )
 
 
 class KeyedActors:
@@ -89,9 +74,6 @@ class KeyedActors:
         self.number = next(_numbers)
         """Identity within the process."""
         self.loop = current_loop()
-        self._fleet_host = None if spec.fleet is None else FleetHostAdapter(self, spec.fleet)
-        if spec.snapshots is None:
-            self.spec = spec.kept_in(InMemorySnapshots() if self._fleet_host is None else self._fleet_host.snapshots)
         self._context = copy_context()
         """Context of the owner. Actors start in copies of it, not in the context of their first caller."""
         self._on_interrupt = on_interrupt
@@ -110,6 +92,12 @@ class KeyedActors:
         self._restarts = self._evictions = 0
         """Restarts of actors that no longer run, and evictions in total."""
         self._wakeup: Wakeup | None = None
+        self._fleet_host: FleetHostAdapter | None = None
+        if spec.fleet is not None:
+            # Last of the fields: the fleet may call these methods at once.
+            self._fleet_host = FleetHostAdapter(spec.fleet, spec.name, cell=self.cell, lose=self.lose, rests=self.rests)
+        if spec.snapshots is None:
+            self.spec = spec.kept_in(InMemorySnapshots() if self._fleet_host is None else self._fleet_host.snapshots)
         if spec.idle is not None:
             self._start_task(self._evict_idle)
 
@@ -118,7 +106,7 @@ class KeyedActors:
         with self._lock:
             found = self._cells.get(key)
             if found is None:
-                found = self._cells[key] = cell_for(self.spec) if self._fleet_host is None else self._fleet_host.cell()
+                found = self._cells[key] = self._new_cell()
                 # Complete before the lock is released: another thread may call the actor right after.
                 found.key, found.gone, found.activate = key, None, self._asked
                 found.home, found.draining = self.loop, self._draining
@@ -126,6 +114,13 @@ class KeyedActors:
                 if key is not None:
                     found.name = f"{self.spec.name}[{key!r}]"
         return found
+
+    def _new_cell(self) -> Cell:
+        if self._fleet_host is None:
+            return cell_for(self.spec, Cell)
+        cell = cell_for(self.spec, FleetCell)
+        cell.fleet_host = self._fleet_host
+        return cell
 
     def statistics(self) -> ActorStatistics:
         """Return numbers of running actors, calls, restarts and evictions."""
@@ -226,10 +221,6 @@ class KeyedActors:
             with self.loop.shield(float("inf")):
                 await self._fleet_host.membership.leave()
 
-    def context(self) -> Context:
-        """Return a copy of the owner's context."""
-        return self._context.copy()
-
     def lose(self, key: Hashable, reason: str) -> None:
         """End the actor of a key at once, because another process may own the key. Any thread may call this."""
         context = self._context.copy()
@@ -302,14 +293,13 @@ class KeyedActors:
         """Return whether an actor is leaving that has no running calls; one with calls may itself wait for room."""
         return any(one.is_leaving and not one.cell.in_hand() for one in self._alive.values())
 
-    def _room_for(self, cell: Cell) -> Needs:
-        """Return the calls that must end before an actor can start. Any thread may call this."""
+    def _room_for(self, cell: Cell) -> tuple[Sequence[Cell], str]:
+        """Return the cells of which one has to leave before an actor can start. Any thread may call this."""
         alive, cap = list(self._alive.values()), self.spec.cap
         if cap is None or len(alive) < cap or any(one.cell is cell for one in alive):
-            return NOTHING
+            return (), ""
         reason = f"{cell.name} can live when another one goes, for cap={cap}; each of those that live has to end first"
-        # One alternative for each running actor: it is enough that one of them has nothing in hand.
-        return Needs(tuple(one.cell.in_hand() for one in alive), reason)
+        return [one.cell for one in alive], reason
 
     def _resident(self, cell: Cell) -> _KeyedActor:
         resident = _KeyedActor(self.spec, cell, partial(self._gave_up, cell))
@@ -371,7 +361,7 @@ class KeyedActors:
             if not (self._is_closing or self._draining):
                 self._evictions += 1
                 asks = [number for cell in self._queue.values() for number in cell.watched_asks()]
-                tell_of_life("evicted", self.spec.name, resident.cell.key, resident.unit.number, asks=tuple(asks))
+                resident.cell.tell_of_life("evicted", resident.unit.number, asks=tuple(asks))
             self._start_task(partial(self._end, resident))
 
     async def _end(self, resident: _KeyedActor) -> None:
@@ -424,9 +414,6 @@ class KeyedActors:
         tasks.append(self.loop.spawn(child, 0.0))
         if not ended:  # an eager asyncio task may have ended within `spawn`
             self._tasks.update(tasks)
-
-
-A = TypeVar("A", bound=Actor)
 
 
 class Keyed(Generic[A]):

@@ -1,21 +1,346 @@
-"""Mailbox of an actor: decides which message begins next, and refuses calls that would end in a deadlock.
+"""Mailbox of an actor and its messages: which message begins next, and which messages wait for each other.
 
-A mailbox never waits; its cell holds its lock around each call. A call would end in a deadlock if it waited for itself
-through other calls. It is refused only after a delay, in which the circle may dissolve.
+A message is one call, from its caller to the handler and back. A mailbox never waits; its cell holds its lock around
+each call. The crashes that a call causes are counted, so that an actor can refuse a call that crashes it again.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, get_args
 
-from callboard._loops._bridge import stands_still
-from callboard._loops._protocol import EventLoop
+from callboard._calls._call import SupervisedCall, current_call
+from callboard._calls._observers import current_observers, numbers
+from callboard._loops._current import current_loop, run_there
+from callboard._loops._deadline import DEFAULT_GRACE, current_timed
+from callboard._loops._left_tasks import unmarked
+from callboard._loops._protocol import EventLoop, Scope
+from callboard._records._events import ActorObserver, AskEvent, AskPhase
 from callboard._records._policies import check_count
-from callboard.actors._actor import CONTROL
-from callboard.actors._message import Message
-from callboard.exceptions import DeadlockError
+from callboard._util._canonical import digest, place_of
+from callboard.actors._actor import CONTROL, Handler
+
+# Events for observers; without observers they cost next to nothing
+
+
+class WatchedAsk:
+    """Reporter of one actor call to its observers.
+
+    Created in the caller's task, before the handler's context is copied.
+
+    Args:
+        observers: observers of the call.
+        begun: the first event.
+    """
+
+    __slots__ = ("_began_at", "_begun", "_loop", "_observers")
+
+    def __init__(self, observers: tuple[ActorObserver, ...], begun: AskEvent) -> None:
+        self._observers = observers
+        self._begun = begun
+        self._loop = current_loop()
+        self._began_at: float | None = None
+        # In the constructor: a telemetry observer sets the span in the context here, and the handler must inherit it.
+        self._tell(begun)
+
+    @property
+    def number(self) -> int:
+        """Number of the call, unique in the process."""
+        return self._begun.number
+
+    def taking(self, on_begin: Callable[[], object] | None) -> Callable[[], None]:
+        """Return a callback for the actor's thread that runs `on_begin` and reports the begin of the handler."""
+
+        def taken() -> None:
+            if on_begin is not None:
+                on_begin()
+            # Observers are called in the caller's loop only.
+            run_there(self._loop, self._is_taken)
+
+        return taken
+
+    def _is_taken(self) -> None:
+        if self._observers:  # empty after `ended`: this notice may arrive late from another thread
+            self._began_at = self._loop.now()
+            self._tell(self._now("taken", None))
+
+    def ended(self, error: BaseException | None) -> None:
+        """Report the end of the call, in the caller's task."""
+        self._tell(self._now("ended", error))
+        self._observers = ()
+
+    def _now(self, phase: AskPhase, error: BaseException | None) -> AskEvent:
+        now = self._loop.now()
+        waited = (now if self._began_at is None else self._began_at) - self._begun.time
+        return self._begun._replace(phase=phase, time=now, waited=waited, error=error)
+
+    def _tell(self, event: AskEvent) -> None:
+        for observer in self._observers:
+            observer(event)
+
+
+def watched(actor: str, key: Hashable, handler: str, ahead: int, call: SupervisedCall[Any] | None) -> WatchedAsk | None:
+    """Return the watch of a call that begins now; `None` if nobody observes it."""
+    call = call or current_call()
+    observers = current_observers().actors if call is None else call.actor_observers
+    if not observers:
+        return None
+    begun = AskEvent(
+        phase="begun",
+        actor=actor,
+        handler=handler,
+        time=current_loop().now(),
+        number=next(numbers),
+        key=key,
+        call=None if call is None else call.number,
+        ahead=ahead,
+    )
+    return WatchedAsk(observers, begun)
+
+
+# Messages
+
+
+State = Literal["waiting", "running", "deferred", "ended"]
+"""`waiting`: in the queue. `running`: taken, or its handler runs. `deferred`: the handler ended without a reply."""
+
+
+class Target(Protocol):
+    """Actor to which a message is sent."""
+
+    draining: object | None
+    """Drain in progress, if any."""
+
+    def settle(self, message: "Message", value: object, error: BaseException | None) -> bool:
+        """Settle a message; return False if it was settled before."""
+        ...
+
+
+class Message:
+    """One call of an actor. Its state changes only under the lock of its target.
+
+    Args:
+        target: the actor.
+        handler: the handler to run.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        loop: event loop of the caller.
+        title: name of the call in errors.
+        call_id: id of the tool call, for errors.
+        passes: predicate; an exception for which it is true does not crash the actor.
+        on_begin: called in the actor's thread when the handler begins.
+        watch: reports the call to observers; `None` without observers.
+        named_by: the arguments that identify the call for poison detection; `None` for all.
+    """
+
+    __slots__ = (
+        "args",
+        "asked_by",
+        "asks",
+        "call_id",
+        "cancel_asked",
+        "context",
+        "error",
+        "fate",
+        "grace",
+        "handler",
+        "is_beside",
+        "kwargs",
+        "loop",
+        "named_by",
+        "on_begin",
+        "passes",
+        "scope",
+        "state",
+        "target",
+        "task",
+        "title",
+        "value",
+        "wakeup",
+        "watch",
+    )
+
+    def __init__(
+        self,
+        target: Target,
+        handler: Handler,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        loop: EventLoop,
+        title: str,
+        call_id: str | None,
+        passes: Callable[[BaseException], bool] | None,
+        on_begin: Callable[[], object] | None,
+        watch: WatchedAsk | None,
+        named_by: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.target = target
+        self.handler = handler
+        self.args = args
+        self.kwargs = kwargs
+        self.loop = loop
+        self.title = title
+        self.call_id = call_id
+        self.passes = passes
+        self.on_begin = on_begin
+        self.named_by = named_by
+        self.watch = watch
+        around = current_message.get()
+        # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
+        self.asked_by = None if around is None or around.has_ended else around
+        self.is_beside = self.asked_by is not None and self.asked_by.runs_beside(loop.task())
+        """Flag: asked by a task that the handler has started, and that the handler may or may not await."""
+        self.task: int | None = None
+        """Number of the task that runs the handler; `None` for a sync handler and before it begins."""
+        self.asks: set[Message] = set()
+        """Messages that the handler awaits now. Other threads read this to find deadlocks."""
+        self.context: Context = unmarked(copy_context())  # tasks that the handler starts belong to its actor
+        self.state: State = "waiting"
+        # Replaced when the caller waits a second time: a wakeup serves one wait.
+        self.wakeup = loop.wakeup()
+        self.scope: Scope | None = None
+        """Cancel scope of the handler; `None` before it begins."""
+        self.cancel_asked = False
+        self.value: object = None
+        self.error: BaseException | None = None
+        self.fate: BaseException | None = None
+        """Error for the caller if a drain cancels the handler: the caller itself was not cancelled and still waits."""
+        timed = current_timed.get()
+        # Seconds of clean-up for the handler: the grace of the calling attempt.
+        self.grace = DEFAULT_GRACE if timed is None else timed.grace
+
+    def runs_beside(self, task: int) -> bool:
+        """Return whether a task is not the one that runs the handler; false for sync handlers, which always wait."""
+        return self.task not in (None, task)
+
+    @property
+    def named(self) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
+        """Handler name and identifying arguments. Injected arguments are left out: they differ in each call."""
+        if self.named_by is None:
+            return self.handler.name, self.args, self.kwargs
+        return self.handler.name, (), self.named_by
+
+    @property
+    def is_taken_only(self) -> bool:
+        """Return whether the message was taken from the queue, and its handler has not begun."""
+        return self.state == "running" and self.scope is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the message was settled. Type checkers would narrow `state` in a loop that polls it."""
+        return self.state == "ended"
+
+    def ends_actor(self, scope: Scope) -> bool:
+        """Return whether the handler was cancelled by its scope, and the actor must then be restarted."""
+        return scope.cancel_called and self.handler.on_cancel == "restart"
+
+    def settle(self, value: object, error: BaseException | None) -> bool:
+        """Settle this message; return False if it was settled before."""
+        return self.target.settle(self, value, error)
+
+    def end(self, value: object, error: BaseException | None) -> None:
+        """Store the outcome, drop all other references, and wake the caller. Call it under the target's lock."""
+        self.state, self.value, self.error = "ended", value, error
+        # Only the outcome is kept: arguments, context and chain may be large, and would form reference cycles.
+        self.scope = self.asked_by = None
+        self.args, self.kwargs, self.named_by = (), {}, None
+        # Not repeatable: callers test the state first, in the same block of the lock.
+        del self.context
+        # Last: in another thread, the caller may read the outcome at once.
+        self.wakeup.set()
+
+    def outcome(self) -> Any:
+        """Return the value or raise the error, once: the error is dropped here."""
+        error, self.error = self.error, None
+        if error is None:
+            return self.value
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame: a reference cycle
+
+    @property
+    def is_awaited_here(self) -> bool:
+        """Return whether a running handler of the target awaits this message, directly or through other actors."""
+        return any(one.target is self.target for one in self.ancestors())
+
+    @property
+    def jumps_queue(self) -> bool:
+        """Return whether the message bypasses the queue: it is a control call, or reentrant and awaited here."""
+        return self.handler.group == CONTROL or (self.handler.reentrant and self.is_awaited_here)
+
+    def ancestors(self) -> "list[Message]":
+        """Return the messages with handlers that wait for this one, the nearest first.
+
+        A message that has ended is no ancestor: nobody waits behind it, although a task that it started may still ask.
+        """
+        found: list[Message] = []
+        one = self.asked_by
+        while one is not None and not one.has_ended:
+            if one.state == "running":  # a deferred one has no handler that waits, but its own asker may
+                found.append(one)
+            one = one.asked_by
+        return found
+
+
+current_message: ContextVar[Message | None] = ContextVar("callboard_message", default=None)
+"""Message whose handler runs in the current context; tasks that the handler starts inherit it."""
+
+
+# Poison
+
+
+_KEPT = 100
+"""Maximum number of counted calls; the least recent is dropped first."""
+
+
+class Poison:
+    """Crashes of an actor by call. Arguments that are not JSON count by their type alone.
+
+    Args:
+        limit: number of crashes after which a call is refused.
+    """
+
+    __slots__ = ("_limit", "times")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.times: dict[str, int] = {}
+        """Number of crashes, by identity of the call; ordered by the last crash."""
+
+    def refuses(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+        """Return the number of crashes by this call if it reaches the limit; `None` otherwise."""
+        times = self.times.get(_key(handler, args, kwargs), 0)
+        return times if times >= self._limit else None
+
+    def has_ended(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, bool]:
+        """Count a crash by this call; return the call's identity, and whether it is refused from now on."""
+        key = _key(handler, args, kwargs)
+        # Removed and inserted again, so that the oldest entry is the first.
+        times = self.times.pop(key, 0) + 1
+        self.times[key] = times
+        if len(self.times) > _KEPT:
+            del self.times[next(iter(self.times))]
+        return key, times >= self._limit
+
+
+def _key(handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    named = [handler, [_digest(one) for one in args], {name: _digest(one) for name, one in kwargs.items()}]
+    return digest(named)
+
+
+def _digest(value: object) -> str:
+    """Return a digest of one argument: of its JSON, or of its type if it has none.
+
+    An argument without JSON must not exempt a call from the count: it could crash its actor for ever.
+    """
+    try:
+        return digest(value)
+    except Exception:  # the code of a model or of a property may raise anything
+        return f"%{place_of(type(value))}"
+
 
 # Detection of circles
 
@@ -165,7 +490,7 @@ class Mailbox:
 
     def next(self, *, only_awaited_here: bool = False) -> Message | None:
         """Take the message that may begin now; optionally the first that a handler of this actor awaits."""
-        waiting = filter(is_awaited_here, self.waiting) if only_awaited_here else iter(self.waiting)
+        waiting = (one for one in self.waiting if one.is_awaited_here) if only_awaited_here else iter(self.waiting)
         if (message := next(waiting, None)) is None:
             return None
         group = message.handler.group
@@ -205,129 +530,8 @@ class Mailbox:
         return limit is not None and len(self.running) >= limit
 
 
-def jumps_queue(message: Message) -> bool:
-    """Return whether a message bypasses the queue: it is a control call, or reentrant and awaited here."""
-    if message.handler.group == CONTROL:
-        return True
-    return message.handler.reentrant and is_awaited_here(message)
-
-
-def is_awaited_here(message: Message) -> bool:
-    """Return whether a running handler of the target actor awaits this message, directly or through other actors."""
-    return any(one.target is message.target for one in message.ancestors())
-
-
 def check_mailbox(owner: str, size: object, when_full: object) -> None:
     """Raise an error unless these are valid options of a mailbox."""
     check_count(f"{owner}: mailbox", size, least=1)
     if when_full not in _WHEN_FULL:
         raise ValueError(f"{owner}: when_full is one of {_WHEN_FULL}, got {when_full!r}")
-
-
-# Refusal of circles
-
-
-_REMEDY = (
-    "Have one of them take its reply along (@handler(deferred=True)), or let it be "
-    "re-entered (@handler(reentrant=True))."
-)
-_PATIENCE = 5.0
-"""Seconds to wait for a circle to dissolve, if a call in it was made by a task that its handler may not await."""
-
-
-class _Incarnation(Protocol):
-    """Incarnation, as far as deadlock detection reads it."""
-
-    @property
-    def takes_no_more(self) -> bool: ...
-
-
-class _Mailbox(Protocol):
-    """Cell of an actor, as far as deadlock detection reads it."""
-
-    @property
-    def lock(self) -> AbstractContextManager[object]: ...
-
-    @property
-    def mailbox(self) -> Mailbox: ...
-
-    @property
-    def urgent(self) -> Container[Message]: ...
-
-    @property
-    def life(self) -> _Incarnation | None: ...
-
-    @property
-    def room(self) -> Callable[[], Needs] | None: ...
-
-    def in_hand(self) -> tuple[Message, ...]: ...
-
-    def withdraw(self, message: Message) -> bool: ...
-
-
-async def refuse_circle(message: Message) -> None:
-    """Return if a message may be awaited, at once in most cases.
-
-    Raises:
-        DeadlockError: if the call would wait for itself. It never begins then.
-    """
-    found = circle(message, _needs)
-    # A handler may never await a call that its own task makes; then the handler ends first, and there is no circle.
-    if found is not None and any(one.is_beside for one in found[1:]):
-        await _wait_a_while(message)
-        found = circle(message, _needs)
-    if found is None:
-        return
-    room = room_wanted(found, _needs)
-    remedy = f"{room}; raise the cap, or have nobody ask another of its kind and wait for it." if room else _REMEDY
-    # If it has begun meanwhile there was no circle, or it dissolved: then the caller simply waits.
-    if _place_of(message).withdraw(message):
-        raise DeadlockError(message.title, message.call_id, tuple(one.title for one in found), remedy=remedy)
-
-
-async def _wait_a_while(message: Message) -> None:
-    """Wait for handlers to end that do not await the calls of their tasks, or for the message to be settled."""
-    with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
-        await message.wakeup.wait()
-    with _place_of(message).lock:
-        if not message.has_ended:
-            # A wakeup serves one wait, and the timeout has ended this one. Under the lock, so that `end()` sets the new
-            # one.
-            message.wakeup = message.loop.wakeup()
-
-
-def _needs(message: Message) -> Needs:
-    """Return the messages that must end before this one ends or begins. Any thread may call this."""
-    place = _place_of(message)
-    with place.lock:
-        # A begun message needs the calls that its handler awaits, all of them.
-        if message.state != "waiting":
-            return Needs((tuple(message.asks),))
-        if place.life is not None and place.life.takes_no_more and not is_awaited_here(message):
-            # The message waits for the next incarnation, which begins when the current one has nothing in hand.
-            return Needs((place.in_hand(),))
-        if place.life is not None or place.room is None:
-            return NOTHING if message in place.urgent else place.mailbox.needs(message)
-    return place.room()  # outside the lock: it takes the locks of other cells, and two threads could deadlock
-
-
-def _place_of(message: Message) -> _Mailbox:
-    return cast("_Mailbox", message.target)
-
-
-def refuse_standstill(message: Message, actor: str, home: EventLoop | None) -> None:
-    """Refuse a call if the sync code that makes it blocks the actor's event loop.
-
-    Args:
-        message: the call that is about to be sent.
-        actor: name of the actor, for the error.
-        home: event loop of the actor; `None` if it is not known.
-
-    Raises:
-        RuntimeError: if the call would never begin.
-    """
-    if home is not None and home is not message.loop and stands_still(home):
-        raise RuntimeError(
-            f"{message.title} would never begin: the event loop of {actor} waits for the sync code that asks. "
-            "Await it there (ainvoke), or run the sync code in a thread (anyio.to_thread.run_sync)"
-        )

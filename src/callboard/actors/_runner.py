@@ -19,7 +19,7 @@ from callboard._loops._own_thread import OwnThread
 from callboard._loops._threads import run_in_thread
 from callboard._records._fleets import KeyMovedError, Ownership
 from callboard.actors._actor import Actor, Reply, Resources
-from callboard.actors._message import Message
+from callboard.actors._mailbox import Message
 from callboard.exceptions import ActorStartError, EngineError
 
 # Starts and ends of incarnations
@@ -44,23 +44,6 @@ class End:
     """Flag: this call is refused from now on, so it cannot crash the actor again."""
     snapshot: object = None
     """Final state, if it ended in order and keeps snapshots."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lifespan:
-    """Time limits of an incarnation, in seconds, and the number of calls after which it is replaced."""
-
-    start: float = 30.0
-    stop: float = 10.0
-    max_age: float | None = None
-    """Age in seconds at which an idle actor is replaced."""
-    max_calls: int | None = None
-
-    def cut_short(self, killed: str | None) -> str:
-        """Return why an actor was cancelled before it had stopped: because it was killed, or took too long."""
-        if killed is None:
-            return f"did not stop within {self.stop:g} s, and was cancelled"
-        return f"was cancelled before it had stopped: {killed}"
 
 
 OnStart = Callable[[BaseException | None], None]
@@ -198,7 +181,7 @@ class LocalRunner:
         actor = self._actor
         # `object.__setattr__`, because a subclass may restrict the setting of attributes.
         object.__setattr__(actor, "_resources", resources)
-        object.__setattr__(actor, "_own_code", self)
+        object.__setattr__(actor, "_in_thread", self.in_thread)
         await self._run(actor.start)
         if snapshot is not None:
             await restored(self._name, partial(self._run, partial(actor.restore, snapshot)))

@@ -1,25 +1,33 @@
-"""Child of a supervisor: one actor, its incarnations and its snapshots."""
+"""Child of a supervisor: one actor, its incarnations and its snapshots. Drain of actors.
+
+A drain refuses new calls, and finishes or ends the accepted ones.
+"""
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
-from anyio import Lock
+from anyio import Lock, sleep
+from anyio.lowlevel import checkpoint
 
+from callboard._calls._draining import report_drain
 from callboard._calls._observers import numbers
+from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import TimeLimit
-from callboard._loops._protocol import EventLoop, Scope, Spawned
+from callboard._loops._protocol import Scope, Spawned
 from callboard._records._events import ActorPhase
+from callboard._records._fleets import KeyMovedError
+from callboard._records._policies import check_duration
+from callboard._records._reports import Drained, UnknownCall
 from callboard.actors._actor import Actor, keeps_snapshots, made_again
-from callboard.actors._cell import Cell
+from callboard.actors._cell import Cell, reference_to
 from callboard.actors._child import ChildSpec
 from callboard.actors._engine_runner import EngineRunner
-from callboard.actors._events import tell_of_life
 from callboard.actors._incarnation import Incarnation
-from callboard.actors._restarts import RestartOptions
+from callboard.actors._mailbox import Message
 from callboard.actors._runner import (
     ActorRunner,
     End,
@@ -33,45 +41,7 @@ from callboard.actors._runner import (
     traced,
 )
 from callboard.actors._snapshots import JOURNAL, InMemorySnapshots, JournalSnapshots, Snapshots, own_key
-from callboard.exceptions import ActorDiedError, ActorStartError, SnapshotError
-
-
-class Unit(Protocol):
-    """Child of a supervisor: an actor, or another supervisor."""
-
-    terms: RestartOptions
-
-    @property
-    def is_alive(self) -> bool:
-        """Return whether the child has started and not ended."""
-        ...
-
-    async def start(self) -> None:
-        """Start the child, and return when it runs.
-
-        Raises:
-            ActorStartError: if it does not start.
-        """
-        ...
-
-    async def stop(self) -> None:
-        """Stop the child, and return when it has ended; at once if it does not run."""
-        ...
-
-    def finish(self, reason: str) -> None:
-        """Settle all waiting calls, because the child will not run again."""
-        ...
-
-
-class Manager(Protocol):
-    """Supervisor, as its children see it."""
-
-    loop: EventLoop
-
-    def child_ended(self, unit: Unit, end: End) -> None:
-        """Handle the end of a child that was not stopped by its supervisor."""
-        ...
-
+from callboard.exceptions import ActorDiedError, ActorGoneError, ActorStartError, SnapshotError
 
 _log = logging.getLogger("callboard")
 
@@ -79,26 +49,46 @@ _lives = count(1)
 """Numbers of fresh states, over all actors of the process."""
 
 
-def cell_for(spec: ChildSpec[Any]) -> Cell:
-    """Return a new cell for an actor."""
-    return Cell(spec.name, spec.kind, size=spec.mailbox, when_full=spec.when_full, poison=spec.poison)
+OnUnitEnd = Callable[["ActorUnit", End], None]
+"""Callback for a child that was not stopped by its supervisor."""
+
+
+C = TypeVar("C", bound=Cell)
+
+
+def cell_for(spec: ChildSpec[Any], kind: type[C]) -> C:
+    """Return a new cell of this class for an actor."""
+    return kind(spec.name, spec.kind, size=spec.mailbox, when_full=spec.when_full, poison=spec.poison)
 
 
 class ActorUnit:
     """Child of a supervisor: one actor. All methods run in the supervisor's loop."""
 
-    __slots__ = ("_is_stopped", "_last", "_life", "_manager", "_snapshots", "_task", "cell", "number", "spec", "terms")
+    __slots__ = (
+        "_is_stopped",
+        "_last",
+        "_life",
+        "_loop",
+        "_on_end",
+        "_snapshots",
+        "_task",
+        "cell",
+        "number",
+        "spec",
+        "terms",
+    )
 
-    def __init__(self, spec: ChildSpec[Any], manager: Manager, cell: Cell | None = None) -> None:
-        self.terms = RestartOptions(spec.name, spec.restart, spec.significant)
+    def __init__(self, spec: ChildSpec[Any], on_end: OnUnitEnd, cell: Cell | None = None) -> None:
+        self.terms = spec.restart_options
         self.spec = spec
-        self.cell = cell_for(spec) if cell is None else cell
+        self.cell = cell_for(spec, Cell) if cell is None else cell
         # One store for all incarnations: with `InMemorySnapshots` the state survives restarts of this child.
         self._snapshots: Snapshots | JournalSnapshots | None = None
         if keeps_snapshots(spec.kind):
             assert spec.snapshots != JOURNAL
             self._snapshots = InMemorySnapshots() if spec.snapshots is None else spec.snapshots
-        self._manager = manager
+        self._on_end = on_end
+        self._loop = current_loop()
         self._life: Incarnation | None = None
         self._task: Spawned | None = None
         self._is_stopped = False
@@ -106,6 +96,11 @@ class ActorUnit:
         """Number of the current incarnation, or of the last one, for events."""
         self._last: End | None = None
         """End of the last incarnation; `None` before the first."""
+
+    @property
+    def reference(self) -> Any:
+        """Reference to the actor."""
+        return reference_to(self.cell, self.spec.kind)
 
     @property
     def is_alive(self) -> bool:
@@ -116,7 +111,7 @@ class ActorUnit:
         return isinstance(self._snapshots, JournalSnapshots)
 
     async def start(self) -> None:
-        loop, last = self._manager.loop, self._last
+        loop, last = self._loop, self._last
         told, outcome = loop.wakeup(), list[BaseException | None]()
 
         def on_start(failed: BaseException | None) -> None:
@@ -160,7 +155,7 @@ class ActorUnit:
             raise failed
 
     def _tell(self, phase: ActorPhase, error: BaseException | None = None) -> None:
-        tell_of_life(phase, self.spec.name, self.cell.key, self.number, error=error, asks=self.cell.watched_asks())
+        self.cell.tell_of_life(phase, self.number, error=error)
 
     def _code(self, actor: Actor) -> Callable[[OnLost], ActorRunner] | None:
         """Return a factory for the code runner; `None` to run the code in the incarnation's own task."""
@@ -198,7 +193,7 @@ class ActorUnit:
                 await self._save(end.snapshot)
             # Two kinds of end need no report: `stop()` waits for the end, and a failed `start()` raises its error.
             if not self._is_stopped and end.how not in ("not_started", "never_starts"):
-                self._manager.child_ended(self, end)
+                self._on_end(self, end)
 
     async def _loaded(self) -> object:
         """Load the state for the next incarnation; return `None` for none."""
@@ -214,8 +209,7 @@ class ActorUnit:
         raise ActorStartError(name, f"its snapshot was not read within {seconds:g} s") from limit.cause
 
     def _time_limit(self, seconds: float) -> TimeLimit:
-        loop = self._manager.loop
-        return TimeLimit(loop.scope(loop.now() + seconds, 0.0))
+        return TimeLimit(self._loop.scope(self._loop.now() + seconds, 0.0))
 
     async def _keep(self, taken: Taken, call_id: str | None) -> Exception | None:
         """Save the state after a call; return an error if the call must fail because its state was not saved."""
@@ -280,7 +274,7 @@ class ActorUnit:
         """Wait for the end of the current incarnation, if there is one."""
         if self._task is not None:
             # Shielded: the caller may be cancelled, and still nothing may outlive it.
-            with self._manager.loop.shield(float("inf")):
+            with self._loop.shield(float("inf")):
                 await self._task.wait()
 
     def end(self, reason: str, within: float) -> None:
@@ -313,3 +307,95 @@ class _Turns:
         # The snapshot must be taken inside the lock, too: otherwise it could be older than the last saved one.
         async with self._lock:
             return await self._keep(taken, call_id)
+
+
+# Draining
+
+
+_LOOK = 0.01
+"""Seconds between two checks for unfinished calls."""
+
+
+class Draining:
+    """Drain of several actors. Calls between actors of one drain are still accepted.
+
+    Args:
+        what: name of the drained object, for the log.
+        cells: returns the cells; more may appear during the drain.
+    """
+
+    def __init__(self, what: str, cells: Callable[[], Collection[Cell]]) -> None:
+        self._what = what
+        self._cells = cells
+        self._ended = Drained()
+        self._moved = 0
+        """Number of messages that another process of the fleet will run."""
+
+    async def run(self, timeout: float) -> Drained:
+        """Wait for accepted calls to finish; end those that do not finish in time.
+
+        Args:
+            timeout: seconds; ended calls have their grace in addition.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        check_duration("drain(timeout=...)", timeout)
+        for cell in self._cells():
+            # Before the first count: from here on the number of messages can only grow by calls inside the drain.
+            cell.draining = self
+        first, loop = len(self._left()), current_loop()
+        try:
+            await checkpoint()
+            with loop.scope(loop.now() + timeout, 0.0):
+                await self._until_idle()
+        finally:
+            # Also if the task that drains is cancelled: then the running calls are ended at once.
+            if self._left():
+                self._end_all()
+                # Bounded although the shield is not: each handler was cancelled and has its own grace.
+                with loop.shield(math.inf):
+                    await self._until_idle()
+        # An estimate: calls inside the drain that were added later are not in `first`.
+        report = self._ended + Drained(finished=max(0, first - self._ended.ended - self._moved))
+        report_drain(self._what, report)
+        return report
+
+    def _left(self) -> list[Message]:
+        return [message for cell in self._cells() for message in cell.messages()]
+
+    async def _until_idle(self) -> None:
+        while self._left():
+            await sleep(_LOOK)
+
+    def _end_all(self) -> None:
+        for cell in self._cells():
+            for message in cell.messages():
+                life = cell.life
+                # Handlers are cancelled in their loop's thread. If that loop has ended, this thread settles the
+                # messages.
+                if life is None or not run_there(life.loop, partial(self._end, cell, message)):
+                    self._end(cell, message)
+
+    def _end(self, cell: Cell, message: Message) -> None:
+        """End a message, in the thread of its incarnation's loop if there is one."""
+        reason = f"{cell.name} was drained"
+        with cell.lock:
+            if message.state == "ended":
+                return
+            # A message from another process of the fleet is sent back, so that the next owner of the key runs it.
+            refused = cell.refused_by_drain(message)
+            is_moved = isinstance(refused, KeyMovedError)
+            if cell.withdraw(message, refused if is_moved else ActorGoneError(message.title, message.call_id, reason)):
+                self._moved += is_moved
+                self._ended += Drained(ended=not is_moved)
+                return
+            self._ended += Drained(ended=1)
+            self._ended += Drained(unknown=(UnknownCall(tool=message.title, call_id=message.call_id),))
+            # The caller was not cancelled and needs an error; `Incarnation._body` raises this one.
+            message.fate = ActorDiedError(message.title, message.call_id, reason)
+            message.cancel_asked = True
+            if message.state == "deferred" or cell.life is None:
+                cell.settle(message, None, message.fate)
+            elif message.scope is not None:
+                message.scope.cancel()

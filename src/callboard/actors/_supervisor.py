@@ -8,9 +8,9 @@ import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, Self, TypeVar, cast, overload
+from typing import Any, NoReturn, Self, cast, overload
 
 from anyio import get_current_task
 
@@ -22,9 +22,7 @@ from callboard._records._policies import check_count, check_seconds
 from callboard._records._reports import Drained
 from callboard._util._suggestions import did_you_mean, suggests_keywords
 from callboard.actors._actor import Actor
-from callboard.actors._cell import reference_to
-from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, check_fleet, check_store, child, spec_of
-from callboard.actors._drain import Draining
+from callboard.actors._child import INTENSITY, PERIOD, A, ChildSpec, check_fleet, check_store, child, spec_of
 from callboard.actors._restarts import (
     SHUTDOWNS,
     STRATEGIES,
@@ -41,7 +39,7 @@ from callboard.actors._restarts import (
     Strategy,
 )
 from callboard.actors._runner import End
-from callboard.actors._supervised import ActorUnit, Manager, Unit
+from callboard.actors._supervised import ActorUnit, Draining
 from callboard.exceptions import ActorStartError, SupervisorError
 
 _log = logging.getLogger("callboard")
@@ -49,18 +47,16 @@ _log = logging.getLogger("callboard")
 _HOW: dict[str, Ended] = {"stopped": "normal", "never_starts": "never_starts"}
 
 
-class SupervisorOptions(Protocol):
-    """Configuration of a supervisor."""
+@dataclass(frozen=True, slots=True)
+class SupervisorOptions:
+    """Configuration of a running supervisor."""
 
     name: str
-
-    def units(self, manager: Manager) -> list[Unit]:
-        """Return the children of a supervisor, not started."""
-        ...
-
-    def restarts(self, children: list[RestartOptions], chance: Callable[[], float]) -> Restarts:
-        """Return the restart policy for these children."""
-        ...
+    strategy: Strategy = "one_for_one"
+    intensity: int = INTENSITY
+    period: float = PERIOD
+    backoff: Backoff = field(default_factory=Backoff)
+    auto_shutdown: AutoShutdown = "never"
 
 
 OnEnd = Callable[[BaseException | None], None]
@@ -71,15 +67,16 @@ class Tree:
     """Running supervisor with its children. All methods run in its loop's thread.
 
     Args:
-        plan: configuration of the supervisor.
+        options: configuration of the supervisor.
         on_end: called once, when it has ended by itself and all children have ended.
     """
 
-    def __init__(self, plan: SupervisorOptions, on_end: OnEnd) -> None:
+    def __init__(self, options: SupervisorOptions, on_end: OnEnd) -> None:
         self.loop = current_loop()
-        self.name = plan.name
-        self.units = plan.units(self)
-        self._plan = plan
+        self.name = options.name
+        self.units: list[Unit] = []
+        """Children in the order of their start; filled before `start()`."""
+        self._options = options
         self._on_end = on_end
         # Children append here; only the task `_manage` acts on it, so restarts never overlap.
         self._ends: deque[tuple[Unit, End]] = deque()
@@ -92,7 +89,8 @@ class Tree:
         self._due: list[tuple[float, StartAgain]] = []
         """Delayed restarts of single children, by loop time. The delay of one child must not delay the others."""
 
-    def child_ended(self, unit: Unit, end: End) -> None:
+    def child_ended(self, unit: "Unit", end: End) -> None:
+        """Handle the end of a child that was not stopped by this supervisor."""
         self._ends.append((unit, end))
         self._wake()
 
@@ -109,7 +107,16 @@ class Tree:
         self._is_stopping = False
         self._ends.clear()
         self._due.clear()
-        self._restarts = self._plan.restarts([unit.terms for unit in self.units], random.random)
+        options = self._options
+        self._restarts = Restarts(
+            [unit.terms for unit in self.units],
+            strategy=options.strategy,
+            intensity=options.intensity,
+            period=options.period,
+            backoff=options.backoff,
+            auto_shutdown=options.auto_shutdown,
+            chance=random.random,
+        )
         for number, unit in enumerate(self.units):
             try:
                 await unit.start()
@@ -133,7 +140,7 @@ class Tree:
             if self._task is not None:
                 await self._task.wait()
 
-    async def _stop_units(self, units: list[Unit]) -> None:
+    async def _stop_units(self, units: "list[Unit]") -> None:
         for unit in reversed(units):
             await unit.stop()
 
@@ -170,7 +177,7 @@ class Tree:
         with self.loop.scope(until, 0.0):
             await wakeup.wait()
 
-    async def _child_has_ended(self, unit: Unit, end: End) -> None:
+    async def _child_has_ended(self, unit: "Unit", end: End) -> None:
         """Decide about a child that has ended by itself, and act."""
         if end.error is not None and not isinstance(end.error, Exception):
             await self._end_all(end.error)  # KeyboardInterrupt and SystemExit are raised by the owner
@@ -181,7 +188,7 @@ class Tree:
             return
         await self._act(self._decision(unit, end), end)
 
-    def _decision(self, unit: Unit, end: End) -> Decision:
+    def _decision(self, unit: "Unit", end: End) -> Decision:
         how, now = _HOW.get(end.how, "abnormal"), self.loop.now()
         if end.error is not None:
             # The type only: the text may contain data that `Redact` removes from results but not from logs.
@@ -265,9 +272,6 @@ class Tree:
         self._on_end(error)
 
 
-A = TypeVar("A", bound=Actor)
-
-
 class Supervisor:
     """Supervisor of actors that run during an `async with` block and are restarted when they end.
 
@@ -318,11 +322,8 @@ class Supervisor:
             raise TypeError(f"Supervisor(backoff=...) takes a Backoff, such as Backoff(first=0.5); got {backoff!r}")
         self.name = name
         self._children = _checked(children)
-        self._strategy: Strategy = strategy
-        self._intensity = intensity
-        self._period = period
-        self._backoff = Backoff() if backoff is None else backoff
-        self._auto_shutdown: AutoShutdown = auto_shutdown
+        backoff = Backoff() if backoff is None else backoff
+        self._options = SupervisorOptions(name, strategy, intensity, period, backoff, auto_shutdown)
         self._tree: Tree | None = None
         self._scope: Scope | None = None
         # Number of the task that entered the block: only that task may leave its cancel scope.
@@ -337,7 +338,7 @@ class Supervisor:
             raise RuntimeError(f"{self!r} is running already; one block at a time")
         loop = current_loop()
         self._failed, self._owner, self._scope = None, get_current_task().id, None
-        tree = self._tree = Tree(self, self._ended)
+        tree = self._tree = self.tree(self._ended)
         try:
             await tree.start()
         except BaseException:
@@ -410,7 +411,7 @@ class Supervisor:
             # An exact class goes first: a subclass beside it must not make the lookup ambiguous.
             found = [unit for unit in units if issubclass(unit.spec.kind, which)]
         if len(found) == 1:
-            return reference_to(found[0].cell, found[0].spec.kind)
+            return found[0].reference
         names = [unit.terms.name for unit in units]
         wanted = which.__name__ if isinstance(which, type) else which
         if found:
@@ -439,34 +440,24 @@ class Supervisor:
         cells = [unit.cell for unit in _actors_in(self._tree)]
         return await Draining(f"the supervisor {self.name!r}", lambda: cells).run(timeout)
 
-    def units(self, manager: Manager) -> list[Unit]:
-        """Return new children, not started. For the tree."""
-        return [
-            TreeUnit(name, one, manager) if isinstance(one, Supervisor) else ActorUnit(one, manager)
-            for name, one in self._children
-        ]
-
-    def restarts(self, children: list[RestartOptions], chance: Callable[[], float]) -> Restarts:
-        """Return the restart policy. For the tree."""
-        return Restarts(
-            children,
-            strategy=self._strategy,
-            intensity=self._intensity,
-            period=self._period,
-            backoff=self._backoff,
-            auto_shutdown=self._auto_shutdown,
-            chance=chance,
-        )
+    def tree(self, on_end: OnEnd) -> Tree:
+        """Return a new tree, not started, with new children; for a block, or for the supervisor around this one."""
+        tree = Tree(self._options, on_end)
+        for name, one in self._children:
+            tree.units.append(
+                TreeUnit(name, one, tree) if isinstance(one, Supervisor) else ActorUnit(one, tree.child_ended)
+            )
+        return tree
 
 
 class TreeUnit:
     """Child of a supervisor that is a supervisor itself."""
 
-    def __init__(self, name: str, plan: Supervisor, manager: Manager) -> None:
+    def __init__(self, name: str, supervisor: Supervisor, outer: Tree) -> None:
         # OTP's default for a supervisor: it is restarted even after an orderly end.
         self.terms = RestartOptions(name, "permanent")
-        self.tree = Tree(plan, self._ended)
-        self._manager = manager
+        self.tree = supervisor.tree(self._ended)
+        self._outer = outer
         self.is_alive = False
 
     async def start(self) -> None:
@@ -483,7 +474,10 @@ class TreeUnit:
     def _ended(self, error: BaseException | None) -> None:
         # Before the report: the outer supervisor restarts only children that are not alive.
         self.is_alive = False
-        self._manager.child_ended(self, End("stopped" if error is None else "crashed", error))
+        self._outer.child_ended(self, End("stopped" if error is None else "crashed", error))
+
+
+Unit = ActorUnit | TreeUnit
 
 
 class _Running(AbstractAsyncContextManager[A]):

@@ -12,7 +12,7 @@ from callboard.actors._cell import cell_of
 from callboard.actors._child import INTENSITY, PERIOD, ChildSpec, spec_of
 from callboard.actors._incarnation import Incarnation
 from callboard.actors._keyed import keyed
-from callboard.actors._message import Message
+from callboard.actors._mailbox import Message
 from callboard.actors._snapshots import InMemorySnapshots
 from callboard.actors._supervisor import Supervisor, running
 from callboard.exceptions import ActorDiedError
