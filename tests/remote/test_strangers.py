@@ -18,8 +18,7 @@ from anyio.streams.tls import TLSStream
 
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError
-from callboard_actors._engine._frames import HEADER
-from callboard_actors._engine._frames import MAGIC, FrameReader, Kind, as_json, frame
+from callboard_actors._engine._frames import HEADER, MAGIC, FrameReader, Kind, as_json, frame
 from callboard_actors.remote import RemoteEngine
 from callboard_actors.remote import _handshake as handshake
 from callboard_actors.remote._tls import server_context

@@ -1,0 +1,343 @@
+"""Agent as a compiled LangGraph graph: attributes and drawing of the agent, and `as_graph()`.
+
+`as_graph()` serves code that checks `isinstance(x, Pregel)`. Its graph has the agent's nodes, edges and schemas, and
+passes runs, reads and changes of a thread on to the agent.
+"""
+
+import copy
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, NoReturn, Self, cast
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.graph import Graph
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel.protocol import PregelProtocol
+from langgraph.store.base import BaseStore
+from langgraph.types import RetryPolicy
+from pydantic import BaseModel
+
+from callboard._langgraph import merged_configs
+from callboard._langgraph._savers import reading_objects
+from callboard.agent._breakpoints import Breakpoints
+from callboard.agent._runner import Runner
+from callboard.conversations._connect import saver_of, store_of
+from callboard.conversations._drawing import Builder
+from callboard.tools._node import ManyInputs
+
+Builder = StateGraph[Any, Any, Any, Any]
+
+_SETTABLE = ("name", "checkpointer", "store", "config", "debug")
+
+_UNHEARD = {
+    "step_timeout": "give the agent a budget=, or its ToolNode a timeout=",
+    "retry_policy": "give its ToolNode middleware=[Retry()]",
+    "cache_policy": "give its ToolNode middleware=[Cache()]",
+    "cache": "give its ToolNode middleware=[Cache()]",
+}
+"""Settings of a LangGraph graph that an agent does not have, and their replacements."""
+
+
+class AgentBuilder(StateGraph[Any, Any, Any, Any]):
+    """Read-only LangGraph builder with the nodes and edges of an agent; `compile` returns the agent as a graph.
+
+    Args:
+        drawing: drawing of the agent.
+        agent: the agent that runs.
+    """
+
+    def __init__(self, drawing: StateGraph[Any, Any, Any, Any], agent: Any) -> None:
+        # Takes over a finished builder; `StateGraph.__init__` would start an empty one.
+        vars(self).update(vars(drawing))
+        self.agent = agent
+
+    def compile(self, checkpointer: Any = None, **options: Any) -> "AgentGraph":
+        """Return the agent as a compiled graph; see `StateGraph.compile`.
+
+        Args:
+            checkpointer: stores the threads: a LangGraph saver or a URL.
+            options: LangGraph's options; `store` may be a URL.
+
+        Raises:
+            ValueError: for an option that an agent does not have.
+        """
+        store = store_of(options.pop("store", None))
+        compiled = super().compile(saver_of(checkpointer), store=store, **options)
+        return AgentGraph(agent=self.agent, **_attributes(compiled))
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            "The nodes and edges of an agent are its own: build a StateGraph of your own, with the agent as a node, or "
+            "give create_react_agent a pre_model_hook or a post_model_hook"
+        )
+
+    add_node = add_edge = add_conditional_edges = add_sequence = _refuse
+    set_entry_point = set_conditional_entry_point = set_finish_point = set_node_defaults = _refuse
+
+
+class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
+    """Compiled graph that runs an agent, with the checkpointer, store and stops of the graph.
+
+    Args:
+        agent: the agent that runs.
+        attributes: attributes of the compiled graph.
+
+    Raises:
+        ValueError: for a setting that an agent does not have.
+    """
+
+    def __init__(self, *, agent: Any, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.agent = agent
+        self._check()
+
+    def _check(self) -> None:
+        for name, instead in _UNHEARD.items():
+            if getattr(self, name):
+                raise ValueError(f"The graph of an agent has no {name}: {instead}; got {getattr(self, name)!r}")
+
+    @property
+    def _set_up(self) -> Any:
+        """The agent with the settings of this graph."""
+        self._check()
+        return self.agent.set_up_as(self)
+
+    def copy(self, update: dict[str, Any] | None = None) -> Self:
+        """Return a copy of the graph with other attributes."""
+        return self.__class__(**{**_attributes(self), **(update or {})})
+
+    def astream_events(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
+        """See `Agent.astream_events`; version "v3" is LangGraph's own."""
+        if options.get("version") == "v3":
+            return super().astream_events(input, config, **options)
+        return self._set_up.astream_events(input, config, **options)
+
+
+def _called(name: str) -> Callable[..., Any]:
+    @wraps(getattr(CompiledStateGraph, name))
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        return getattr(self._set_up, name)(*args, **options)
+
+    return method
+
+
+def _awaited(name: str) -> Callable[..., Any]:
+    @wraps(getattr(CompiledStateGraph, name))
+    async def method(self: Any, *args: Any, **options: Any) -> Any:
+        return await getattr(self._set_up, name)(*args, **options)
+
+    return method
+
+
+# Methods of the agent, with LangGraph's signatures: type checkers read those in the base class.
+for _name in ("ainvoke", "aget_state", "aupdate_state", "abulk_update_state"):
+    setattr(AgentGraph, _name, _awaited(_name))
+    setattr(AgentGraph, _name[1:], _called(_name[1:]))
+for _name in ("astream", "stream", "aget_state_history", "get_state_history"):
+    setattr(AgentGraph, _name, _called(_name))
+
+
+class GraphLike(PregelProtocol[Any, Any, Any, Any]):
+    """Agent with the attributes of a compiled LangGraph graph, without its runs.
+
+    Args:
+        builder: nodes and edges of the agent; see `drawing`.
+        runner: starts the runs.
+        checkpointer: stores the threads.
+        stops: nodes at which every run stops.
+    """
+
+    cache: None = None
+    """LangGraph's cache of nodes, which an agent does not have; `callboard.middleware.Cache` caches calls."""
+    cache_policy: None = None
+    retry_policy: Sequence[RetryPolicy] = ()
+    """LangGraph's retries of nodes, which an agent does not have; `callboard.middleware.Retry` retries calls."""
+
+    def __init__(self, builder: Builder, runner: Runner, checkpointer: Any, stops: Breakpoints) -> None:
+        self._drawing = builder
+        self._runner = runner
+        self._stops = stops
+        self.checkpointer = checkpointer
+        self.config: RunnableConfig | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("cache", "cache_policy", "retry_policy") and value:
+            raise AttributeError(f"An agent has no {name} for its nodes; see callboard.middleware for Cache and Retry")
+        super().__setattr__(name, value)
+
+    @property
+    def name(self) -> str:
+        """Name of the agent's runs."""
+        return self._runner.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        # A new runner, because runs in progress use the old one. Both share `in_flight`, so `drain` covers all runs.
+        self._runner = replace(self._runner, name=name)
+
+    @property
+    def store(self) -> BaseStore | None:
+        """Store for tools, hooks and prompts."""
+        return self._runner.store
+
+    @store.setter
+    def store(self, store: BaseStore | str | None) -> None:
+        self._runner = replace(self._runner, store=store_of(store))
+
+    @property
+    def debug(self) -> bool:
+        """`True` if each step is printed."""
+        return self._runner.debug
+
+    @debug.setter
+    def debug(self, debug: bool) -> None:
+        self._runner = replace(self._runner, debug=debug)
+
+    @property
+    def _drawn(self) -> Any:
+        return self._drawing.compile(name=self.name)
+
+    @property
+    def context_schema(self) -> type[Any] | None:
+        """Schema of the runs' `context`."""
+        return self._runner.context_schema
+
+    @property
+    def channels(self) -> dict[str, Any]:
+        """Channels of the state's keys, as in LangGraph."""
+        return dict(self._drawn.channels)
+
+    def copy(self, update: Mapping[str, Any] | None = None) -> Self:
+        """Return the agent with other attributes.
+
+        Args:
+            update: any of `name`, `checkpointer`, `store`, `config` and `debug`.
+
+        Raises:
+            TypeError: for any other attribute.
+        """
+        other = copy.copy(self)
+        for name, value in (update or {}).items():
+            if name not in _SETTABLE:
+                raise TypeError(f"Agent.copy() takes {', '.join(_SETTABLE)}; got {name!r}")
+            setattr(other, name, saver_of(value) if name == "checkpointer" else value)
+        return other
+
+    def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Self:
+        """Return a copy of the agent with a config that every run starts from."""
+        return self.copy({"config": merged_configs(self.config, config, cast("RunnableConfig", kwargs))})
+
+    def validate(self) -> Self:
+        """Return the agent unchanged: errors in its construction were raised when it was made."""
+        return self
+
+    def clear_cache(self, nodes: Sequence[str] | None = None) -> None:
+        """Raise ValueError, like a LangGraph graph without a cache.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "No cache is set for this graph. Cannot clear cache. The results of calls are cached by "
+            "callboard.middleware.Cache."
+        )
+
+    async def aclear_cache(self, nodes: Sequence[str] | None = None) -> None:
+        """Do the same as `clear_cache`, from async code."""
+        self.clear_cache(nodes)
+
+    @property
+    def nodes(self) -> dict[str, Any]:
+        """The nodes by name, as in LangGraph."""
+        return dict(self._drawn.nodes)
+
+    def get_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
+        """Return the drawing of nodes and edges, equal to that of LangGraph's agent."""
+        return cast("Graph", self._drawn.get_graph(config, xray=xray))
+
+    async def aget_graph(self, config: RunnableConfig | None = None, *, xray: int | bool = False) -> Graph:
+        """Do the same as `get_graph`, from async code."""
+        return self.get_graph(config, xray=xray)
+
+    @property
+    def InputType(self) -> Any:  # noqa: N802 (LangChain's name)
+        """Type of the input, for LangChain."""
+        return self._drawn.InputType
+
+    @property
+    def OutputType(self) -> Any:  # noqa: N802 (LangChain's name)
+        """Type of the output, for LangChain."""
+        return self._drawn.OutputType
+
+    def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """Return the schema of the input as a pydantic model."""
+        return cast("type[BaseModel]", self._drawn.get_input_schema(config))
+
+    def get_output_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
+        """Return the schema of the output as a pydantic model."""
+        return cast("type[BaseModel]", self._drawn.get_output_schema(config))
+
+    def get_subgraphs(self, *, namespace: str | None = None, recurse: bool = False) -> Iterator[tuple[str, Any]]:
+        """Yield the hooks that are graphs, with the names of their nodes."""
+        return cast("Iterator[tuple[str, Any]]", self._drawn.get_subgraphs(namespace=namespace, recurse=recurse))
+
+    async def aget_subgraphs(
+        self, *, namespace: str | None = None, recurse: bool = False
+    ) -> AsyncIterator[tuple[str, Any]]:
+        """Do the same as `get_subgraphs`, from async code."""
+        for one in self.get_subgraphs(namespace=namespace, recurse=recurse):
+            yield one
+
+    def get_input_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
+        """Return the JSON schema of the input."""
+        return cast("dict[str, Any]", self._drawn.get_input_jsonschema(config))
+
+    def get_output_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
+        """Return the JSON schema of the output."""
+        return cast("dict[str, Any]", self._drawn.get_output_jsonschema(config))
+
+    def config_schema(self, *, include: Sequence[str] | None = None) -> type[BaseModel]:
+        """Return the schema of the config; deprecated in LangGraph in favour of `get_context_jsonschema`."""
+        return cast("type[BaseModel]", self._drawn.config_schema(include=include))
+
+    def get_config_jsonschema(self, *, include: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the JSON schema of the config; deprecated in LangGraph, too."""
+        return cast("dict[str, Any]", self._drawn.get_config_jsonschema(include=include))
+
+    def get_context_jsonschema(self) -> dict[str, Any] | None:
+        """Return the JSON schema of the context; `None` if the agent has none."""
+        return cast("dict[str, Any] | None", self._drawn.get_context_jsonschema())
+
+    @property
+    def builder(self) -> AgentBuilder:
+        """Nodes and edges of the agent, for code that compiles them itself."""
+        return AgentBuilder(self._drawing, self)
+
+    def as_graph(self) -> AgentGraph:
+        """Return the agent as a compiled LangGraph graph, for code that checks `isinstance(x, Pregel)`.
+
+        Its checkpointer, store, name and config are those of the agent until they are set, or changed in a copy.
+        """
+        graph = self.builder.compile(
+            self.checkpointer,
+            store=self.store,
+            interrupt_before=cast("Any", self._stops.before),
+            interrupt_after=cast("Any", self._stops.after),
+            debug=self.debug,
+            name=self.name,
+        )
+        graph.config = self.config
+        return graph
+
+    def set_up_as(self, graph: AgentGraph) -> Self:
+        """Return the same agent with the settings of a graph; see `as_graph`."""
+        other = self.copy({name: getattr(graph, name) for name in ("name", "store", "config", "debug")})
+        other.checkpointer = reading_objects(graph.checkpointer)
+        other._stops = Breakpoints(before=graph.interrupt_before_nodes, after=graph.interrupt_after_nodes)
+        return other
+
+
+def _attributes(graph: CompiledStateGraph[Any, Any, Any, Any]) -> dict[str, Any]:
+    return {name: value for name, value in vars(graph).items() if name != "__orig_class__"}

@@ -1,1 +1,0 @@
-"""The parts of an agent that look like a compiled LangGraph graph."""
