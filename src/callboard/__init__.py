@@ -71,10 +71,10 @@ if TYPE_CHECKING:
     from callboard.agent._model import agent_model as agent_model
     from callboard.agent._react import Agent as Agent
     from callboard.agent._react import create_react_agent as create_react_agent
-    from callboard.conversations._state import AgentState as AgentState
-    from callboard.conversations._state import AgentStatePydantic as AgentStatePydantic
-    from callboard.conversations._state import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
-    from callboard.conversations._state import (
+    from callboard.conversations._flow import AgentState as AgentState
+    from callboard.conversations._flow import AgentStatePydantic as AgentStatePydantic
+    from callboard.conversations._flow import AgentStateWithStructuredResponse as AgentStateWithStructuredResponse
+    from callboard.conversations._flow import (
         AgentStateWithStructuredResponsePydantic as AgentStateWithStructuredResponsePydantic,
     )
     from callboard.exceptions import AbandonedTaskWarning as AbandonedTaskWarning
@@ -208,7 +208,7 @@ _HOMES = {
     "callboard.tools._validation": ("ValidationNode",),
     "callboard.agent._model": ("agent_model",),
     "callboard.agent._react": ("Agent", "create_react_agent"),
-    "callboard.conversations._state": (
+    "callboard.conversations._flow": (
         "AgentState",
         "AgentStatePydantic",
         "AgentStateWithStructuredResponse",

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from callboard.conversations._connect import masked as masked
     from callboard.conversations._stored_thread import CallState as CallState
     from callboard.conversations._stored_thread import StoredThread as StoredThread
-    from callboard.conversations._thread_database import Threads as Threads
+    from callboard.conversations._stored_thread import Threads as Threads
     from callboard.tools._unanswered import Exchange as Exchange
     from callboard.tools._unanswered import unanswered as unanswered
 
 _HOMES = {
-    "callboard.conversations._thread_database": ("Threads",),
-    "callboard.conversations._stored_thread": ("CallState", "StoredThread"),
+    "callboard.conversations._stored_thread": ("CallState", "StoredThread", "Threads"),
     "callboard.conversations._connect": ("masked",),
     "callboard.tools._unanswered": ("Exchange", "unanswered"),
 }

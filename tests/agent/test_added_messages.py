@@ -22,8 +22,7 @@ from langgraph.types import Overwrite
 
 from callboard import AgentState
 from callboard.conversations._channels import Schema, State
-from callboard.conversations._drawing import drawing
-from callboard.conversations._flow import Flow
+from callboard.conversations._flow import Flow, drawing
 
 IDS = st.none() | st.sampled_from(["a", "b", "c", "d"])
 TEXTS = st.sampled_from(["x", "y"])

@@ -18,7 +18,7 @@ from langchain_core.tools import StructuredTool, tool
 from langchain_openai import ChatOpenAI
 
 from callboard import ToolNode, create_react_agent
-from callboard.agent._user_code import has_sync_half
+from callboard.agent._model import has_sync_half
 from callboard.exceptions import AbandonedThreadWarning, RunDeadlineExceededError
 from callboard.testing import ScriptedModel, calls
 

@@ -15,6 +15,7 @@ from langgraph.graph import START, StateGraph, add_messages
 from callboard import ToolNode
 from callboard._util._cooperative import PORTION
 from callboard.agent._entries import outputs_of
+from callboard.agent._tools_step import outputs_of
 from callboard.conversations._history import repaired
 from callboard.testing import Recorder, tool_call
 from callboard.tools._unanswered import answer_of, each_without_answer, id_of, matching, seeking, without_answer

@@ -23,11 +23,10 @@ from callboard._loops._entry_mode import Door, entered_from
 from callboard._records._policies import check_seconds
 from callboard._records._reports import Drained
 from callboard.agent._as_graph import GraphLike
-from callboard.agent._breakpoints import Breakpoints
 from callboard.agent._run import Run
+from callboard.agent._run_context import Breakpoints
 from callboard.agent._runner import Request, Runner, opened, saver_for
-from callboard.agent._stream import MODES, as_part, chunks_of, shaped
-from callboard.agent._stream_payloads import INTERRUPT, Keys
+from callboard.agent._stream import INTERRUPT, MODES, Keys, as_part, chunks_of, shaped
 from callboard.conversations._channels import Schema
 from callboard.conversations._database import close
 from callboard.conversations._journal import Durability, SavedThread

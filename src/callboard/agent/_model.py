@@ -1,21 +1,36 @@
-"""Model of an agent: requests with its prompt and its tools, and access from the body of a tool."""
+"""Models, hooks and prompts of the user.
+
+Requests to the model have the agent's prompt and tools. Sync runs use sync methods, async runs async methods.
+"""
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, TypeVar, cast
 
+from anyio.from_thread import check_cancelled
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import BaseMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableSequence
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBinding,
+    RunnableConfig,
+    RunnableParallel,
+    RunnableSequence,
+    RunnableWithFallbacks,
+)
+from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.tools import BaseTool
 
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import graph_runnable
 from callboard._loops._bridge import run_on_asyncio
-from callboard.agent._user_code import run_function, run_model
+from callboard._loops._current import current_loop
+from callboard._loops._entry_mode import is_missing, is_sync_entry
+from callboard._loops._threads import run_in_thread
 
 Prompt = (
     str
@@ -105,28 +120,6 @@ def _bound_name(tool: Any) -> str | None:
     return tool.get("name")
 
 
-class Asks(Protocol):
-    """Source of model replies: one model, or a function that chooses a model for each step."""
-
-    @property
-    def known(self) -> Model | None:
-        """Return the model if all requests go to the same one, otherwise `None`."""
-        ...
-
-    @property
-    def chat_model(self) -> BaseChatModel | None:
-        """Return the chat model without tools if it is always the same, otherwise `None`."""
-        ...
-
-    async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
-        """Return the model's reply to a state; `offered` are the tools that the model may call now."""
-        ...
-
-    async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
-        """Return the conversation as a value of a schema; see `structured`."""
-        ...
-
-
 class FixedModel:
     """Model that is the same for all requests; `prompt` is a system message or computes the model's input."""
 
@@ -145,13 +138,16 @@ class FixedModel:
 
     @property
     def known(self) -> Model:
+        """Return the model with its tools; `ChosenModel` has `None`, since its requests go to several models."""
         return self._all
 
     @property
     def chat_model(self) -> BaseChatModel | None:
+        """Return the chat model without tools, or `None` if it is another Runnable."""
         return found if isinstance(found := _inside(self._all), BaseChatModel) else None
 
     async def reply(self, state: Any, config: RunnableConfig, offered: Sequence[BaseTool]) -> BaseMessage:
+        """Return the model's reply to a state; `offered` are the tools that the model may call now."""
         model = self._all if len(offered) == len(self._tools) else self._knowing(offered)
         return await run_model(*self._prompt.asked(model, state), config)
 
@@ -164,6 +160,7 @@ class FixedModel:
         return model_with_tools(self._model, offered, self._provider_tools)
 
     async def respond(self, state: Any, config: RunnableConfig, response_format: Any) -> object:
+        """Return the conversation as a value of a schema; see `structured`."""
         return await structured(self._all, state, config, response_format)
 
 
@@ -300,3 +297,90 @@ def lending(model: BaseChatModel | None) -> Generator[None]:
         yield
     finally:
         _lent.reset(before)
+
+
+T = TypeVar("T")
+
+
+async def run_user_code(leaf: Runnable[Any, T], given: Any, config: RunnableConfig, name: str) -> T:
+    """Run a Runnable of the user: in a sync run in a worker thread, if it has a sync method; otherwise on asyncio.
+
+    `name` is used in warnings if the thread outlives the run.
+    """
+    if is_sync_entry() and has_sync_half(leaf):
+        return await run_function(partial(leaf.invoke, given, config), name)
+    return await run_on_asyncio(partial(leaf.ainvoke, given, config))
+
+
+async def run_model(model: Runnable[Any, T], given: Any, config: RunnableConfig) -> T:
+    """Run a model as `run_user_code` does; in a thread, a cancelled model stops at its next token."""
+    if is_sync_entry():
+        config = _with_handler(config, _StopsAtToken())
+    return await run_user_code(model, given, config, "the model")
+
+
+async def run_function(fn: Callable[[], T], name: str) -> T:
+    """Run a sync function in a worker thread."""
+    # Without a limit of threads: the function may run agents, and they would wait for the thread that it holds.
+    return await run_in_thread(current_loop(), fn, name, _Nobody())
+
+
+def has_sync_half(leaf: Runnable[Any, Any]) -> bool:
+    """Return whether a Runnable and all its parts can be invoked; some are made of a coroutine alone."""
+    if parts := _parts(leaf):
+        return all(has_sync_half(part) for part in parts)
+    cls, own = type(leaf), getattr(leaf, "__dict__", {})
+    for sync, awaited in _HALVES:
+        if own.get(awaited) is not None and own.get(sync) is None:
+            return False
+    return not any(is_missing(getattr(cls, name, None)) for name in ("invoke", "_generate"))
+
+
+_HALVES = (("func", "afunc"), ("_transform", "_atransform"))
+"""Attributes in which Runnables keep their sync and async functions."""
+
+
+def _parts(leaf: Runnable[Any, Any]) -> Sequence[Runnable[Any, Any]]:
+    if isinstance(leaf, RunnableBindingBase):
+        return [leaf.bound]
+    if isinstance(leaf, RunnableSequence):
+        return leaf.steps
+    if isinstance(leaf, RunnableParallel):
+        return list(leaf.steps__.values())
+    return list(leaf.runnables) if isinstance(leaf, RunnableWithFallbacks) else []
+
+
+class _Nobody:
+    """Ignores threads that outlive their run: such a thread holds no permit of a limit."""
+
+    def thread_abandoned(self) -> None:
+        pass
+
+    def thread_ended(self) -> None:
+        pass
+
+
+class _StopsAtToken(BaseCallbackHandler):
+    """Ends the thread of a cancelled model at its next token; between two tokens, nothing can stop it."""
+
+    # In the model's own thread, and with errors passed on: the raised cancellation has to reach the model.
+    run_inline = True
+    raise_error = True
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        """Return `True`: tokens are the only event of interest."""
+        return True
+
+    def on_llm_new_token(self, *_: Any, **__: Any) -> None:
+        with suppress(RuntimeError):  # the model reports tokens from a thread that anyio did not start
+            check_cancelled()
+
+
+def _with_handler(config: RunnableConfig, handler: BaseCallbackHandler) -> RunnableConfig:
+    callbacks: Any = config.get("callbacks")
+    if callbacks is None or isinstance(callbacks, list):
+        return {**config, "callbacks": [*(callbacks or ()), handler]}
+    manager = callbacks.copy()
+    manager.add_handler(handler, inherit=True)
+    return {**config, "callbacks": manager}

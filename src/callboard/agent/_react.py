@@ -20,15 +20,20 @@ from callboard._util._suggestions import did_you_mean
 from callboard.actors._actor import Actor
 from callboard.actors._child import ChildSpec
 from callboard.agent._agent import Agent as Agent
-from callboard.agent._breakpoints import Breakpoints
-from callboard.agent._model import Asks, ChosenModel, FixedModel, ModelChoice, Prompt
-from callboard.agent._run import AgentPlan
+from callboard.agent._model import ChosenModel, FixedModel, ModelChoice, Prompt
+from callboard.agent._run_context import AgentPlan, Breakpoints
 from callboard.agent._runner import Runner
 from callboard.conversations._channels import Schema
 from callboard.conversations._connect import saver_of, store_of
-from callboard.conversations._drawing import Builder, drawing
-from callboard.conversations._flow import AFTER, BEFORE, Flow
-from callboard.conversations._state import AgentState, AgentStateWithStructuredResponse
+from callboard.conversations._flow import (
+    AFTER,
+    BEFORE,
+    AgentState,
+    AgentStateWithStructuredResponse,
+    Builder,
+    Flow,
+    drawing,
+)
 from callboard.conversations._stored_types import checked_types, named_types
 from callboard.exceptions import IdleMiddlewareWarning
 from callboard.tools._actor_tools import Toolkit
@@ -278,7 +283,7 @@ def _asks(
     node: ToolNode,
     provider_tools: list[dict[str, Any]],
     prompt: Prompt | None,
-) -> Asks:
+) -> FixedModel | ChosenModel:
     if not isinstance(model, (str, type, Runnable)) and callable(model):
         return ChosenModel(model, prompt)
     return FixedModel(cast("Any", model), list(node.tools_by_name.values()), provider_tools, prompt)

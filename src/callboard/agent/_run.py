@@ -3,40 +3,45 @@
 The edges of a step's nodes lead to the nodes of the next step.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from anyio.lowlevel import checkpoint
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import ErrorCode, GraphDrained, GraphInterrupt, GraphRecursionError, create_error_message
-from langgraph.runtime import Runtime
 from langgraph.types import Interrupt, Send
 
-from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, config_at, task_id_of
+from callboard._langgraph._node_scope import PULL, PUSH, NodePlace
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
-from callboard.agent._breakpoints import ResumeState
-from callboard.agent._model import Asks, lending
-from callboard.agent._run_events import Body, RunReporter, traced_node
-from callboard.agent._stream_payloads import INTERRUPT as INTERRUPT
-from callboard.agent._stream_payloads import Teller
+from callboard.agent._model import lending, run_user_code
+from callboard.agent._run_context import RunContext
+from callboard.agent._run_events import Body, RunReporter
+from callboard.agent._stream import INTERRUPT as INTERRUPT
 from callboard.agent._tools_step import answer_open_calls, run_calls, run_sent_calls
-from callboard.agent._user_code import run_user_code
-from callboard.conversations._channels import Clock, Schema, State, goto_of
+from callboard.conversations._channels import State, goto_of
 from callboard.conversations._checkpoint import MESSAGES
-from callboard.conversations._flow import AGENT, END, RESPONSE, TOOLS, Flow
+from callboard.conversations._flow import (
+    AGENT,
+    END,
+    RESPONSE,
+    TOOLS,
+    Sent,
+    Target,
+    check_sends,
+    for_model,
+    value_in,
+)
 from callboard.conversations._history import complete_calls, keepable, repaired
 from callboard.conversations._journal import SavedThread
-from callboard.conversations._sends import Sent, Target, check_sends, for_model, value_in
 from callboard.conversations._snapshots import finished_writes, snapshot_of
 from callboard.conversations._thread import Thread
 from callboard.tools._errors import is_control_flow
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._node import NodeAccess, ToolNode
 from callboard.tools._unanswered import last_reply
 
 
@@ -104,51 +109,18 @@ def _reply_id(messages: Sequence[BaseMessage]) -> str | None:
 NEEDS_MORE_STEPS = "Sorry, need more steps to process this request."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPlan:
-    """Parts of an agent, prepared for its runs."""
-
-    name: str | None
-    """Name of the model's messages."""
-    flow: Flow
-    schema: Schema
-    model: Asks
-    tools: ToolNode
-    hooks: Mapping[str, Runnable[Any, Any]]
-    response_format: Any
-    version: Literal["v1", "v2"]
-
-
 class Run:
-    """Run of an agent on a thread, from its input to its end or its next stop; `config` has the run's callbacks."""
+    """Run of an agent on a thread, from its input to its end or its next stop."""
 
-    def __init__(
-        self,
-        plan: AgentPlan,
-        thread: Thread,
-        config: RunnableConfig,
-        runtime: Runtime[Any],
-        tell: Teller,
-        *,
-        conditions: ResumeState,
-    ) -> None:
-        self._plan = plan
-        self.tools = NodeAccess(plan.tools)
-        self.by_call = plan.version == "v2"
-        self.thread = thread
-        self.config = config
-        self._runtime = runtime
-        self.tell = tell
-        self._conditions = conditions
-        self._stops = conditions.stops
-        self.outer = conditions.outer
-        self._resumed = self._goes_on = conditions.resumed
-        # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
-        self._stop = thread.step + config["recursion_limit"] + (2 if conditions.resumed else 0)
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.thread = context.thread
+        self.tell = context.tell
+        self._plan = context.plan
+        self._stops = context.conditions.stops
+        self._resumed = context.conditions.resumed
         self.reporter: RunReporter
         """Reports the run to observers; set before `go`."""
-        self.is_traced = True
-        """`True` if callback handlers listen; to look for them costs as much as a call."""
         self.interrupts: list[Interrupt] = []
         """Questions for which the run stopped."""
         self.has_stopped = False
@@ -174,7 +146,7 @@ class Run:
                 return self._stopped()
             self._check_drain()
             # Nested graphs resume in the first step only; later steps start theirs anew.
-            self._resumed, self._goes_on = False, self._goes_on and self._resumed
+            self._resumed, self.context.goes_on = False, self.context.goes_on and self._resumed
             nodes = thread.coming
             try:
                 await self._step()
@@ -189,18 +161,13 @@ class Run:
         return None
 
     def _check_drain(self) -> None:
-        control = self._runtime.control
+        control = self.context.runtime.control
         if control is not None and control.drain_requested:
             raise GraphDrained(control.drain_reason or "shutdown")
 
     def _check_steps(self) -> None:
-        if self.thread.step + 1 > self._stop:
-            _raise_exhausted(self.config["recursion_limit"])
-
-    @property
-    def is_watched(self) -> bool:
-        """Return whether anything listens to single tasks."""
-        return self.is_traced or self.tell.is_heard
+        if self.thread.step + 1 > self.context.stop:
+            _raise_exhausted(self.context.config["recursion_limit"])
 
     def _stopped(self) -> None:
         self.has_stopped = bool(self.thread.coming)
@@ -209,12 +176,14 @@ class Run:
     def _waits(self, interrupts: Sequence[Interrupt]) -> None:
         self.has_stopped = True
         self.interrupts.extend(interrupts)
-        if self.by_call and self.tell.is_heard and (written := finished_writes(self.thread)):
+        if self.context.by_call and self.tell.is_heard and (written := finished_writes(self.thread)):
             self.tell.values(self.thread.state.with_writes(written), written)
 
     def _tell_place(self, thread: Thread | None) -> None:
         if isinstance(thread, SavedThread):
-            self.tell.checkpoint(partial(snapshot_of, thread, by_call=self.by_call), thread.state, self.config)
+            self.tell.checkpoint(
+                partial(snapshot_of, thread, by_call=self.context.by_call), thread.state, self.context.config
+            )
 
     async def _step(self) -> None:
         thread = self.thread
@@ -230,7 +199,7 @@ class Run:
                 waits.append(waiting)
         if waits:
             raise CallsInterrupted([asked for one in waits for asked in one.interrupts], waits[-1].ledger)
-        await self._end_step(in_order(ran, by_call=self.by_call))
+        await self._end_step(in_order(ran, by_call=self.context.by_call))
 
     async def _end_step(self, ran: Sequence[Ran]) -> None:
         thread = self.thread
@@ -242,7 +211,7 @@ class Run:
         check_sends(gotos, self._plan.flow.nodes, MESSAGES)
         before = thread.state.with_writes([]) if thread.sends else None
         written = thread.apply_outputs(order)
-        edges = transitions(thread, ran, before, by_call=self.by_call)
+        edges = transitions(thread, ran, before, by_call=self.context.by_call)
         following = distinct([*edges, *gotos], self._plan.flow.nodes)
         await thread.stepped(order, following, claims=following == (TOOLS,))
         self.tell.values(thread.state, written)
@@ -252,7 +221,7 @@ class Run:
         node, name = (task.node, task.task) if isinstance(task, Sent) else (task, task)
         if node == TOOLS:
             with lending(self._plan.model.chat_model):
-                return await (run_sent_calls(self, task) if isinstance(task, Sent) else run_calls(self))
+                return await (run_sent_calls(self.context, task) if isinstance(task, Sent) else run_calls(self.context))
         record = self.thread.known_of(name)
         # Stored by an earlier run of this step: it is not run again.
         if record.is_finished:
@@ -263,16 +232,16 @@ class Run:
 
     def _place_of(self, task: str | Sent) -> NodePlace:
         if isinstance(task, Sent):
-            return self.place(task.node, PUSH, str(task.number))
-        return self.place(task, PULL, f"branch:to:{task}")
+            return self.context.place(task.node, PUSH, str(task.number))
+        return self.context.place(task, PULL, f"branch:to:{task}")
 
     async def _plain(self, task: str | Sent, node: str, name: str) -> None:
         """Run a node that is a single task."""
         if task == AGENT:
             await self._repair()
         place = self._place_of(task)
-        given = task.payload if isinstance(task, Sent) else self.given(node)
-        config = self.config_at(place)
+        given = task.payload if isinstance(task, Sent) else self.context.given(node)
+        config = self.context.config_at(place)
         ledger = self._ledger(name, config, place)
         self.tell.started(place, given)
         if ledger.waits(name):
@@ -283,7 +252,7 @@ class Run:
             _enforcing_cancellation, partial(_in_place, partial(self._body(node, isinstance(task, Sent)), given))
         )
         try:
-            output = await self.traced_with(config, body, given, node)
+            output = await self.context.traced(config, body, given, node)
         except GraphInterrupt as interrupt:
             ledger.asked(name, interrupt)
             await self.thread.asked(ledger.records)
@@ -300,7 +269,7 @@ class Run:
 
     def _ledger(self, name: str, config: RunnableConfig, place: NodePlace) -> Ledger:
         """Return the questions and answers of a node, which may interrupt like a call."""
-        record, answers = self.thread.records.get(name), self.answers_for([name])
+        record, answers = self.thread.records.get(name), self.context.answers_for([name])
         records = {} if record is None else {name: record}
         namespaces = {name: place.namespace}
         return Ledger(config, name, [name], records=records, answers=answers or None, namespaces=namespaces)
@@ -319,7 +288,7 @@ class Run:
         reply = await self.reporter.ask(plan.model.known, seen, ask)
         reply.name = plan.name
         complete_calls(reply)
-        remaining = value_in(state, "remaining_steps") if sent else self._stop - (self.thread.step + 1)
+        remaining = value_in(state, "remaining_steps") if sent else self.context.stop - (self.thread.step + 1)
         if isinstance(reply, AIMessage) and remaining is not None and self._lacks_steps(reply, remaining):
             reply = AIMessage(id=reply.id, content=NEEDS_MORE_STEPS)
         return {"messages": keepable(reply)}
@@ -362,47 +331,9 @@ class Run:
     def values(self) -> dict[str, Any]:
         """Return the state as the run's result, including finished tasks of an unfinished step."""
         state = self.thread.state
-        if self.thread.records and self.by_call:
+        if self.thread.records and self.context.by_call:
             state = state.with_writes(finished_writes(self.thread))
         return state.read(self._plan.schema.output)
-
-    def given(self, node: str) -> Any:
-        """Return the state as input of a node."""
-        sent = node == TOOLS and self.by_call
-        # LangGraph sends such calls in the step before theirs, and their `remaining_steps` counts from it.
-        clock = Clock(self.thread.step + (0 if sent else 1), self._stop)
-        return self._plan.schema.given_to(node, self.thread.state, clock)
-
-    def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
-        """Return the answers to the open questions of some tasks."""
-        known = self.thread.records
-        asked = [question.id for task in tasks if task in known for question in known[task].pending]
-        answers = self._conditions.answers
-        return {name: answers[name] for name in asked if name in answers}
-
-    def place(self, node: str, kind: str, *rest: str) -> NodePlace:
-        thread, step = self.thread, self.thread.step + 1
-        path: tuple[object, ...] = (PULL, node) if kind == PULL else (PUSH, int(rest[0]), False)
-        return NodePlace(
-            node=node,
-            step=step,
-            task_id=task_id_of(thread.checkpoint_id, self.thread.namespace, step, node, kind, *rest),
-            graph_ns=self.thread.namespace,
-            checkpoint_id=thread.checkpoint_id,
-            path=path,
-            triggers=rest if kind == PULL else (PUSH,),
-        )
-
-    def config_at(self, place: NodePlace) -> RunnableConfig:
-        """Return the config for code that runs at a position in the graph."""
-        return config_at(
-            place,
-            self.config,
-            runtime=self._runtime,
-            channels=self.thread.state.channels,
-            checkpointer=self._conditions.checkpointer,
-            resuming=self._goes_on,
-        )
 
     async def give_up(self, reason: str) -> None:
         """Answer each unfinished call of the cancelled step with the reason, and end the step.
@@ -412,19 +343,9 @@ class Run:
         thread = self.thread
         if TOOLS not in thread.next or thread.sends:
             return
-        order = await answer_open_calls(self, reason)
+        order = await answer_open_calls(self.context, reason)
         if not thread.questions:
             await self._end_step([Ran(TOOLS, order)])
-
-    async def traced(self, body: Body, given: Any, place: NodePlace, shown: Callable[[Any], Any] | None = None) -> Any:
-        """Run a node as a chain run of its own if callback handlers listen; see `traced_node`."""
-        return await self.traced_with(self.config_at(place), body, given, place.node, shown)
-
-    async def traced_with(
-        self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
-    ) -> Any:
-        """Run a node as `traced` does, with a given config."""
-        return await (traced_node(body, given, config, name, shown) if self.is_traced else body(config))
 
 
 async def _in_place(body: Body, config: RunnableConfig) -> Any:

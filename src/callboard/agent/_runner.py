@@ -26,18 +26,16 @@ from callboard._loops._background import beside
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
 from callboard._loops._entry_mode import Door, entered_from
 from callboard._util._suggestions import did_you_mean
-from callboard.agent._breakpoints import Breakpoints, ResumeState
-from callboard.agent._run import AgentPlan, Run
+from callboard.agent._run import Run
+from callboard.agent._run_context import AgentPlan, Breakpoints, ResumeState, RunContext
 from callboard.agent._run_events import reported, traced
-from callboard.agent._stream import Chunk, Emit, Emitter, handlers_for, printing, together
-from callboard.agent._stream_payloads import Keys, Teller
-from callboard.conversations._actor_journal import ActorJournal
+from callboard.agent._stream import Chunk, Emit, Emitter, Keys, Teller, handlers_for, printing, together
+from callboard.conversations._actor_states import ActorJournal
 from callboard.conversations._checkpoint import MESSAGES
-from callboard.conversations._flow import END, Flow
+from callboard.conversations._flow import END, Flow, check_sends, nodes_in, sends_in
 from callboard.conversations._journal import Durability, SavedThread
 from callboard.conversations._journal_entries import Source
 from callboard.conversations._saver import Saver
-from callboard.conversations._sends import check_sends, nodes_in, sends_in
 from callboard.conversations._snapshots import finished_writes
 from callboard.conversations._thread import START, Thread
 from callboard.exceptions import RunDeadlineExceededError
@@ -231,7 +229,7 @@ class Runner:
         if not actors.in_journal:
             return nullcontext()
         if isinstance(thread, SavedThread):
-            return actors.kept_in(ActorJournal(thread))
+            return actors.kept_in(ActorJournal(thread.saver, thread.actor_states, thread.kept_by_actors))
         raise ValueError(
             f"the actor {actors.in_journal[0]} has snapshots='journal', and this run of the agent {self.name!r} has no "
             "checkpointer: create_react_agent(..., checkpointer='sqlite:///agent.db'), within a graph "
@@ -240,16 +238,10 @@ class Runner:
 
     async def _begun(self, thread: Thread, saver: Any, request: Request, put: Put | None, outer: Outer | None) -> Run:
         answers, resumed = await self._taken_in(request.input, thread, outer)
-        return Run(
-            self.plan,
-            thread,
-            request.config,
-            self._runtime(request, put, outer),
-            Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config),
-            conditions=ResumeState(
-                answers=answers, stops=request.stops, resumed=resumed, outer=outer, checkpointer=saver
-            ),
-        )
+        tell = Teller(_emit(request, put, outer, thread), self.plan.schema, request.output_keys, request.config)
+        conditions = ResumeState(answers=answers, stops=request.stops, resumed=resumed, outer=outer, checkpointer=saver)
+        runtime = self._runtime(request, put, outer)
+        return Run(RunContext(self.plan, thread, request.config, runtime, tell, conditions=conditions))
 
     async def _taken_in(self, given: Any, thread: Thread, outer: Outer | None) -> tuple[Any, bool]:
         if outer is not None and outer.is_resuming and thread.exists:
@@ -290,14 +282,14 @@ def _path(outer: Outer | None) -> tuple[str, ...]:
 
 
 async def _go(run: Run, budget: float | None, config: RunnableConfig) -> dict[str, Any]:
-    run.is_traced = config is not run.config
-    run.config = config
+    run.context.is_traced = config is not run.context.config
+    run.context.config = config
     await (run.go() if budget is None else _within(budget, run))
     if run.tell.is_heard:
         await cancel_shielded_checkpoint()  # the reader gets the last chunk before the end of the run is reported
     reporter = run.reporter
     reporter.questions = len(run.interrupts)
-    if run.outer is not None and run.has_stopped:
+    if run.context.outer is not None and run.has_stopped:
         raise GraphInterrupt(tuple(run.interrupts))
     reporter.result = values = run.values()
     return values

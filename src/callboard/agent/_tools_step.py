@@ -3,168 +3,77 @@
 Calls that are sent to the node with `Send` run beside the reply's calls; streams show them as one task.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any, cast
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
-from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, Outer, to_parent
+from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, to_parent
 from callboard._loops._deadline import cleanup
 from callboard._util._cooperative import in_portions
 from callboard.agent._entries import around_all, around_call, sent
-from callboard.agent._stream_payloads import Teller
-from callboard.conversations._channels import Schema, State, Write
-from callboard.conversations._flow import TOOLS
+from callboard.agent._run_context import RunContext
+from callboard.conversations._flow import TOOLS, Sent
 from callboard.conversations._sends import Sent
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of, naming
+from callboard.tools._chain import Chain, Middleware, Named, Next
 from callboard.tools._errors import UNKNOWN, error_message, is_control_flow, question_about, runs_again, unknown_text
 from callboard.tools._ledger import CallsInterrupted, Ledger
-from callboard.tools._node import NodeAccess
 from callboard.tools._plan import injected_args, written_args
-from callboard.tools._results import Requested, ResultRules, messages_in, reading
+from callboard.tools._results import Output, Requested, ResultRules, messages_in, parse_input, reading
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, ToolBatch
+from callboard.tools._unanswered import answered_ids, id_of
+from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext
 
 
-class CallsThread(Protocol):
-    """Part of a thread that calls need: it stores their records."""
-
-    @property
-    def records(self) -> Mapping[str, CallRecord]: ...
-
-    @property
-    def state(self) -> State: ...
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def sends(self) -> Sequence[Sent]: ...
-
-    @property
-    def is_kept(self) -> bool: ...
-
-    def known_of(self, task: str) -> CallRecord: ...
-
-    def written(self, order: Iterable[str]) -> list[Write]: ...
-
-    @property
-    def claims_ahead(self) -> bool: ...
-
-    async def claim(self, tasks: Sequence[str]) -> None: ...
-
-    async def claimed(self, task: str, known: CallRecord) -> None: ...
-
-    async def asked(self, records: Mapping[str, CallRecord]) -> None: ...
-
-    async def finished(self, task: str, output: object) -> None: ...
-
-    async def failed(self, task: str, error: str) -> None: ...
-
-
-class CallsRun(Protocol):
-    """Part of a run that its calls need."""
-
-    @property
-    def thread(self) -> CallsThread: ...
-
-    outer: Outer | None
-    tools: NodeAccess
-    tell: Teller
-    by_call: bool
-    """`True` if streams show each call as a task of its own."""
-
-    @property
-    def is_watched(self) -> bool: ...
-
-    def given(self, node: str) -> Any: ...
-
-    def place(self, node: str, kind: str, *rest: str) -> NodePlace: ...
-
-    def config_at(self, place: NodePlace) -> RunnableConfig: ...
-
-    def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]: ...
-
-    async def traced(
-        self,
-        body: Callable[[RunnableConfig], Awaitable[Any]],
-        given: Any,
-        place: NodePlace,
-        shown: Callable[[Any], Any] | None = None,
-    ) -> Any: ...
-
-
-async def run_calls(run: CallsRun) -> list[str]:
+async def run_calls(run: RunContext) -> list[str]:
     """Run the unfinished calls of the last reply; return their keys, in order.
 
-    Raises:
-        CallsInterrupted: if calls wait for an answer.
-        ParentCommand: if a call returns a command for the graph around the agent.
-        BaseException: the error of a call, if nothing handles it.
+    Raises `CallsInterrupted` if calls wait for an answer, `ParentCommand` for a command for the graph around the agent,
+    and the error of a call if nothing handles it.
     """
     state = run.given(TOOLS)
-    requested = await _requested(run, state)
-    keys = await in_portions(naming(requested.calls))
-    places = _NodePlacesOfReply(run, keys)
+    step = await _step_of_reply(run, state)
     place = run.place(TOOLS, PULL, f"branch:to:{TOOLS}")
     if run.by_call and run.is_watched:
-        _tell_beginning(run, requested, keys, places)
+        step.tell_beginning()
     # Before the batch: calls that began in a killed process must not start again before their policy has decided.
-    answers = await unknown_settled(run, requested, keys, places)
-    step = CallStep(run, requested, keys, places, answers)
-    if run.by_call:
-        await step.run(run.config_at(place))
-    else:
-        await run_as_one(run, step, place, state)
-    return keys
+    await step.settle_unknown()
+    await (step.run(run.config_at(place)) if run.by_call else step.run_as_one(place, state))
+    return list(step.tasks)
 
 
-async def _requested(run: CallsRun, state: Any) -> Requested:
-    """Return the calls of the state's last reply that are still to run."""
+async def answer_open_calls(run: RunContext, reason: str) -> list[str]:
+    """Answer every unfinished call with the reason, unless it waits for a person; return the keys of all calls."""
+    step = await _step_of_reply(run, run.given(TOOLS))
+    await step.answer_open(reason)
+    return list(step.tasks)
+
+
+async def _step_of_reply(run: RunContext, state: Any) -> "CallStep":
+    """Return the step of the last reply's calls that are still to run."""
     key = run.tools.messages_key
     requested = await in_portions(reading(state, key))
-    return replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
-
-
-def _tell_beginning(run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, NodePlace]) -> None:
-    """Report each call as a task, and the results of calls that an earlier run of this step has finished."""
-    for key, call in zip(keys, requested.calls, strict=True):
-        run.tell.started(places[key], sent(call, requested.state))
-    for key in keys:
-        if run.thread.known_of(key).is_finished:
-            run.tell.cached(places[key], [_written_by(run, key)])
-
-
-async def run_as_one(run: CallsRun, step: "CallStep", place: NodePlace, state: Any) -> None:
-    """Run a batch that streams and callback handlers see as one task."""
-    run.tell.started(place, state)
-    body = step.run if (entries := run.tools.entries) is None else partial(step.run_within, entries, state)
-    try:
-        combined = await run.traced(body, state, place)
-    except CallsInterrupted as waiting:
-        run.tell.asked(place, waiting.interrupts, run.thread.state)
-        raise
-    except Exception as error:
-        if not is_control_flow(error):
-            run.tell.failed(place, error)
-        raise
-    run.tell.ended(place, combined if isinstance(combined, list) else [combined])
-
-
-def _written_by(run: CallsRun, key: str) -> Any:
-    return as_update(run.thread.records[key].output, run.tools.messages_key)
+    requested = replace(requested, calls=run.thread.schema.flow.open_calls(messages_in(state, key)))
+    keys = await in_portions(naming(requested.calls))
+    tasks = dict(zip(keys, keys, strict=True))
+    return CallStep(run, requested, tasks, _NodePlacesOfReply(run, keys), {}, by_call=run.by_call)
 
 
 class _NodePlacesOfReply(dict[str, NodePlace]):
     """Positions of the reply's calls by key, computed on first use."""
 
-    def __init__(self, run: CallsRun, keys: Sequence[str]) -> None:
+    def __init__(self, run: RunContext, keys: Sequence[str]) -> None:
         super().__init__()
         self._run = run
         self._keys = keys
@@ -178,18 +87,23 @@ class _NodePlacesOfReply(dict[str, NodePlace]):
         return place
 
 
-async def answer_open_calls(run: CallsRun, reason: str) -> list[str]:
-    """Answer every unfinished call with the reason, unless it waits for a person; return the keys of all calls."""
-    calls = (await _requested(run, run.given(TOOLS))).calls
-    keys = await in_portions(naming(calls))
-    places = _NodePlacesOfReply(run, keys)
-    for key, call in zip(keys, calls, strict=True):
-        record = run.thread.known_of(key)
-        if not record.is_finished and not record.pending:
-            message = error_message(f"Error: {reason}", call)
-            message.additional_kwargs = {"callboard": {"ended": "deadline"}}
-            await _settled(run, key, message, places[key])
-    return keys
+async def run_sent_calls(run: RunContext, send: Sent) -> list[str]:
+    """Run the unfinished calls of a send; return their task names, in order. Raises as `run_calls` does."""
+    thread, number = run.thread, str(send.number)
+    requested = send.requested(thread.state.get(run.tools.messages_key) or [], run.tools.messages_key)
+    keys = keys_of(requested.calls)
+    tasks = {key: send.task_of(key) for key in keys}
+    place = run.place(send.node, PUSH, number)
+    if tasks and all(thread.known_of(task).is_finished for task in tasks.values()):
+        run.tell.cached(place, [dict(thread.written(tasks.values()))])
+    else:
+        # A single call has the position of its send; several calls have numbered positions below it.
+        below = [()] if len(keys) == 1 else [(str(index),) for index in range(len(keys))]
+        places = {key: run.place(send.node, PUSH, number, *rest) for key, rest in zip(keys, below, strict=True)}
+        step = CallStep(run, requested, tasks, places, {}, by_call=False)
+        await step.settle_unknown()
+        await step.run_as_one(place, send.payload)
+    return [*tasks.values()]
 
 
 class CallStep:
@@ -197,24 +111,101 @@ class CallStep:
 
     def __init__(
         self,
-        run: CallsRun,
+        run: RunContext,
         requested: Requested,
-        keys: Sequence[str],
+        tasks: Mapping[str, str],
         places: Mapping[str, NodePlace],
-        answers: Mapping[str, Any],
+        answers: dict[str, Any],
+        *,
+        by_call: bool,
     ) -> None:
         self._run = run
         self._requested = requested
-        self._keys = keys
+        self.tasks = tasks
+        """Task names in the thread by keys of calls, in call order; equal for the calls of a reply."""
+        self._keys = list(tasks)
         self._places = places
         self._answers = answers
+        self._by_call = by_call
+        # Streams or handlers see each call as a task of its own.
+        self._tells_each = by_call and run.is_watched
+
+    def tell_beginning(self) -> None:
+        """Report each call as a task, and the results of calls that an earlier run of this step has finished."""
+        tell = self._run.tell
+        for key, call in zip(self.tasks, self._requested.calls, strict=True):
+            tell.started(self._places[key], sent(call, self._requested.state))
+        for key, task in self.tasks.items():
+            if self._run.thread.known_of(task).is_finished:
+                tell.cached(self._places[key], [self._written_by(key)])
+
+    async def settle_unknown(self) -> None:
+        """Settle calls of which only the start is known, and keep the answers for the other calls."""
+        run, thread = self._run, self._run.thread
+        self._answers = answers = run.answers_for(self.tasks.values())
+        claimed = {task for task, record in thread.records.items() if record.claimed and not record.is_finished}
+        for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
+            if task not in claimed:
+                continue
+            record = thread.known_of(task)
+            policy = run.tools.policy(call)
+            pending = record.pending
+            # A call that may run again, without an answered question, matches no branch: the batch starts it anew.
+            if policy.on_unknown in ("fail", None) and not runs_again(policy):
+                await self._settled(key, error_message(UNKNOWN, call))
+            elif pending and pending[0].id in answers:
+                message = unknown_text(key, call, answers.pop(pending[0].id))
+                if message is None:
+                    await thread.asked({task: record.accepted()})
+                else:
+                    await self._settled(key, message)
+            elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
+                tool = run.tools.tool(call["name"])
+                args = call["args"] if tool is None else written_args(call, injected_args(tool))
+                question = question_about(call["name"], args, "the process ended")
+                await thread.asked({task: record._replace(pending=(question,))})
+
+    async def answer_open(self, reason: str) -> None:
+        """Answer every unfinished call with the reason, unless it waits for a person."""
+        for (key, task), call in zip(self.tasks.items(), self._requested.calls, strict=True):
+            record = self._run.thread.known_of(task)
+            if not record.is_finished and not record.pending:
+                message = error_message(f"Error: {reason}", call)
+                message.additional_kwargs = {"callboard": {"ended": "deadline"}}
+                await self._settled(key, message)
+
+    async def _settled(self, key: str, message: ToolMessage) -> None:
+        """Record a message as the result of a call that did not produce it itself."""
+        await self._run.thread.finished(self.tasks[key], message)
+        if self._by_call:
+            self._run.tell.ended(self._places[key], [self._written_by(key)])
+
+    def _written_by(self, key: str) -> Any:
+        return as_update(self._run.thread.records[self.tasks[key]].output, self._run.tools.messages_key)
+
+    async def run_as_one(self, place: NodePlace, given: Any) -> None:
+        """Run the batch as one task for streams and callback handlers."""
+        run = self._run
+        run.tell.started(place, given)
+        body = self.run if (entries := run.tools.entries) is None else partial(self._run_within, entries, given)
+        try:
+            combined = await run.traced(run.config_at(place), body, given, place.node)
+        except CallsInterrupted as waiting:
+            run.tell.asked(place, waiting.interrupts, run.thread.state)
+            raise
+        except Exception as error:
+            if not is_control_flow(error):
+                run.tell.failed(place, error)
+            raise
+        run.tell.ended(place, combined if isinstance(combined, list) else [combined])
 
     async def run(self, config: RunnableConfig) -> Any:
         """Run the batch and return its results in the form of a node's output."""
-        batch = await self._batch(config)
-        if self._run.thread.is_kept:
+        thread, batch = self._run.thread, await self._batch(config)
+        if thread.is_kept:
             # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
-            await self._run.thread.claim(await batch.claims() if self._run.thread.claims_ahead else [])
+            claims = await batch.claims() if thread.claims_ahead else []
+            await thread.claim([self.tasks[key] for key in claims])
         if self._tells_each:
             self._tell_waiting(batch.ledger)
         try:
@@ -231,51 +222,48 @@ class CallStep:
         """Record calls that ended without a result; a claim alone would make their outcome unknown."""
         thread = self._run.thread
         for key in (*batch.signalled, *batch.failed):
-            record, known = thread.known_of(key), batch.ledger.known_of(key)
+            record, known = thread.known_of(self.tasks[key]), batch.ledger.known_of(key)
             if record.claimed and (known.pending or key not in batch.failed):
                 # The claim replaced the call's open question. If the answer was refused, the question is open again.
-                await thread.asked({key: known if known.pending else record.accepted()})
+                await self._asked(key, known if known.pending else record.accepted())
         for key, error in batch.failed.items():
-            await thread.failed(key, error)
-
-    @property
-    def _tells_each(self) -> bool:
-        """Return whether streams or handlers see each call as a task of its own."""
-        return self._run.by_call and self._run.is_watched
+            await thread.failed(self.tasks[key], error)
 
     async def _batch(self, config: RunnableConfig) -> ToolBatch:
         run, thread = self._run, self._run.thread
-        entries = run.tools.entries if run.by_call else None
+        entries = run.tools.entries if self._by_call else None
         # A stored thread needs LangGraph's namespaces for its calls, because LangGraph may resume it.
         is_named = thread.is_kept or run.is_watched
         return await run.tools.batch(
             self._requested,
             config,
-            records={key: thread.records[key] for key in self._keys if key in thread.records},
+            records={key: thread.records[task] for key, task in self.tasks.items() if task in thread.records},
             answers=self._answers,
-            namespaces={key: self._places[key].namespace for key in self._keys} if is_named else None,
+            namespaces={key: self._places[key].namespace for key in self.tasks} if is_named else None,
             on_finish=self._finished,
-            on_claim=thread.claimed if thread.is_kept else None,
+            on_claim=self._claimed if thread.is_kept else None,
             claims_only_said=not thread.claims_ahead,
             on_ask=self._asked,
             around=self._call if self._tells_each else None,
             entries=None if entries is None else around_call(entries, run.tools.messages_key),
         )
 
-    async def run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
+    async def _run_within(self, entries: Entries, given: Any, config: RunnableConfig) -> Any:
         """Run the batch within an overridden method of the node, which may skip calls or change results."""
-        run, key = self._run, self._run.tools.messages_key
+        run, messages_key = self._run, self._run.tools.messages_key
 
         async def step(requested: Requested, config: RunnableConfig) -> Any:
             keys = await in_portions(naming(requested.calls))
-            return await CallStep(run, requested, keys, self._places, self._answers).run(config)
+            tasks = {key: self.tasks.get(key, key) for key in keys}
+            part = CallStep(run, requested, tasks, self._places, self._answers, by_call=self._by_call)
+            return await part.run(config)
 
-        outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), key)
+        outputs = await around_all(entries, step, self._requested.calls, Entry(given, config, {}), messages_key)
         self._leave_with([one for output in outputs for one in (output if isinstance(output, list) else [output])])
-        for name, output in zip(self._keys, outputs, strict=True):
+        for task, output in zip(self.tasks.values(), outputs, strict=True):
             # Recorded a second time, because the method may have changed results; the last entry of a task counts.
-            await run.thread.finished(name, output)
-        return ResultRules("dict", key).combined(outputs)
+            await run.thread.finished(task, output)
+        return ResultRules("dict", messages_key).combined(outputs)
 
     def _leave_with(self, outputs: Sequence[Any]) -> None:
         for output in outputs:
@@ -284,7 +272,7 @@ class CallStep:
 
     def _tell_waiting(self, ledger: Ledger) -> None:
         """Report calls whose questions an earlier run asked, and that still wait."""
-        for key in self._keys:
+        for key in self.tasks:
             if ledger.waits(key):
                 self._run.tell.asked(self._places[key], ledger.records[key].pending, self._run.thread.state)
 
@@ -293,7 +281,8 @@ class CallStep:
         run, key, call = self._run, self._keys[index], self._requested.calls[index]
         place = self._places[key]
         try:
-            output = await run.traced(body, sent(call, self._requested.state), place, self._shown)
+            given = sent(call, self._requested.state)
+            output = await run.traced(run.config_at(place), body, given, place.node, self._shown)
         except GraphInterrupt:
             run.tell.asked(place, ledger.records[key].pending, run.thread.state)
             raise
@@ -302,7 +291,7 @@ class CallStep:
                 run.tell.failed(place, error)
             raise
         if not (isinstance(output, Command) and output.graph is not None):
-            run.tell.ended(place, [_written_by(run, key)])
+            run.tell.ended(place, [self._written_by(key)])
         return output
 
     def _shown(self, output: Any) -> Any:
@@ -310,155 +299,126 @@ class CallStep:
         update = as_update(output, self._run.tools.messages_key)
         return [update] if isinstance(update, Command) else update
 
+    async def _claimed(self, key: str, known: CallRecord) -> None:
+        await self._run.thread.claimed(self.tasks[key], known)
+
     async def _asked(self, key: str, record: CallRecord) -> None:
-        await self._run.thread.asked({key: record})
+        await self._run.thread.asked({self.tasks[key]: record})
 
     async def _finished(self, key: str, call: ToolCall, output: Any) -> None:
-        await self._run.thread.finished(key, output)
+        await self._run.thread.finished(self.tasks[key], output)
 
 
-async def unknown_settled(
-    run: CallsRun, requested: Requested, keys: Sequence[str], places: Mapping[str, NodePlace]
-) -> dict[str, Any]:
-    """Settle calls of which only the start is known; return the answers for the other calls."""
-    answers = run.answers_for(keys)
-    thread = run.thread
-    claimed = {key for key, record in thread.records.items() if record.claimed and not record.is_finished}
-    for key, call in zip(keys, requested.calls, strict=True):
-        if key not in claimed:
-            continue
-        record = thread.known_of(key)
-        policy = run.tools.policy(call)
-        pending = record.pending
-        # A call that may run again, without an answered question, matches no branch: the batch starts it anew.
-        if policy.on_unknown in ("fail", None) and not runs_again(policy):
-            await _settled(run, key, error_message(UNKNOWN, call), places[key])
-        elif pending and pending[0].id in answers:
-            message = unknown_text(key, call, answers.pop(pending[0].id))
-            if message is None:
-                await thread.asked({key: record.accepted()})
-            else:
-                await _settled(run, key, message, places[key])
-        elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
-            tool = run.tools.tool(call["name"])
-            args = call["args"] if tool is None else written_args(call, injected_args(tool))
-            question = question_about(call["name"], args, "the process ended")
-            await thread.asked({key: record._replace(pending=(question,))})
-    return answers
+# Overridden methods of a tools node, around each call or around all calls of a reply. The method gets the same input as
+# in LangGraph: a call and the state in version "v2", the state in version "v1".
+
+Step = Callable[[Requested, RunnableConfig], Awaitable[Any]]
+"""Runs calls, and returns their results in the form of a node's output."""
 
 
-async def _settled(run: CallsRun, key: str, message: ToolMessage, place: NodePlace) -> None:
-    """Record a message as the result of a call that did not produce it itself."""
-    await run.thread.finished(key, message)
-    if run.by_call:
-        run.tell.ended(place, [_written_by(run, key)])
+def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
+    """Return a call in the form in which LangGraph sends it to a task of its own."""
+    return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 
-async def run_sent_calls(run: CallsRun, sent: Sent) -> list[str]:
-    """Run the unfinished calls of a send; return their task names, in order. Raises as `run_calls` does."""
-    key = run.tools.messages_key
-    requested = sent.requested(run.thread.state.get(key) or [], key)
-    keys = keys_of(requested.calls)
-    tasks = [sent.task_of(name) for name in keys]
-    part = _Part(run, sent, keys)
-    place = run.place(sent.node, PUSH, str(sent.number))
-    if tasks and all(run.thread.known_of(task).is_finished for task in tasks):
-        run.tell.cached(place, [dict(run.thread.written(tasks))])
-        return tasks
-    places = _PlacesOfSend(part, keys)
-    answers = await unknown_settled(part, requested, keys, places)
-    await run_as_one(part, CallStep(part, requested, keys, places, answers), place, sent.payload)
-    return tasks
+def around_call(entries: Entries, messages_key: str) -> Middleware:
+    """Return the node's overridden method as middleware around one call."""
+
+    async def around(request: ToolCallRequest, call_next: Next) -> Output:
+        async def inner(entry: Entry) -> Any:
+            given = parse_input(entry.input, messages_key)
+            config = _config(entry, request.runtime.config)
+            runtime = replace(request.runtime, state=given.state, config=config)
+            requests = (ToolCallRequest(call, request.tool, given.state, runtime) for call in given.calls)
+            return ResultRules(given.kind, messages_key).combined([await call_next(one) for one in requests])
+
+        entry = Entry(sent(request.tool_call, request.state), request.runtime.config, {})
+        result = await entries(entry, inner)
+        return outputs_of(result, [request.tool_call], messages_key, entries.name)[0]
+
+    return Named(entries.name, around)
 
 
-class _PlacesOfSend(dict[str, NodePlace]):
-    """Positions of a send's calls: that of the send for a single call, numbered ones otherwise."""
+async def around_all(
+    entries: Entries, step: Step, calls: Sequence[ToolCall], entry: Entry, messages_key: str
+) -> list[Output]:
+    """Run the calls of a reply through the node's overridden method; return the outputs in call order.
 
-    def __init__(self, run: "_Part", keys: Sequence[str]) -> None:
-        rest = ((),) if len(keys) == 1 else tuple((str(index),) for index in range(len(keys)))
-        super().__init__(
-            (key, run.place(run.sent.node, PUSH, str(run.sent.number), *more))
-            for key, more in zip(keys, rest, strict=True)
+    `step` runs the calls that the method passes to its base class. All of `calls` need an output.
+    """
+
+    async def around(within: Entry, call_next: Next) -> Any:
+        return await entries(within, call_next)
+
+    async def inner(within: Entry) -> Any:
+        return await step(
+            parse_input(within.input, messages_key), _config(within, cast("RunnableConfig", entry.config))
         )
 
-
-class _Part:
-    """Run as seen by the calls of one send."""
-
-    by_call = False
-
-    def __init__(self, run: CallsRun, sent: Sent, keys: Sequence[str]) -> None:
-        self.sent = sent
-        self.thread = _PartOfThread(run.thread, sent, keys)
-        self.outer: Outer | None = run.outer
-        self.tools: NodeAccess = run.tools
-        self.tell: Teller = run.tell
-        self._run = run
-        self.place = run.place
-        self.config_at = run.config_at
-        self.traced = run.traced
-
-    @property
-    def is_watched(self) -> bool:
-        return self._run.is_watched
-
-    def given(self, node: str) -> Any:
-        return self.sent.payload
-
-    def answers_for(self, tasks: Sequence[str]) -> dict[str, Any]:
-        return self._run.answers_for([self.sent.task_of(task) for task in tasks])
+    result = await Chain([around], [])(entry, inner)
+    return outputs_of(result, calls, messages_key, entries.name)
 
 
-class _PartOfThread:
-    """Thread as seen by the calls of one send: translates the keys of calls into task names."""
+def _config(entry: Entry, config: RunnableConfig) -> RunnableConfig:
+    return config if entry.config is None else ensure_config(entry.config)
 
-    def __init__(self, thread: CallsThread, sent: Sent, keys: Sequence[str]) -> None:
-        self._thread = thread
-        self._task = sent.task_of
-        self._keys = keys
 
-    @property
-    def records(self) -> Mapping[str, CallRecord]:
-        known = self._thread.records
-        return {key: known[task] for key in self._keys if (task := self._task(key)) in known}
+def outputs_of(result: Any, calls: Sequence[ToolCall], messages_key: str, name: str) -> list[Output]:
+    """Assign the results of an overridden method to calls; results without a call go with the last one.
 
-    def known_of(self, task: str) -> CallRecord:
-        return self._thread.known_of(self._task(task))
+    Raises TypeError for a result that a node does not return, and ValueError if a call has no message.
+    """
+    found: list[list[ToolMessage | Command[Any]]] = [[] for _ in calls]
+    rest: list[ToolMessage | Command[Any]] = []
+    due: dict[str, deque[int]] = {}
+    for place, call in enumerate(calls):
+        due.setdefault(id_of(call), deque()).append(place)
+    for piece in _pieces(result, messages_key, name):
+        open_places = [due[call_id] for call_id in _answered_by(piece, messages_key) if due.get(call_id)]
+        # Several calls may have the same id: their messages are assigned in call order.
+        first = min(open_places, key=itemgetter(0), default=None)
+        (rest if first is None else found[first.popleft()]).append(piece)
+    left = any(isinstance(piece, Command) and piece.graph is not None for piece in rest)
+    for call, pieces in zip(calls, found, strict=True):
+        if not pieces and not left:
+            raise ValueError(
+                f"{name} returned no message for call {call['id']!r}; a call that is not run needs one too: "
+                f"ToolMessage(..., tool_call_id={call['id']!r})"
+            )
+    if found:
+        found[-1].extend(rest)
+    return [pieces[0] if len(pieces) == 1 else pieces for pieces in found]
 
-    @property
-    def state(self) -> State:
-        return self._thread.state
 
-    @property
-    def schema(self) -> Schema:
-        return self._thread.schema
+def _pieces(result: Any, messages_key: str, name: str) -> list[ToolMessage | Command[Any]]:
+    pieces: list[ToolMessage | Command[Any]] = []
+    for item in result if isinstance(result, list) else [result]:
+        if isinstance(item, (ToolMessage, Command)):
+            pieces.append(item)
+        elif isinstance(item, dict):
+            pieces.extend(_pieces_of_update(cast("dict[str, Any]", item), messages_key))
+        else:
+            raise TypeError(
+                f"{name} returned {result!r}; it has to return what ToolNode returns, such as "
+                f"{{{messages_key!r}: [ToolMessage(...)]}}"
+            )
+    return pieces
 
-    @property
-    def sends(self) -> Sequence[Sent]:
-        return self._thread.sends
 
-    @property
-    def is_kept(self) -> bool:
-        return self._thread.is_kept
+def _pieces_of_update(update: dict[str, Any], messages_key: str) -> list[ToolMessage | Command[Any]]:
+    written = update.get(messages_key, [])
+    messages: list[Any] = list(written) if isinstance(written, list) else [written]
+    pieces: list[ToolMessage | Command[Any]] = [
+        message if isinstance(message, ToolMessage) else Command(update={messages_key: [message]})
+        for message in messages
+    ]
+    if others := {key: value for key, value in update.items() if key != messages_key}:
+        pieces.append(Command(update=others))
+    return pieces
 
-    def written(self, order: Iterable[str]) -> list[Write]:
-        return self._thread.written([self._task(key) for key in order])
 
-    @property
-    def claims_ahead(self) -> bool:
-        return self._thread.claims_ahead
-
-    async def claim(self, tasks: Sequence[str]) -> None:
-        await self._thread.claim([self._task(key) for key in tasks])
-
-    async def claimed(self, task: str, known: CallRecord) -> None:
-        await self._thread.claimed(self._task(task), known)
-
-    async def asked(self, records: Mapping[str, CallRecord]) -> None:
-        await self._thread.asked({self._task(key): record for key, record in records.items()})
-
-    async def finished(self, task: str, output: object) -> None:
-        await self._thread.finished(self._task(task), output)
-
-    async def failed(self, task: str, error: str) -> None:
-        await self._thread.failed(self._task(task), error)
+def _answered_by(piece: ToolMessage | Command[Any], messages_key: str) -> set[str]:
+    if isinstance(piece, ToolMessage):
+        return answered_ids([piece])
+    update: Any = piece.update
+    return answered_ids(update.get(messages_key, [])) if isinstance(update, dict) else set()

@@ -1,12 +1,16 @@
 """States of actors at each position of a thread: each state is stored once, and referred to from then on."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from hashlib import blake2b
+from typing import Any, Self
 
 from langchain_core.messages import ToolCall
 
+from callboard._langgraph._serializers import MEND
+from callboard.conversations._checkpoint import entries_of
+from callboard.conversations._flow import id_key_in
 from callboard.conversations._journal_entries import (
     ActorState,
     Asked,
@@ -18,7 +22,8 @@ from callboard.conversations._journal_entries import (
     Left,
     NotedStates,
 )
-from callboard.conversations._sends import id_key_in
+from callboard.conversations._saver import Saver
+from callboard.exceptions import StorageError
 from callboard.tools._call_record import keys_of
 
 Name = tuple[str, str]
@@ -131,3 +136,63 @@ def _last(waiting: list[tuple[str, ActorState]], task: str | None) -> dict[Name,
     """
     own = None if task is None else (id_key_in(task), "")
     return {name_of(state): number for number, (one, state) in enumerate(waiting) if own is None or one in own}
+
+
+class ActorJournal:
+    """Journal of a thread for its actors, used from any event loop; see `callboard.actors._snapshots`.
+
+    The thread stores the states in `kept` with its entries.
+    """
+
+    def __init__(self, saver: Saver, states: ActorStates, kept: KeptStates) -> None:
+        self._saver = saver
+        self._kept = kept
+        # Read once, when the run starts; afterwards only `keep` changes it.
+        self._states = dict(states.now)
+
+    @property
+    def identity(self) -> Hashable:
+        return self._saver.identity
+
+    @property
+    def thread_id(self) -> str:
+        return self._saver.thread_id
+
+    def version(self, actor: str, key: str) -> str | None:
+        """Return the digest of an actor's state, or `None` if it has none."""
+        found = self._states.get((actor, key))
+        return None if found is None else found.digest
+
+    async def load(self, actor: str, key: str) -> object:
+        """Return the state of an actor, or `None`; raise StorageError if it cannot be read."""
+        found = self._states.get((actor, key))
+        if found is None:
+            return None
+        entry = found.entry or await self._read((actor, key), found)
+        return self._saver.unpacked(entry.type, entry.data)
+
+    def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
+        """Keep a new state of an actor and return its digest; an unchanged state is not stored again.
+
+        Raises the serializer's exception if it does not accept the state.
+        """
+        kind, data = self._saver.packed(snapshot)
+        entry = ActorState(actor, key, _digest(kind, data), kind, data)
+        if self.version(actor, key) != entry.digest:
+            # At once, for later calls of this run. The entry itself is stored together with the result of the call.
+            self._states[actor, key] = StateAt(entry.digest, None, entry)
+            self._kept.add(call_id, entry)
+        return entry.digest
+
+    async def _read(self, name: Name, state: StateAt) -> ActorState:
+        assert state.at is not None
+        found = await self._saver.get(state.at)
+        entries: list[Any] = [] if found is None else entries_of(found)
+        for entry in entries:
+            if isinstance(entry, ActorState) and (name_of(entry), entry.digest, entry.at) == (name, state.digest, None):
+                return entry
+        raise StorageError(self._saver.described_at(state.at), f"has lost the state of the actor {name[0]!r}. {MEND}")
+
+
+def _digest(kind: str, data: bytes) -> str:
+    return blake2b(data, digest_size=16, key=kind.encode()).hexdigest()

@@ -22,8 +22,8 @@ from callboard.conversations._journal_entries import (
     Move,
     NotedStates,
     entry_of,
+    now,
 )
-from callboard.conversations._thread import now
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
 """Id of the checkpoint before the first change: older than all others, and the same in all processes."""

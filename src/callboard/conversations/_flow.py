@@ -1,13 +1,59 @@
-"""Order of the steps: nodes and edges as in LangGraph's drawing of the same agent."""
+"""Graph of an agent: its state, its nodes, their order, and its drawing.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A send is a node that runs with an input of its own beside the other nodes of a step (LangGraph's `Send`).
+"""
 
-from langchain_core.messages import BaseMessage, ToolCall, ToolMessage
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Any, NotRequired, cast
 
-from callboard.conversations._history import is_repair
+from langchain_core.messages import AnyMessage, BaseMessage, ToolCall, ToolMessage, convert_to_messages
+from langchain_core.runnables import Runnable, RunnablePassthrough
+from langgraph.errors import InvalidUpdateError
+from langgraph.graph import StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.managed import RemainingSteps
+from langgraph.types import Send
+from pydantic import BaseModel, create_model
+from typing_extensions import TypedDict
+
+from callboard._util._suggestions import did_you_mean
+from callboard.conversations._history import is_repair, repaired
 from callboard.tools._bounds import is_unkept
-from callboard.tools._unanswered import answered_ids, calls_in, last_reply, unanswered
+from callboard.tools._call_record import keys_of
+from callboard.tools._results import Requested, parse_input
+from callboard.tools._unanswered import answered_ids, calls_in, each_without_answer, last_reply, unanswered
+
+StructuredResponse = dict[str, Any] | BaseModel
+
+
+class AgentState(TypedDict):
+    """State of an agent: its conversation and its remaining steps."""
+
+    messages: Annotated[Sequence[BaseMessage], add_messages]
+    remaining_steps: NotRequired[RemainingSteps]
+    """Number of steps left of the run's `recursion_limit`."""
+
+
+class AgentStatePydantic(BaseModel):
+    """`AgentState` as a pydantic model."""
+
+    messages: Annotated[Sequence[BaseMessage], add_messages]
+    remaining_steps: RemainingSteps = 25
+
+
+class AgentStateWithStructuredResponse(AgentState):
+    """`AgentState` of an agent with a response format."""
+
+    structured_response: StructuredResponse
+
+
+class AgentStateWithStructuredResponsePydantic(AgentStatePydantic):
+    """`AgentStatePydantic` of an agent with a response format."""
+
+    structured_response: StructuredResponse
+
 
 AGENT = "agent"
 TOOLS = "tools"
@@ -94,3 +140,188 @@ def _goes_on(messages: Sequence[BaseMessage]) -> bool:
     """Return whether only tool results came after the model's last reply."""
     place = last_reply(messages)
     return place is not None and all(isinstance(message, ToolMessage) for message in messages[place + 1 :])
+
+
+_SENT = "%send:"
+
+Target = str | Send
+"""Next node: a name to run it with the state, or a send with an input of its own."""
+
+
+def id_key_in(task: str) -> str:
+    """Return the part of a task name that stands for the call's id; equal for calls with the same id."""
+    key = task.partition("|")[2] if task.startswith(_SENT) else task
+    return key.partition("#")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Send of a step."""
+
+    number: int
+    """Index among the sends of the step."""
+    send: Send
+
+    @property
+    def node(self) -> str:
+        return self.send.node
+
+    @property
+    def payload(self) -> Any:
+        return self.send.arg
+
+    @property
+    def task(self) -> str:
+        """Task name of the send; different from every node name and call key."""
+        return f"{_SENT}{self.number}"
+
+    def task_of(self, key: str) -> str:
+        """Return the task name of one of its calls."""
+        return f"{self.task}|{key}"
+
+    def requested(self, messages: Sequence[BaseMessage], messages_key: str) -> Requested:
+        """Return the calls in the send, without those that the conversation has answered.
+
+        Raises ValueError for an input without calls, and InvalidUpdateError for a list of messages: its results have no
+        place in the state.
+        """
+        requested = parse_input(self.payload, messages_key)
+        if requested.kind == "list":
+            raise InvalidUpdateError(
+                f"Expected dict, got a list of messages; send {TOOLS!r} a state, {{{messages_key!r}: [...]}}, or a "
+                f"list of calls, in place of {self.payload!r}"
+            )
+        if requested.state is not None:
+            return requested
+        return replace(requested, calls=each_without_answer(requested.calls, messages))
+
+    def tasks(self, messages: Sequence[BaseMessage], messages_key: str) -> list[str]:
+        """Return its task names: one for the send, or one for each of its calls."""
+        if self.node != TOOLS:
+            return [self.task]
+        try:
+            requested = self.requested(messages, messages_key)
+        except (InvalidUpdateError, ValueError):  # stored by another agent; running it raises the error
+            return [self.task]
+        return [self.task_of(key) for key in keys_of(requested.calls)]
+
+
+def numbered(sends: Iterable[Send]) -> tuple[Sent, ...]:
+    """Return the sends of a step with their numbers."""
+    return tuple(Sent(number, send) for number, send in enumerate(sends))
+
+
+def nodes_in(targets: Iterable[Target]) -> list[str]:
+    """Return the targets that run with the state."""
+    return [target for target in targets if not isinstance(target, Send)]
+
+
+def sends_in(targets: Iterable[Target]) -> list[Send]:
+    """Return the targets that are sends."""
+    return [target for target in targets if isinstance(target, Send)]
+
+
+def check_sends(targets: Iterable[Target], nodes: Sequence[str], messages_key: str) -> None:
+    """Check the sends of a step before anything runs; raise InvalidUpdateError or ValueError for an impossible one."""
+    for send in sends_in(targets):
+        if send.node not in nodes:
+            meant = did_you_mean(send.node, nodes)
+            raise InvalidUpdateError(f"Node {send.node} does not exist; there are {', '.join(nodes)}{meant}")
+        if send.timeout is not None:
+            raise InvalidUpdateError(
+                f"The send to {send.node!r} has a timeout, which an agent does not keep; give its tools a timeout, or "
+                "the run a budget"
+            )
+        if send.node == TOOLS:
+            Sent(0, send).requested((), messages_key)
+
+
+def for_model(payload: Any, *, before: bool) -> Any:
+    """Return the input of the model for a send, with its messages in an order that providers accept.
+
+    If a hook runs before the model (`before`), `llm_input_messages` is preferred. Raises ValueError without messages.
+    """
+    keys = ("llm_input_messages", "messages") if before else ("messages",)
+    messages: Any = next((found for key in keys if (found := value_in(payload, key))), value_in(payload, "messages"))
+    if messages is None:
+        expected = " or ".join(map(repr, keys))
+        raise ValueError(f"Expected input to call_model to have {expected} key, but got {payload}")
+    whole = repaired(convert_to_messages(messages))
+    if isinstance(payload, Mapping):
+        return {**payload, "messages": whole}
+    payload.messages = whole
+    return payload
+
+
+def value_in(payload: Any, key: str) -> Any:
+    """Return a value of a sent state, or `None` if it is missing."""
+    return payload.get(key) if isinstance(payload, Mapping) else getattr(payload, key, None)
+
+
+Builder = StateGraph[Any, Any, Any, Any]
+
+
+_ANY_TOOLS: Runnable[Any, Any] = RunnablePassthrough()
+"""Stands for the tools node in the drawing of an agent whose tools are unknown."""
+
+
+def _drawn_only(state: Any) -> Any:
+    """Stand for a node in the drawing; `_run` runs the real one. A function, because readers of graphs expect one."""
+    return state
+
+
+def drawing(
+    flow: Flow,
+    schema: type[Any],
+    context_schema: type[Any] | None,
+    hooks: dict[str, Any],
+    tools: Runnable[Any, Any] = _ANY_TOOLS,
+) -> Builder:
+    """Return a LangGraph builder with the nodes and edges of an agent; the drawing lists the tools of `tools`."""
+    builder: Builder = StateGraph(schema, context_schema=context_schema)
+    builder.add_node(AGENT, _drawn_only, input_schema=_with_model_input(schema) if flow.before else schema)
+    if flow.tools:
+        builder.add_node(TOOLS, tools, input_schema=schema)
+    for name, hook in hooks.items():
+        if hook is not None:
+            builder.add_node(name, hook)
+    if flow.response:
+        builder.add_node(RESPONSE, _drawn_only, input_schema=schema)
+    builder.set_entry_point(flow.entry)
+    _draw_edges(builder, flow)
+    return builder
+
+
+def _draw_edges(builder: Builder, flow: Flow) -> None:
+    if flow.before:
+        builder.add_edge(BEFORE, AGENT)
+    end = RESPONSE if flow.response else END
+    if not flow.tools:
+        path = [AGENT, *([AFTER] if flow.after else []), *([RESPONSE] if flow.response else [])]
+        for start, following in pairwise(path):
+            builder.add_edge(start, following)
+        return
+    if flow.after:
+        builder.add_edge(AGENT, AFTER)
+        builder.add_conditional_edges(AFTER, _route, path_map=[flow.entry, TOOLS, end])
+    else:
+        builder.add_conditional_edges(AGENT, _route, path_map=[TOOLS, end])
+    if flow.direct:
+        builder.add_conditional_edges(TOOLS, _route, path_map=[flow.entry, END])
+    else:
+        builder.add_edge(TOOLS, flow.entry)
+
+
+def _route(_: Any) -> str:
+    """Stand for a conditional edge in the drawing; `Flow` decides the real one."""
+    return END
+
+
+def _with_model_input(schema: type[Any]) -> type[Any]:
+    """Return the schema with `llm_input_messages`, which a hook may write for the model alone."""
+    if issubclass(schema, BaseModel):
+        return create_model("CallModelInputSchema", llm_input_messages=(list[AnyMessage] | None, None), __base__=schema)
+    return cast(
+        "type[Any]",
+        type("CallModelInputSchema", (schema,), {"__annotations__": {"llm_input_messages": list[AnyMessage]}}),
+    )

@@ -8,7 +8,9 @@ with new content. A killed process loses at most the entries whose write had not
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, cast
 
 from anyio import Event, sleep
 from langchain_core.runnables import RunnableConfig
@@ -23,6 +25,7 @@ from callboard.conversations._checkpoint import (
     CHANNEL,
     FIRST_ID,
     MESSAGES,
+    NEXT,
     PARENT,
     Base,
     base_of,
@@ -30,17 +33,33 @@ from callboard.conversations._checkpoint import (
     commits_in,
     entries_of,
     holder_in,
+    input_in,
     is_damaged,
+    is_incomplete,
     last_id,
+    made_whole,
     may_be_thin,
     metadata_of,
     new_base,
     noted_actors,
+    notes_of,
     thinned,
     unknown_values,
 )
-from callboard.conversations._history_place import HistoryPlace, no_checkpoint, place_of, whole
-from callboard.conversations._journal_entries import Asked, Claimed, Entry, Finished, Held, Left, Source, Stepped
+from callboard.conversations._journal_entries import (
+    Amended,
+    Asked,
+    Claimed,
+    Entry,
+    Finished,
+    Held,
+    Left,
+    Move,
+    Source,
+    Stepped,
+    new_id,
+    now,
+)
 from callboard.conversations._langgraph_threads import (
     kept_records,
     merged_records,
@@ -51,7 +70,7 @@ from callboard.conversations._langgraph_threads import (
 from callboard.conversations._lease import LEASE, OwnLease, described, is_over, new_holder, prolonged, release
 from callboard.conversations._saver import Saver
 from callboard.conversations._stored_types import tracked_entry, tracked_writes
-from callboard.conversations._thread import START, Following, Thread, new_id, now
+from callboard.conversations._thread import START, Following, Thread
 from callboard.conversations._validation import check_messages, reading_stored_data
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
@@ -145,7 +164,7 @@ class SavedThread(Thread):
             self.play(await whole(self.saver, found), entries)
         self.holder = holder  # the latest one: a run that goes on now also bars an earlier place
 
-    async def _go_back(self, past: HistoryPlace, *, looks: bool) -> None:
+    async def _go_back(self, past: "HistoryPlace", *, looks: bool) -> None:
         """Load an earlier position; `looks` as in `open`."""
         self.play(await whole(self.saver, past.found), past.entries)
         if past.given is not None:
@@ -477,3 +496,68 @@ class SavedThread(Thread):
 def _stored(entries: Iterable[Entry]) -> list[Write]:
     """Return entries as one write to the checkpointer."""
     return [(CHANNEL, [entry.encode() for entry in entries])]
+
+
+class HistoryPlace(NamedTuple):
+    """Position in the history of a thread, as stored."""
+
+    found: CheckpointTuple
+    """Checkpoint at the position, or the last one before it."""
+    entries: list[Entry]
+    """Entries from the checkpoint to the position."""
+    tasks: list[Entry]
+    """Entries of tasks that ran at the position afterwards."""
+    given: Amended | None = None
+    """Input that had arrived at the position and was not applied yet."""
+
+
+async def place_of(saver: Saver, checkpoint_id: str) -> HistoryPlace:
+    """Find a position by its id; raise ValueError if the thread does not have it."""
+    # A position with a checkpoint of its own; entries of other positions are on the newest checkpoint before them.
+    found = await saver.get(checkpoint_id)
+    if found is not None:
+        entries = entries_of(found)
+        move = next((entry for entry in entries if isinstance(entry, Move)), None)
+        first = input_in(move) if move is not None and checkpoint_id == FIRST_ID else None
+        return HistoryPlace(found, [], _until_moved(entries), first)
+    for around in await saver.before(checkpoint_id, 1):
+        entries = entries_of(around)
+        for number, entry in enumerate(entries, 1):
+            if isinstance(entry, Move) and entry.id == checkpoint_id:
+                return HistoryPlace(around, entries[:number], _until_moved(entries[number:]))
+            if isinstance(entry, Amended) and entry.received is not None and entry.received.id == checkpoint_id:
+                return HistoryPlace(around, entries[: number - 1], [], entry)
+    raise no_checkpoint(checkpoint_id)
+
+
+async def whole(
+    saver: Saver, found: CheckpointTuple, known: Mapping[str, CheckpointTuple] = MappingProxyType({})
+) -> CheckpointTuple:
+    """Return a checkpoint with its messages, which a later one may have; raise StorageError if that one is missing.
+
+    Args:
+        saver: the thread's part of a checkpointer.
+        found: the checkpoint.
+        known: later checkpoints by id, which need not be read again.
+    """
+    thin: list[CheckpointTuple] = []
+    # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.
+    while is_incomplete(found):
+        thin.append(found)
+        name = notes_of(found.checkpoint)[NEXT]
+        later = known.get(name) or await saver.get(name)
+        if later is None:
+            raise StorageError(saver.told(found), f"has lost its messages with a later one. {MEND}")
+        found = later
+    for one in reversed(thin):
+        found = made_whole(one, base_of(found).messages)
+    return found
+
+
+def no_checkpoint(checkpoint_id: str) -> ValueError:
+    """Return the error for an unknown checkpoint id."""
+    return ValueError(f"The thread has no checkpoint {checkpoint_id!r}")
+
+
+def _until_moved(entries: Iterable[Entry]) -> list[Entry]:
+    return list(takewhile(lambda entry: not isinstance(entry, Move), entries))

@@ -6,10 +6,12 @@ them, so field names and kinds must not change. An unknown kind is refused: to s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from datetime import UTC, datetime
 from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.types import Send
 
 from callboard.conversations._channels import Write
@@ -153,6 +155,16 @@ class Stamp(NamedTuple):
 
     id: str
     ts: str
+
+
+def new_id(step: int) -> str:
+    """Return a new checkpoint id; ids are ordered by time."""
+    return str(uuid6(clock_seq=step))
+
+
+def now() -> str:
+    """Return the current time in the format of checkpoints."""
+    return datetime.now(UTC).isoformat()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,8 @@ from langgraph.types import Interrupt, Send
 
 from callboard._langgraph._node_scope import INTERRUPT, PULL, PUSH, RESUME, TASKS, task_id_of
 from callboard.conversations._checkpoint import BRANCH, MESSAGES, SENDS, Base, notes_of
-from callboard.conversations._flow import AFTER, AGENT, BEFORE, TOOLS
+from callboard.conversations._flow import AFTER, AGENT, BEFORE, TOOLS, Sent, numbered
 from callboard.conversations._journal_entries import Asked, Entry, Finished
-from callboard.conversations._sends import Sent, numbered
 from callboard.conversations._stored_types import tracked_send
 from callboard.conversations._thread import START, Thread
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord, keys_of

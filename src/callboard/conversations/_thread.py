@@ -5,17 +5,16 @@ Every change of a thread is an entry, so that a journal can store the changes an
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self, assert_never
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
-from langgraph.checkpoint.base.id import uuid6
 from langgraph.types import Command, Interrupt, Overwrite, Send
 
 from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates, KeptStates
 from callboard.conversations._channels import Schema, State, Write
+from callboard.conversations._flow import Sent, Target, nodes_in, numbered, sends_in
 from callboard.conversations._journal_entries import (
     ActorState,
     Amended,
@@ -30,8 +29,9 @@ from callboard.conversations._journal_entries import (
     Source,
     Stamp,
     Stepped,
+    new_id,
+    now,
 )
-from callboard.conversations._sends import Sent, Target, nodes_in, numbered, sends_in
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
 Following = Callable[[], Sequence[Target]]
@@ -398,13 +398,3 @@ def _with_ids(messages: Any) -> Any:
         if message.id is None:
             message.id = str(uuid4())
     return found
-
-
-def new_id(step: int) -> str:
-    """Return a new checkpoint id; ids are ordered by time."""
-    return str(uuid6(clock_seq=step))
-
-
-def now() -> str:
-    """Return the current time in the format of checkpoints."""
-    return datetime.now(UTC).isoformat()

@@ -1,0 +1,152 @@
+"""Context of a run: its plan, its thread, the conditions under which it goes on, and positions of its nodes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.runtime import Runtime
+
+from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, Outer, config_at, task_id_of
+from callboard.agent._model import ChosenModel, FixedModel
+from callboard.agent._run_events import Body, traced_node
+from callboard.agent._stream import Teller
+from callboard.conversations._channels import Clock, Schema
+from callboard.conversations._flow import TOOLS, Flow
+from callboard.conversations._thread import Thread
+from callboard.tools._node import NodeAccess, ToolNode
+
+Nodes = Sequence[str] | Literal["*"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakpoints:
+    """Nodes at which a run stops; `"*"` for all nodes."""
+
+    before: Nodes = ()
+    after: Nodes = ()
+
+    def or_else(self, before: Nodes | None, after: Nodes | None) -> "Breakpoints":
+        """Return the stops given for one run, or these as defaults."""
+        return Breakpoints(before=before or self.before, after=after or self.after)
+
+    def stop_before(self, nodes: Sequence[str]) -> bool:
+        return _meets(self.before, nodes)
+
+    def stop_after(self, nodes: Sequence[str]) -> bool:
+        return _meets(self.after, nodes)
+
+
+def _meets(stops: Nodes, nodes: Sequence[str]) -> bool:
+    return bool(nodes) if stops == "*" else any(node in stops for node in nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeState:
+    """Conditions under which a run goes on and stops."""
+
+    answers: Mapping[str, Any]
+    """Answers to open questions, by interrupt id."""
+    stops: Breakpoints
+    """Nodes at which to stop."""
+    resumed: bool
+    """`True` if the run resumes from a stop, which must not stop it again at once."""
+    outer: Outer | None
+    """Graph around the agent, if any."""
+    checkpointer: Any
+    """Checkpointer for graphs within the agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPlan:
+    """Parts of an agent, prepared for its runs."""
+
+    name: str | None
+    """Name of the model's messages."""
+    flow: Flow
+    schema: Schema
+    model: FixedModel | ChosenModel
+    tools: ToolNode
+    hooks: Mapping[str, Runnable[Any, Any]]
+    response_format: Any
+    version: Literal["v1", "v2"]
+
+
+class RunContext:
+    """Parts of a run that its nodes and calls use; `config` has the run's callbacks."""
+
+    def __init__(
+        self,
+        plan: AgentPlan,
+        thread: Thread,
+        config: RunnableConfig,
+        runtime: Runtime[Any],
+        tell: Teller,
+        *,
+        conditions: ResumeState,
+    ) -> None:
+        self.plan = plan
+        self.tools = NodeAccess(plan.tools)
+        self.by_call = plan.version == "v2"
+        """`True` if streams show each call as a task of its own."""
+        self.thread = thread
+        self.config = config
+        self.runtime = runtime
+        self.tell = tell
+        self.conditions = conditions
+        self.outer = conditions.outer
+        self.goes_on = conditions.resumed
+        """`True` while nested graphs resume, too: in the first step of a resumed run."""
+        # LangGraph counts the limit from two steps after the stored position; new input has taken both already.
+        self.stop = thread.step + config["recursion_limit"] + (2 if conditions.resumed else 0)
+        self.is_traced = True
+        """`True` if callback handlers listen; to look for them costs as much as a call."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Return whether anything listens to single tasks."""
+        return self.is_traced or self.tell.is_heard
+
+    def given(self, node: str) -> Any:
+        """Return the state as input of a node."""
+        sent = node == TOOLS and self.by_call
+        # LangGraph sends such calls in the step before theirs, and their `remaining_steps` counts from it.
+        clock = Clock(self.thread.step + (0 if sent else 1), self.stop)
+        return self.plan.schema.given_to(node, self.thread.state, clock)
+
+    def answers_for(self, tasks: Iterable[str]) -> dict[str, Any]:
+        """Return the answers to the open questions of some tasks."""
+        known = self.thread.records
+        asked = [question.id for task in tasks if task in known for question in known[task].pending]
+        answers = self.conditions.answers
+        return {name: answers[name] for name in asked if name in answers}
+
+    def place(self, node: str, kind: str, *rest: str) -> NodePlace:
+        thread, step = self.thread, self.thread.step + 1
+        path: tuple[object, ...] = (PULL, node) if kind == PULL else (PUSH, int(rest[0]), False)
+        return NodePlace(
+            node=node,
+            step=step,
+            task_id=task_id_of(thread.checkpoint_id, thread.namespace, step, node, kind, *rest),
+            graph_ns=thread.namespace,
+            checkpoint_id=thread.checkpoint_id,
+            path=path,
+            triggers=rest if kind == PULL else (PUSH,),
+        )
+
+    def config_at(self, place: NodePlace) -> RunnableConfig:
+        """Return the config for code that runs at a position in the graph."""
+        return config_at(
+            place,
+            self.config,
+            runtime=self.runtime,
+            channels=self.thread.state.channels,
+            checkpointer=self.conditions.checkpointer,
+            resuming=self.goes_on,
+        )
+
+    async def traced(
+        self, config: RunnableConfig, body: Body, given: Any, name: str, shown: Callable[[Any], Any] | None = None
+    ) -> Any:
+        """Run a node as a chain run of its own if callback handlers listen; see `traced_node`."""
+        return await (traced_node(body, given, config, name, shown) if self.is_traced else body(config))
