@@ -27,7 +27,7 @@ from callboard import (
 )
 from callboard._calls._observers import observe_everywhere
 from callboard._cli._call_counts import CallCounts
-from callboard._cli._live import line, picture
+from callboard._cli._view import line, picture
 from callboard.actors._restarts import Backoff
 from callboard.telemetry import Logs, Recorder, read_recording
 from callboard.testing import tool_call

@@ -7,8 +7,7 @@ from langgraph.errors import GraphInterrupt
 from rich.console import Console
 
 from callboard import CallEvent
-from callboard._cli._call_list import Calls
-from callboard._cli._screen import Screen, messages_in
+from callboard._cli._screen import Calls, Screen, messages_in
 from callboard.testing import tool_call
 
 

@@ -14,10 +14,8 @@ from rich.live import Live
 
 from callboard import ToolNode, observe
 from callboard._cli._call_counts import CallCounts
-from callboard._cli._call_list import Calls
-from callboard._cli._live import line, picture, supports_pictures
-from callboard._cli._screen import Screen
-from callboard._cli._view import LiveView, open_view
+from callboard._cli._screen import Calls, Screen
+from callboard._cli._view import LiveView, line, open_view, picture, supports_pictures
 from callboard.testing import tool_call
 from tests.telemetry._events import ENDS, counts_of, event
 

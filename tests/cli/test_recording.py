@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard._cli._recording_files import recording_name, records_dir
+from callboard._cli._storage import recording_name, records_dir
 
 from ._agents import AGENT
 from ._commands import Project

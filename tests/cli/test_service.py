@@ -11,8 +11,7 @@ import pytest
 from anyio import to_thread
 from anyio.abc import Process, SocketAttribute, SocketStream
 
-from callboard._cli._demo import http_client, make_node
-from callboard._cli._demo_database import CITIES, query, temporary_database
+from callboard._cli._demo import CITIES, http_client, make_node, query_database, temporary_database
 from callboard._cli._service import answer_for, running_service
 from callboard.testing import tool_call
 
@@ -275,14 +274,14 @@ async def test_queries_from_threads_agree_with_the_file() -> None:
     results: dict[str, dict[str, int]] = {}
 
     async def ask(path: Path, city: str) -> None:
-        results[city] = await to_thread.run_sync(query, path, city)
+        results[city] = await to_thread.run_sync(query_database, path, city)
 
     with temporary_database(seed=SEED, rows=2_000) as path, anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             for city in CITIES:
                 group.start_soon(ask, path, city)
         assert sum(result["count"] for result in results.values()) == 2_000
-        assert query(path, "nowhere") == {"count": 0, "total": 0}
+        assert query_database(path, "nowhere") == {"count": 0, "total": 0}
         with temporary_database(seed=SEED, rows=2_000) as again:
-            assert {city: query(again, city) for city in CITIES} == results
+            assert {city: query_database(again, city) for city in CITIES} == results
     assert not path.exists()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langgraph.types import Interrupt
 
-from callboard._cli._questions import accepted, in_short
+from callboard._cli._run_command import accepted, in_short
 from callboard._cli._shown_text import as_json, call_text, named, one_line, printable
 from callboard.questions import approval_in, free_answer
 

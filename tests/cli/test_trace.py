@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard._cli._groups import percentile
 from callboard._cli._perfetto import lanes
-from callboard._cli._recording_files import find_recording, recording_name, records_dir
 from callboard._cli._shown_text import CommandError
-from callboard._cli._tally import percentile
-from callboard._cli._waterfall import ASCII, Scale, bar
+from callboard._cli._storage import find_recording, recording_name, records_dir
+from callboard._cli._trace_command import ASCII, Scale, bar
 from callboard.telemetry._recording._timeline import RecordedAttempt, RecordedCall, Wait
 from tests.telemetry._recordings import HEADER, busy, call, closed, in_order, run, write
 

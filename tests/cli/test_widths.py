@@ -13,12 +13,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from callboard._cli._call_counts import CallCounts
-from callboard._cli._call_list import Calls
-from callboard._cli._labels import call_labels, middle, shown_arguments
-from callboard._cli._live import picture
-from callboard._cli._screen import Screen
-from callboard._cli._view import progress_table, result_table
-from callboard._cli._waterfall import Waterfall
+from callboard._cli._grid import call_labels, middle, shown_arguments
+from callboard._cli._screen import Calls, Screen
+from callboard._cli._trace_command import Waterfall
+from callboard._cli._view import picture, progress_table, result_table
 from callboard.telemetry import read_recording
 from callboard.testing import tool_call
 from tests.telemetry._events import ENDS, counts_of, event

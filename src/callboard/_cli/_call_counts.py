@@ -9,8 +9,8 @@ from math import ceil, exp, floor, log
 from langchain_core.messages import ToolMessage
 
 from callboard import ActorEvent, AskEvent, CallEvent
+from callboard._cli._grid import Arguments, shown_arguments
 from callboard._cli._groups import note_in_short
-from callboard._cli._labels import Arguments, shown_arguments
 from callboard.telemetry import CallPlace, CallTracker, Outcome, TrackedCall, outcome_of
 
 # Durations and rates of any number of calls, in constant memory.

@@ -5,9 +5,11 @@ First come the calls to make, then the tools, then the run of the agent.
 
 import random
 import signal
+import sqlite3
+import tempfile
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -32,13 +34,47 @@ from callboard import (
 )
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._command_options import DemoOptions
-from callboard._cli._demo_database import CITIES, temporary_database
-from callboard._cli._demo_database import query as query_database
-from callboard._cli._recording_files import recorded
 from callboard._cli._service import running_service
 from callboard._cli._shown_text import CommandError
+from callboard._cli._storage import recorded
 from callboard._cli._view import QuietlyClosedConsole, View, open_view, result_table
 from callboard.testing import ScriptedModel, calls
+
+# Database of the demo: a SQLite file, queried by a sync function that blocks its thread.
+
+CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Toronto")
+
+
+def make_database(directory: Path, *, seed: int, rows: int = 5_000) -> Path:
+    """Write a database with `rows` orders, determined by the seed, and return its path."""
+    path = directory / "orders.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, city TEXT, amount INTEGER)")
+        connection.executemany("INSERT INTO orders VALUES (?, ?, ?)", _orders(seed, rows))
+    return path
+
+
+@contextmanager
+def temporary_database(*, seed: int, rows: int = 5_000) -> Generator[Path, None, None]:
+    """Create a database in a temporary directory for the block. Blocks: enter it before the event loop starts."""
+    with tempfile.TemporaryDirectory(prefix="callboard-", ignore_cleanup_errors=True) as directory:
+        yield make_database(Path(directory), seed=seed, rows=rows)
+
+
+def query_database(path: Path, city: str) -> dict[str, int]:
+    """Return the number and the total amount of a city's orders, in cents, over a new read-only connection."""
+    # A new connection each time: a SQLite connection belongs to its thread, and worker threads come and go.
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        count, total = connection.execute(
+            "SELECT count(*), coalesce(sum(amount), 0) FROM orders WHERE city = ?", (city,)
+        ).fetchone()
+    return {"count": count, "total": total}
+
+
+def _orders(seed: int, rows: int) -> Iterator[tuple[int, str, int]]:
+    rng = random.Random(seed)  # noqa: S311  (the same numbers each time)
+    return ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))
+
 
 # Calls to make, and the models that request them: a scripted or a real one.
 

@@ -1,6 +1,7 @@
-"""Table of names and numbers that fits a given width: it drops columns before it shortens names too much."""
+"""Tables and labels of calls that fit a given width."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -8,8 +9,109 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.table import Table
 
-from callboard._cli._labels import middle
 from callboard._cli._shown_text import named, one_line
+
+# Short labels of calls that distinguish the rows of one table.
+
+Arguments = Mapping[str, str]
+"""Arguments of a call as printable texts, by name."""
+
+_CUT = "…"
+_LONGEST_VALUE = 500
+
+
+def middle(text: str, width: int) -> str:
+    """Return a text of at most `width` cells; the middle of a wider text is cut out."""
+    if cell_len(text) <= width:
+        return text
+    if width < 1:
+        return ""
+    tail = (width - 1) // 2
+    return _head(text, width - 1 - tail) + _CUT + _head(text[::-1], tail)[::-1]
+
+
+def _head(text: str, width: int) -> str:
+    end, used = 0, 0
+    while end < len(text) and (used := used + cell_len(text[end])) <= width:
+        end += 1
+    return text[:end]
+
+
+def shown_arguments(args: object) -> Arguments | None:
+    """Return the arguments in Python notation, each on one line; `None` if they are unknown."""
+    if not isinstance(args, Mapping):
+        return None
+    # Bounded, because a model may send megabytes. Views need only the beginning and the end of a value.
+    return {named(str(name)): middle(one_line(repr(value), 10**6), _LONGEST_VALUE) for name, value in args.items()}
+
+
+def call_labels(calls: Sequence[tuple[str, Arguments | None]], width: int) -> list[str]:
+    """Return a label for each call, given as tool and arguments; none is wider than `width` cells."""
+    # If whole calls do not fit, the labels of a tool show only the arguments in which its calls differ.
+    by_tool: defaultdict[str, list[int]] = defaultdict(list)
+    for place, (tool, _) in enumerate(calls):
+        by_tool[tool].append(place)
+    labels = [""] * len(calls)
+    for tool, places in by_tool.items():
+        found = _labels_of_one_tool(named(tool), [calls[place][1] for place in places], width)
+        for place, label in zip(places, found, strict=True):
+            labels[place] = label
+    return labels
+
+
+def _labels_of_one_tool(tool: str, calls: Sequence[Arguments | None], width: int) -> list[str]:
+    known = [args for args in calls if args is not None]
+    whole = [_written(tool, args) for args in calls]
+    if max(map(cell_len, whole)) <= width:
+        return whole
+    names = list(dict.fromkeys(name for args in known for name in args))
+    differing = [name for name in names if len({args.get(name) for args in known}) > 1] or names
+    omitted = len(differing) < len(names)
+    short = {name: _without_common([args[name] for args in known if name in args], width) for name in differing}
+    return [_cut_label(tool, None if args is None else _chosen(args, short), width, omitted=omitted) for args in calls]
+
+
+def _chosen(args: Arguments, short: Mapping[str, Mapping[str, str]]) -> Arguments:
+    return {name: values[args[name]] for name, values in short.items() if name in args}
+
+
+def _without_common(values: Sequence[str], width: int) -> Mapping[str, str]:
+    """Return a short form of each value, without the common beginning and end of long values."""
+    if len(set(values)) == 1 or max(map(cell_len, values)) <= width // 3:
+        return {value: value for value in values}
+    start = max(0, _shared(values) - 1)
+    end = max(0, _shared([value[start:][::-1] for value in values]) - 1)
+    before, after = _CUT if start > 1 else "", _CUT if end > 1 else ""
+    start, end = start if before else 0, end if after else 0
+    return {value: before + value[start : len(value) - end] + after for value in values}
+
+
+def _shared(texts: Sequence[str]) -> int:
+    """Return the length of the common beginning of all texts."""
+    first, last = min(texts), max(texts)  # a prefix of both is a prefix of every text between them
+    return next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+
+
+def _written(tool: str, args: Arguments | None, more: str = "") -> str:
+    if args is None:
+        return tool
+    inner = [*(f"{name}={value}" for name, value in args.items()), *([more] if more else [])]
+    return f"{tool}({', '.join(inner)})"
+
+
+def _cut_label(tool: str, args: Arguments | None, width: int, *, omitted: bool) -> str:
+    if args is None:
+        return middle(tool, width)
+    for more in (_CUT, "") if omitted else ("",):
+        if cell_len(label := _written(tool, args, more)) <= width:
+            return label
+    # Name and arguments get half of the width each, plus the cells that the other does not need.
+    inner = _written("", args)
+    name = middle(tool, max(width // 2, width - cell_len(inner)))
+    return name + middle(inner, width - cell_len(name))
+
+
+# Table of names and numbers: it drops columns before it shortens names too much.
 
 T = TypeVar("T")
 

@@ -10,10 +10,19 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from callboard._cli._groups import RunOfCalls, about_part, about_run, end_of, facts_in_short, runs_of, statement
-from callboard._cli._labels import call_labels, shown_arguments
+from callboard._cli._grid import call_labels, shown_arguments
+from callboard._cli._groups import (
+    RunOfCalls,
+    about_part,
+    about_run,
+    actor_tallies,
+    end_of,
+    facts_in_short,
+    runs_of,
+    statement,
+    tallies,
+)
 from callboard._cli._shown_text import as_json, named, printable
-from callboard._cli._tally import actor_tallies, tallies
 from callboard.telemetry import ModelRequest, Part, RecordedAsk, RecordedCall, Recording
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")

@@ -1,14 +1,18 @@
 """Command `callboard run`: send a message to an agent, show its calls, and ask its questions."""
 
 import copy
+import inspect
 import json
 import shlex
 import sys
+import traceback
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
@@ -21,18 +25,15 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import is_invalid_resume
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, StateSnapshot
 from pydantic import ValidationError
 from rich.console import Console
 
-from callboard import Agent, observe
-from callboard._cli._call_list import Calls
+from callboard import Agent, IdleMiddlewareWarning, commands, observe
 from callboard._cli._command_options import RunOptions
-from callboard._cli._database_option import open_database
-from callboard._cli._load import AnyAgent, load_agent, print_traceback
-from callboard._cli._questions import accepted, in_short
-from callboard._cli._recording_files import Recording, recorded
-from callboard._cli._screen import Screen
+from callboard._cli._screen import Calls, Screen
 from callboard._cli._shown_text import (
     CommandError,
     as_json,
@@ -45,11 +46,148 @@ from callboard._cli._shown_text import (
     printable,
 )
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
+from callboard._cli._storage import Recording, open_database, recorded
 from callboard._cli._view import QuietlyClosedConsole
+from callboard.commands import NotThereError, load_named
 from callboard.questions import Action, Answer, Word, approval_in, free_answer
 from callboard.threads import masked, unanswered
 
-# Questions of a run.
+# Loading of the agent that `MODULE:AGENT` names.
+
+AnyAgent = Agent | Pregel[Any, Any, Any, Any]
+"""Agent of callboard, or a compiled graph of LangGraph: both have the same streaming and resuming interface."""
+
+Await = Callable[[Callable[[], Awaitable[Any]]], Any]
+"""Function that runs an async function in the event loop, called from another thread."""
+Enter = Callable[[AbstractAsyncContextManager[Any]], Any]
+"""Function that enters an async context manager in the event loop until the command ends, and returns its value."""
+
+
+def load_agent(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
+    """Return the named agent, or the agent that the named function returns or opens.
+
+    Args:
+        name: `module:attribute`; the attribute may have dots.
+        app_dir: directory to search first for modules.
+        wait: used for an async function.
+        enter: used for a function that returns an async context manager.
+
+    Raises:
+        CommandError: if the name does not exist, or is no agent, or its code fails; the traceback is then printed.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Irrelevant: `callboard run` sets a checkpointer itself, for questions to be stored or asked.
+            warnings.filterwarnings(
+                "ignore", ".* asks a person, and this agent has no checkpointer", IdleMiddlewareWarning
+            )
+            return _load(name, app_dir, wait, enter)
+    except CommandError:
+        raise
+    except Exception as error:
+        print_traceback(error)  # an error in the user's code: they need its traceback
+        raise CommandError(f"{name} could not be made: {error_text(error)}") from error
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print a traceback to stderr, without the leading frames of this command and of importlib."""
+    told = traceback.TracebackException.from_exception(error)
+    own = (str(Path(__file__).parent), str(commands.__file__))
+    while told.stack and (told.stack[0].filename.startswith(own) or "importlib" in told.stack[0].filename):
+        told.stack.pop(0)
+    print("".join(told.format()), file=sys.stderr, end="")
+
+
+def _load(name: str, app_dir: Path, wait: Await, enter: Enter) -> AnyAgent:
+    try:
+        module, found = load_named(name, app_dir, example="agent")
+    except NotThereError as error:
+        raise CommandError(f"{error}; {_offers(error.module)}" if error.module else f"{error}") from None
+    if found is module:
+        raise CommandError(f"which agent of {module.__name__}? Write {module.__name__}:NAME; {_offers(module)}")
+    made = _made(found, name, wait)
+    if isinstance(made, AbstractAsyncContextManager) and not isinstance(made, Agent) and made is not found:
+        made = enter(made)
+    return _checked_agent(made, name, module)
+
+
+def _offers(module: ModuleType) -> str:
+    """Return a text that lists a module's agents; else its functions without parameters; else all public names."""
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    agents = [name for name, value in public.items() if isinstance(value, Agent | Pregel)]
+    makers = [
+        name
+        for name, value in public.items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not _parameters(value)
+    ]
+    if not (agents or makers):
+        return f"it has {', '.join(sorted(public)) or 'nothing'}"
+    named = [("agents", agents), ("functions without parameters", makers)]
+    return "it has " + ", and ".join(f"the {kind} {', '.join(names)}" for kind, names in named if names)
+
+
+def _made(found: Any, name: str, wait: Await) -> Any:
+    if isinstance(found, Agent | Pregel | StateGraph) or not callable(found) or inspect.isclass(found):
+        return found
+    if needed := _parameters(found):
+        raise CommandError(f"{name} is a function that needs {', '.join(needed)}; callboard calls it without arguments")
+
+    made: Any = found()
+
+    async def awaited() -> Any:
+        return await made
+
+    return wait(awaited) if inspect.isawaitable(made) else made
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the required parameters."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
+
+
+def _checked_agent(found: Any, name: str, module: ModuleType) -> AnyAgent:
+    if isinstance(found, Agent | Pregel):
+        return found
+    if isinstance(found, StateGraph):
+        raise CommandError(f"{name} is a graph that is not compiled: call its compile()")
+    kind = found.__name__ if inspect.isclass(found) else type(found).__name__
+    raise CommandError(f"{name} is no agent, but {kind}; {_offers(module)}")
+
+
+# Questions of a run: short texts, and the accepting answer.
+
+_LONGEST_ACTION = 500
+"""Limit of one action in a list, in characters."""
+
+_NO_REASON = "Tool execution requires approval"
+"""Default description of an approval request, in callboard and in LangChain; not worth printing."""
+
+
+def accepted(question: Interrupt) -> Any:
+    """Return the answer that accepts all actions of a question; `None` if it does not allow that."""
+    approval = approval_in(question.value)
+    if approval is None or any("accept" not in action.allowed for action in approval.actions):
+        return None
+    yes: Answer = ("accept", None)
+    return approval.encode([yes] * len(approval.actions))
+
+
+def in_short(value: object) -> str:
+    """Return the subject of a question as a text for a list."""
+    approval = approval_in(value)
+    if approval is None:
+        return as_text(value)
+    actions = ", ".join(call_text(one.name, one.args, _LONGEST_ACTION) for one in approval.actions)
+    reasons = dict.fromkeys(one.description.partition("\n")[0] for one in approval.actions if one.description)
+    return " ".join([f"approve {actions}", *(f"({reason})" for reason in reasons if reason != _NO_REASON)])
+
+
+# Questions of a run: the dialogue.
 
 ReadLine = Callable[[str, str], str]
 """Function from a prompt and an editable initial text to the line read; raises EOFError at the end of input."""

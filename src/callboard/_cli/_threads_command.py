@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from callboard._cli._command_options import ShowOptions, ThreadsOptions
-from callboard._cli._database_option import open_database
-from callboard._cli._questions import in_short
-from callboard._cli._run_command import open_console
+from callboard._cli._run_command import in_short, open_console
 from callboard._cli._shown_text import CommandError, as_json, call_text, count, named, one_line, printable
+from callboard._cli._storage import open_database
 from callboard.threads import Exchange, StoredThread
 
 _WIDTH = 160

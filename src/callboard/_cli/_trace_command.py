@@ -1,17 +1,308 @@
 """Command `callboard trace`: show a recording, or convert it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from math import ceil, floor
 from pathlib import Path
+from textwrap import TextWrapper
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
 
 from callboard._cli._command_options import TraceOptions
-from callboard._cli._groups import only
+from callboard._cli._grid import Arguments, Column, call_labels, grid, middle, names_by, shown_arguments
+from callboard._cli._groups import (
+    ActorTally,
+    BatchOfCalls,
+    RunOfCalls,
+    Tally,
+    about_part,
+    about_run,
+    actor_tallies,
+    end_of,
+    notes_in_short,
+    only,
+    runs_of,
+    tallies,
+)
+from callboard._cli._groups import statement as said_of_itself
 from callboard._cli._page import page
 from callboard._cli._perfetto import perfetto
-from callboard._cli._recording_files import find_recording
 from callboard._cli._run_command import open_console
 from callboard._cli._shown_text import CommandError, count, named, one_line, printable
-from callboard._cli._waterfall import Waterfall
-from callboard.telemetry import Recording, read_recording
+from callboard._cli._storage import find_recording
+from callboard.telemetry import Part, RecordedCall, Recording, read_recording
+
+# Waterfall chart of a recording, on a terminal or as plain lines: a bar for each call.
+
+_PLAIN_WIDTH = 120
+_NARROW = 64
+"""Width in cells below which the bar of a call gets its own line."""
+_SHORTEST_NAME = 16
+_SHORTEST_BAR = 10
+_BESIDE_BAR = 30
+"""Cells of a line besides name and bar: indent, outcome, duration and number of attempts."""
+_LONGEST_ARGUMENTS = 1000
+_MOMENT = 1e-9
+
+STYLES = {"ok": "green", "interrupted": "yellow", "cancelled": "magenta", "open": "cyan"}
+_FAILED = "red"
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """Characters of a bar."""
+
+    waiting: str = "░"
+    running: str = "█"
+    between: str = "─"
+
+
+ASCII = Glyphs(waiting=".", running="#", between="-")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Time scale of a bar: maps times to columns."""
+
+    start: float
+    length: float
+    width: int
+
+    def columns(self, start: float, end: float) -> range:
+        """Return the columns between two times, at least one."""
+        if self.length < _MOMENT:
+            return range(1)
+        first = min(self.width - 1, max(0, floor((start - self.start) / self.length * self.width)))
+        last = min(self.width, ceil((end - self.start) / self.length * self.width))
+        return range(first, max(first + 1, last))
+
+
+def bar(call: RecordedCall, end: float, scale: Scale, glyphs: Glyphs) -> str:
+    """Return a call as a bar of characters: waits in queues, attempts, and the time between them."""
+    cells = [" "] * scale.width
+    # Later entries overwrite earlier ones: a running attempt hides a wait of a parallel attempt.
+    painted = [(call.start, end, glyphs.between)]
+    painted += [(wait.start, end if wait.end is None else wait.end, glyphs.waiting) for wait in call.waits]
+    painted += [(one.start, end if one.end is None else one.end, glyphs.running) for one in call.attempts]
+    for start, stop, glyph in painted:
+        for column in scale.columns(start, stop):
+            cells[column] = glyph
+    return "".join(cells)
+
+
+class Waterfall:
+    """Printer of a recording as bars over time, one line for each call."""
+
+    def __init__(self, console: Console, recording: Recording) -> None:
+        self._console = console
+        self._recording = recording
+        self._glyphs = Glyphs() if console.encoding.startswith("utf") else ASCII
+        self._width = console.width if console.is_terminal else _PLAIN_WIDTH
+        self._narrow = self._width < _NARROW
+        if self._narrow:
+            self._name, self._bar = self._width - 14, max(_SHORTEST_BAR, self._width - 20)
+            return
+        self._name = _longest_label(recording, max(_SHORTEST_NAME, self._width // 3))
+        self._bar = max(_SHORTEST_BAR, self._width - self._name - _BESIDE_BAR - 2)
+
+    def print(self, limit: int | None) -> None:
+        """Print at most `limit` calls (`None` for all) by run and batch, in order; prefer failed, then slow calls."""
+        everything = [(call, part) for part in self._recording.parts for call in part.calls]
+        shown = everything if limit is None else nsmallest(limit, everything, key=_least_telling)
+        wanted = {id(call) for call, _ in shown}
+        for part in self._recording.parts:
+            self._line(about_part(part), "bold")
+            for run in runs_of(part):
+                self._run(run, part, wanted)
+        self._more(len(everything) - len(shown))
+
+    def print_slowest(self, limit: int) -> None:
+        """Print the slowest calls, slowest first, with all bars starting in the same column."""
+        everything = [(call, part) for part in self._recording.parts for call in part.calls]
+        shown = nsmallest(limit, everything, key=lambda pair: -_took(*pair))
+        longest = _took(*shown[0]) if shown else 0.0
+        labels = self._labels(shown)
+        lines = [
+            self._call(label, call, part, Scale(call.start, longest, self._bar))
+            for label, (call, part) in zip(labels, shown, strict=True)
+        ]
+        self._print_lines(lines)
+        self._more(len(everything) - len(shown))
+
+    def print_summary(self) -> None:
+        """Print a row for each tool and each actor, and the statement of each part about itself."""
+        rows = tallies(self._recording.calls())
+        if rows:
+            self._console.print()
+            self._console.print(grid("tool", names_by(_tool), _TOOLS, rows, width=self._width, least=_SHORTEST_NAME))
+        if actors := actor_tallies(self._recording.parts):
+            self._console.print()
+            self._console.print(
+                grid("actor", names_by(_actor), _ACTORS, actors, width=self._width, least=_SHORTEST_NAME)
+            )
+        self._console.print()
+        for part in self._recording.parts:
+            self._line(f"recording: {said_of_itself(part)}", "dim" if part.closing and not part.lost else "yellow")
+
+    def _run(self, run: RunOfCalls, part: Part, wanted: Collection[int]) -> None:
+        batches = [(batch, [call for call in batch.calls if id(call) in wanted]) for batch in run.batches]
+        batches = [(batch, calls) for batch, calls in batches if calls]
+        if run.batches and not batches:
+            return
+        took = "" if run.run is None or run.run.end is None else _time(run.run.end - run.run.start)
+        self._line("  ".join(filter(None, (run.title, took, *about_run(run)))), "bold cyan")
+        for batch, calls in batches:
+            self._batch(batch, calls, part)
+
+    def _batch(self, batch: BatchOfCalls, calls: Sequence[RecordedCall], part: Part) -> None:
+        start = min(call.start for call in batch.calls)
+        length = max(end_of(call, part) for call in batch.calls) - start
+        told = f"  batch {batch.number}  {count(len(batch.calls), 'call')}  {_time(length)}  from {_time(start)} on"
+        self._line(told, "cyan")
+        scale = Scale(start, length, self._bar)
+        labels = self._labels([(call, part) for call in calls])
+        self._print_lines([self._call(label, call, part, scale) for label, call in zip(labels, calls, strict=True)])
+
+    def _labels(self, calls: Sequence[tuple[RecordedCall, Part]]) -> list[str]:
+        return call_labels([(call.tool, _arguments(call, part)) for call, part in calls], self._name)
+
+    def _print_lines(self, lines: Sequence[Text]) -> None:
+        if self._console.is_terminal:
+            self._console.print(Text("\n").join(lines), soft_wrap=True)
+        else:  # many times faster than styled output, which matters for a file with all calls
+            self._console.out("\n".join(line.plain for line in lines), highlight=False)
+
+    def _call(self, label: str, call: RecordedCall, part: Part, scale: Scale) -> Text:
+        outcome = call.outcome or "open"
+        style = STYLES.get(outcome, _FAILED)
+        drawn = Text.assemble((f"{middle(named(outcome), 11):<11} ", style))
+        for piece in _pieces(bar(call, end_of(call, part), scale, self._glyphs)):
+            drawn.append(piece, {self._glyphs.waiting: "yellow", self._glyphs.between: "dim"}.get(piece[0], style))
+        took = f" {_time(_took(call, part)):>8}"
+        attempts = f" x{len(call.attempts)}" if len(call.attempts) > 1 else ""
+        line = Text("  " if self._narrow else "    ")
+        line.append(set_cell_size(label, self._name + 2))
+        if self._narrow:
+            line.append(took)
+            line.append_text(Text("\n    ").append_text(drawn).append(attempts, "bold"))
+        else:
+            line.append_text(drawn).append(took).append(f"{attempts:<3}", "bold")
+        self._tell(line, label, call, part)
+        line.rstrip()
+        return line
+
+    def _tell(self, line: Text, label: str, call: RecordedCall, part: Part) -> None:
+        """Add error, notes, id and arguments of a call beside its bar, or below it on a narrow terminal."""
+        told = [named(call.error or ""), one_line(notes_in_short(call), _LONGEST_ARGUMENTS), named(call.id or "")]
+        text, written = "  ".join(filter(None, told)), _not_in(label, call, part)
+        both = "  ".join(filter(None, (text, written)))
+        room = self._width - cell_len(line.plain.rsplit("\n", 1)[-1]) - 1
+        if not self._console.is_terminal or cell_len(both) <= room:
+            line.append(f" {both}", "dim")
+            return
+        line.rstrip()
+        indent = "    " if self._narrow else "      "
+        wrapper = TextWrapper(self._width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        below = wrapper.wrap(both)
+        if written and len(below) > 1:
+            below = [*wrapper.wrap(text), indent + middle(written, self._width - len(indent))]
+        line.append("".join(f"\n{one}" for one in below), "dim")
+
+    def _more(self, hidden: int) -> None:
+        if hidden:
+            self._line(f"    and {hidden:,} more; --all", "dim")
+
+    def _line(self, text: str, style: str) -> None:
+        self._console.print(Text(text, style), soft_wrap=not self._console.is_terminal)
+
+
+def _longest_label(recording: Recording, most: int) -> int:
+    """Return the width of the longest label in cells, at most `most`."""
+    longest = 4
+    for part in recording.parts:
+        for call in part.calls:
+            longest = max(longest, cell_len(call_labels([(call.tool, _arguments(call, part))], most)[0]))
+            if longest == most:
+                return most
+    return longest
+
+
+def _arguments(call: RecordedCall, part: Part) -> Arguments | None:
+    """Return the arguments of a call, only if the header of the recording says that they were captured."""
+    return shown_arguments(call.args) if part.captures else None
+
+
+def _not_in(label: str, call: RecordedCall, part: Part) -> str:
+    """Return the arguments of a call as text; empty if its label shows all of them."""
+    args = _arguments(call, part)
+    whole = call_labels([(call.tool, args)], _LONGEST_ARGUMENTS)[0]
+    return "" if whole == label or not args else whole.removeprefix(named(call.tool))
+
+
+def _least_telling(pair: tuple[RecordedCall, Part]) -> tuple[bool, float]:
+    return (not pair[0].failed, -_took(*pair))
+
+
+def _took(call: RecordedCall, part: Part) -> float:
+    return end_of(call, part) - call.start
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield runs of equal characters."""
+    start = 0
+    for place in range(1, len(text) + 1):
+        if place == len(text) or text[place] != text[start]:
+            yield text[start:place]
+            start = place
+
+
+def _tool(row: Tally) -> str:
+    return row.tool
+
+
+def _actor(row: ActorTally) -> str:
+    return row.actor
+
+
+def _duration(value: float | None) -> str:
+    return "" if value is None else _time(value)
+
+
+_TOOLS: tuple[Column[Tally], ...] = (
+    Column("calls", 6, 9, lambda row: f"{row.calls:,}"),
+    Column("failed", 6, 8, lambda row: f"{row.failed:,}"),
+    Column("open", 5, 5, lambda row: f"{row.open:,}"),
+    Column("p50", 7, 4, lambda row: _duration(row.p50)),
+    Column("p95", 7, 6, lambda row: _duration(row.p95)),
+    Column("max", 7, 3, lambda row: _duration(row.longest)),
+    Column("queue wait", 10, 1, lambda row: _duration(row.waited)),
+    Column("longest wait", 12, 2, lambda row: _duration(row.longest_wait)),
+)
+
+_ACTORS: tuple[Column[ActorTally], ...] = (
+    Column("asks", 6, 9, lambda row: f"{row.asks:,}"),
+    Column("failed", 6, 8, lambda row: f"{row.failed:,}"),
+    Column("open", 5, 4, lambda row: f"{row.open:,}"),
+    Column("p50", 7, 3, lambda row: _duration(row.p50)),
+    Column("p95", 7, 5, lambda row: _duration(row.p95)),
+    Column("longest wait", 12, 1, lambda row: _duration(row.longest_wait)),
+    Column("starts", 6, 2, lambda row: f"{row.starts:,}"),
+    Column("restarts", 8, 7, lambda row: f"{row.restarts:,}"),
+    Column("evictions", 9, 6, lambda row: f"{row.evictions:,}"),
+)
+
+
+def _time(value: float) -> str:
+    """Return a duration as text, below one second in milliseconds."""
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+# The command.
 
 LIMIT = 40
 """Default limit of calls that are shown one by one."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from callboard.telemetry._links import continued as continued
     from callboard.telemetry._logs import Logs as Logs
     from callboard.telemetry._metrics import Metrics as Metrics
-    from callboard.telemetry._outcome import outcome_of as outcome_of
     from callboard.telemetry._recording._recorder import Recorder as Recorder
     from callboard.telemetry._recording._recordings import read_recording as read_recording
     from callboard.telemetry._recording._timeline import ActorChange as ActorChange
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
     from callboard.telemetry._tracker import CallTracker as CallTracker
     from callboard.telemetry._tracker import Outcome as Outcome
     from callboard.telemetry._tracker import TrackedCall as TrackedCall
+    from callboard.telemetry._tracker import outcome_of as outcome_of
 
 _HOMES = {
     "callboard.telemetry._links": ("carrier", "continued"),
     "callboard.telemetry._logs": ("Logs",),
     "callboard.telemetry._metrics": ("Metrics",),
-    "callboard.telemetry._outcome": ("outcome_of",),
     "callboard.telemetry._recording._recordings": ("read_recording",),
     "callboard.telemetry._recording._recorder": ("Recorder",),
     "callboard.telemetry._setup": ("Telemetry", "setup"),
@@ -61,7 +60,7 @@ _HOMES = {
         "Wait",
     ),
     "callboard.telemetry._tracing": ("Tracing",),
-    "callboard.telemetry._tracker": ("FAILURES", "CallTracker", "Outcome", "CallPlace", "TrackedCall"),
+    "callboard.telemetry._tracker": ("FAILURES", "CallPlace", "CallTracker", "Outcome", "TrackedCall", "outcome_of"),
 }
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll]

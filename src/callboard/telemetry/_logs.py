@@ -12,8 +12,15 @@ import structlog
 from callboard._calls._observers import LOGGER, Observers, careful_observers, observed_by
 from callboard._records._events import ActorEvent, ActorPhase, AskEvent, CallEvent, RunEvent, RunInfo
 from callboard.telemetry._capture import sendable
-from callboard.telemetry._outcome import error_type, outcome_of, outcome_of_run
-from callboard.telemetry._tracker import CallTracker, Outcome, TrackedCall
+from callboard.telemetry._tracker import (
+    CallTracker,
+    Outcome,
+    RunTracker,
+    TrackedCall,
+    error_type,
+    outcome_of,
+    outcome_of_run,
+)
 
 _ENDS: Mapping[Outcome, tuple[int, str]] = {
     "ok": (logging.INFO, "call finished"),
@@ -136,28 +143,25 @@ class _Calls(CallTracker[_Call, CallEvent]):
         )
 
 
-class _Runs:
+class _Runs(RunTracker[_OpenRun]):
     """Observer that writes the lines about runs."""
 
     def __init__(self, log: Any) -> None:
+        super().__init__()
         self._log = log
-        self._open: dict[int, _OpenRun] = {}
 
-    def __call__(self, event: RunEvent) -> None:
-        number = event.run.number
-        if event.phase == "begun":
-            log = self._log.bind(**_of_run(event.run), **_ids())
-            self._open[number] = _OpenRun(event.time, log)
-            log.info("run started" if event.run.resumes is None else "run resumed")
-        elif (run := self._open.get(number)) is None:
-            return
-        elif event.phase == "answered":
-            run.log.debug("model answered", **_error(event.error))
-        elif event.phase == "ended":
-            del self._open[number]
-            level, text = _RUN_ENDS[outcome_of_run(event)]
-            duration = _rounded(event.time - run.since)
-            run.log.log(level, text, duration=duration, questions=event.questions, **_error(event.error))
+    def begun(self, event: RunEvent) -> _OpenRun:
+        log = self._log.bind(**_of_run(event.run), **_ids())
+        log.info("run started" if event.run.resumes is None else "run resumed")
+        return _OpenRun(event.time, log)
+
+    def answered(self, run: _OpenRun, event: RunEvent) -> None:
+        run.log.debug("model answered", **_error(event.error))
+
+    def ended(self, run: _OpenRun, event: RunEvent) -> None:
+        level, text = _RUN_ENDS[outcome_of_run(event)]
+        duration = _rounded(event.time - run.since)
+        run.log.log(level, text, duration=duration, questions=event.questions, **_error(event.error))
 
 
 class _Actors:

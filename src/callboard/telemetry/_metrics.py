@@ -15,9 +15,8 @@ import callboard.telemetry._names as names
 from callboard._calls._observers import Observers, careful_observers, observed_by
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import sendable
-from callboard.telemetry._outcome import error_type, has_failed, outcome_of
-from callboard.telemetry._run_spans import about_model, about_reply
-from callboard.telemetry._tracker import CallTracker, TrackedCall
+from callboard.telemetry._tracing import about_model, about_reply
+from callboard.telemetry._tracker import CallTracker, RunTracker, TrackedCall, error_type, has_failed, outcome_of
 
 # Actors: mailbox length and wait, duration of asks, restarts and evictions
 
@@ -222,11 +221,11 @@ class _Calls(CallTracker[_Call, CallEvent]):
         self._duration.record(max(event.time - call.began, 0.0), attributes)
 
 
-class _Runs:
+class _Runs(RunTracker[_OpenRun]):
     """Observer that measures runs of agents and their model requests."""
 
     def __init__(self, meter: Meter) -> None:
-        self._open: dict[int, _OpenRun] = {}
+        super().__init__()
         self._duration = histogram(meter, names.AGENT_DURATION, "s", names.AGENT_BUCKETS, "Duration of an agent's run.")
         self._calls = histogram(meter, names.AGENT_TOOL_CALLS, "1", names.COUNT_BUCKETS, "Tool calls of a run.")
         self._requests = histogram(
@@ -235,23 +234,14 @@ class _Runs:
         self._request = histogram(meter, names.CLIENT_DURATION, "s", names.TOOL_BUCKETS, "Duration of a model request.")
         self._tokens = histogram(meter, names.TOKEN_USAGE, "{token}", names.TOKEN_BUCKETS, "Tokens of a model request.")
 
-    def __call__(self, event: RunEvent) -> None:
-        """Record one event of a run."""
-        if event.phase == "begun":
-            self._open[event.run.number] = _OpenRun(event.time)
-            return
-        run = self._open.get(event.run.number)
-        if run is None:
-            return
-        if event.phase == "asked":
-            run.asked = event.time
-            run.requests += 1
-        elif event.phase == "answered":
-            self._answered(run, event)
-        else:
-            self._ended(run, event)
+    def begun(self, event: RunEvent) -> _OpenRun:
+        return _OpenRun(event.time)
 
-    def _answered(self, run: _OpenRun, event: RunEvent) -> None:
+    def asked(self, run: _OpenRun, event: RunEvent) -> None:
+        run.asked = event.time
+        run.requests += 1
+
+    def answered(self, run: _OpenRun, event: RunEvent) -> None:
         reply = event.result if isinstance(event.result, AIMessage) else None
         said = about_reply(reply, about_model(event.model))
         run.tool_calls += 0 if reply is None else len(reply.tool_calls)
@@ -263,8 +253,7 @@ class _Runs:
                 self._tokens.record(said[key], {**attributes, names.TOKEN_TYPE: kind})
         self._request.record(max(event.time - run.asked, 0.0), with_error(attributes, event.error))
 
-    def _ended(self, run: _OpenRun, event: RunEvent) -> None:
-        del self._open[event.run.number]
+    def ended(self, run: _OpenRun, event: RunEvent) -> None:
         name = {names.AGENT_NAME: event.run.agent}
         self._calls.record(run.tool_calls, name)
         self._requests.record(run.requests, name)

@@ -1,27 +1,447 @@
 """OpenTelemetry spans of agent runs, model requests, calls, attempts and asks of actors.
 
-A restart or another change of an actor is a span event of each open ask that it affects.
+A restart or another change of an actor is a span event of each open ask that it affects. If other instrumentation
+makes a span for a model request, callboard makes none: a span processor of the SDK detects it.
 """
 
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
+from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableBinding, RunnableSequence
+from langgraph.errors import GraphInterrupt
 from opentelemetry import context, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, Tracer, TracerProvider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 import callboard.telemetry._names as names
 from callboard._calls._observers import Observers, careful_observers, observed_by
-from callboard._records._events import ActorEvent, AskEvent
-from callboard.telemetry._call_spans import CallSpans, failed
-from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor
-from callboard.telemetry._links import mark
-from callboard.telemetry._outcome import error_type, has_failed, outcome_of
-from callboard.telemetry._run_spans import ForeignSpanProcessor, RunSpans, processor_of
+from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
+from callboard.exceptions import CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError
+from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor, conversation, result_of, sendable
+from callboard.telemetry._identity import ByIdentity
+from callboard.telemetry._links import CALL, RUN, link_to_call, link_to_run, mark
+from callboard.telemetry._tracker import (
+    CallTracker,
+    Outcome,
+    RunTracker,
+    TrackedCall,
+    error_type,
+    has_failed,
+    outcome_of,
+    outcome_of_run,
+)
 
 Attributes = dict[str, Any]
+
+# Attributes of models and replies
+
+
+def about_model(model: object) -> dict[str, Any]:
+    """Return the attributes of a model (provider, name, parameters) from the description that LangSmith uses."""
+    describe: Callable[[], Mapping[str, Any]] = getattr(_bare(model), "_get_ls_params", dict)
+    try:
+        found = dict(describe())
+    except Exception:  # a user-defined model may describe itself wrongly; telemetry must not fail its run
+        found = {}
+    attributes: dict[str, Any] = {names.PROVIDER: provider_named(found.get("ls_provider"))}
+    for key, name, kind in (
+        ("ls_model_name", names.REQUEST_MODEL, str),
+        ("ls_temperature", names.REQUEST_TEMPERATURE, (int, float)),
+        ("ls_max_tokens", names.REQUEST_MAX_TOKENS, int),
+    ):
+        if isinstance(found.get(key), kind):
+            attributes[name] = found[key]
+    return attributes
+
+
+def provider_named(name: object) -> str:
+    """Return the conventions' name of a provider that LangChain names."""
+    return names.PROVIDERS.get(name, name) if isinstance(name, str) and name else "unknown"
+
+
+def about_reply(reply: AIMessage | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a request and its reply. The reply fills in a model name that the request lacks."""
+    attributes = dict(asked)
+    if reply is None:
+        return attributes
+    told = reply.response_metadata
+    if isinstance(model := told.get("model_name") or told.get("model"), str):
+        attributes[names.RESPONSE_MODEL] = model
+        attributes.setdefault(names.REQUEST_MODEL, model)
+    if attributes.get(names.PROVIDER, "unknown") == "unknown":
+        attributes[names.PROVIDER] = provider_named(told.get("model_provider"))
+    if isinstance(reply.id, str):
+        attributes[names.RESPONSE_ID] = told["id"] if isinstance(told.get("id"), str) else reply.id
+    if isinstance(reason := told.get("finish_reason") or told.get("stop_reason"), str):
+        attributes[names.FINISH_REASONS] = [reason]
+    usage = reply.usage_metadata
+    if usage is not None:
+        attributes[names.INPUT_TOKENS] = usage["input_tokens"]
+        attributes[names.OUTPUT_TOKENS] = usage["output_tokens"]
+        if cached := usage.get("input_token_details", {}).get("cache_read"):
+            attributes[names.CACHED_TOKENS] = cached
+    return attributes
+
+
+def _bare(model: object) -> object:
+    """Return the chat model inside bindings and sequences."""
+    for _ in range(8):
+        if isinstance(model, RunnableBinding):
+            model = model.bound
+        elif isinstance(model, RunnableSequence):
+            model = next((step for step in model.steps if hasattr(step, "_get_ls_params")), model.last)
+        else:
+            break
+    return model
+
+
+# Detection of other instrumentation
+
+
+_REQUESTS = frozenset((names.CHAT, "generate_content", "text_completion"))
+_KINDS = (("openinference.span.kind", "LLM"), ("llm.request.type", "chat"), ("traceloop.span.kind", "llm"))
+"""Attributes by which older instrumentations, from before the conventions, mark the span of a model request."""
+
+
+class RequestProbe:
+    """Flag of one model request: whether another instrumentation made a span for it."""
+
+    __slots__ = ("was_seen",)
+
+    def __init__(self) -> None:
+        self.was_seen = False
+
+
+class ForeignSpanProcessor:
+    """Span processor of one provider that notices model-request spans made by other instrumentation."""
+
+    def __init__(self) -> None:
+        self._key = context.create_key("callboard-model-request")
+
+    def following(self, request: RequestProbe) -> Context:
+        """Return the current context with the request attached; spans begun in it are inspected."""
+        return context.set_value(self._key, request)
+
+    def on_start(self, span: Any, parent_context: Context | None = None) -> None:
+        self._notice(span, parent_context)
+
+    def on_end(self, span: Any) -> None:
+        self._notice(span, None)  # some instrumentations set the attributes only before the end
+
+    def _notice(self, span: Any, around: Context | None) -> None:
+        request = context.get_value(self._key, around)
+        if isinstance(request, RequestProbe) and not request.was_seen:
+            request.was_seen = _is_request(span.attributes or {})
+
+    def _on_ending(self, span: Any) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return True
+
+
+_known: dict[ByIdentity, ForeignSpanProcessor] = {}
+"""Processors by provider: the SDK cannot remove a processor, so each provider gets one at most."""
+
+
+def processor_of(provider: object) -> ForeignSpanProcessor:
+    """Return the span processor of a provider, and add it at first use. A provider without an SDK takes none."""
+    found = _known.get(ByIdentity(provider))
+    if found is None:
+        found = _known[ByIdentity(provider)] = ForeignSpanProcessor()
+        add = getattr(provider, "add_span_processor", None)
+        if add is not None:
+            add(found)
+    return found
+
+
+def _is_request(attributes: Any) -> bool:
+    if attributes.get(names.OPERATION) in _REQUESTS:
+        return True
+    return any(attributes.get(key) == value for key, value in _KINDS)
+
+
+# Spans of calls and attempts
+
+_WITHOUT_ARGUMENTS = (CallCancelledError, CallTimeoutError, CircuitOpenError, DeadlineExceededError)
+"""Errors whose text never contains arguments. A rejection is not among them: its text contains the key of a limit."""
+
+
+class _Call(TrackedCall):
+    """Tracked call with its span and the spans of its running attempts."""
+
+    __slots__ = ("attempt_spans", "span", "token")
+
+    def __init__(self, begun: CallEvent, span: Span, token: Token[Context]) -> None:
+        super().__init__(begun)
+        self.span = span
+        self.token = token
+        self.attempt_spans: dict[int, tuple[Span, Token[Context]]] = {}
+
+
+class CallSpans(CallTracker[_Call, CallEvent]):
+    """Observer that makes the spans. Events arrive in the task of the call, so the spans are current in that task."""
+
+    def __init__(self, tracer: Tracer, capture: Capture) -> None:
+        super().__init__()
+        self._tracer = tracer
+        self._capture = capture
+
+    def begun(self, event: CallEvent) -> _Call:
+        tool = sendable(event.tool)  # invented by the model: may have lone surrogates
+        attributes: Attributes = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL_NAME: tool,
+            names.TOOL_TYPE: "function",
+            names.BATCH: event.batch,
+        }
+        if event.call_id is not None:
+            attributes[names.TOOL_CALL_ID] = sendable(event.call_id)
+        if event.description:
+            attributes[names.TOOL_DESCRIPTION] = event.description
+        if event.run is not None:
+            attributes |= of_run(event.run.agent, event.run.thread_id, event.run.run_id)
+        if event.resumes is not None:
+            attributes[names.RESUMED] = True
+        if self._capture.wanted and event.call is not None:
+            attributes[names.TOOL_ARGUMENTS] = self._capture.text(event.call.get("args"))
+        span = self._tracer.start_span(
+            f"{names.EXECUTE_TOOL} {tool}",
+            kind=SpanKind.INTERNAL,
+            attributes=attributes,
+            links=link_to_call(event.resumes),
+        )
+        # CALL finds the span of the call also where the span of an attempt is the current one; see `_links.mark`.
+        token = context.attach(context.set_value(CALL, span, trace.set_span_in_context(span)))
+        return _Call(event, span, token)
+
+    def gave_up(self, call: _Call, event: CallEvent, since: float) -> None:
+        facts: Attributes = {names.QUEUE_WAIT: event.queue_wait}
+        if event.error is not None:
+            facts[names.ERROR_TYPE] = error_type(event.error)
+        call.span.add_event(names.GAVE_UP, facts)
+
+    def started(self, call: _Call, event: CallEvent, waited_since: float | None) -> None:
+        attributes: Attributes = {names.ATTEMPT_NUMBER: event.attempt}
+        if event.queue_wait:
+            attributes[names.QUEUE_WAIT] = event.queue_wait
+        span = self._tracer.start_span(f"{names.ATTEMPT} {event.tool}", attributes=attributes)
+        call.attempt_spans[event.attempt] = span, context.attach(trace.set_span_in_context(span))
+
+    def attempt_ended(self, call: _Call, event: CallEvent, since: float) -> None:
+        span, token = call.attempt_spans.pop(event.attempt)
+        context.detach(token)
+        if event.error is not None:
+            outcome = outcome_of(event.error)
+            if outcome != "ok":
+                span.set_attribute(names.OUTCOME, outcome)
+            if has_failed(outcome):
+                failed(span, event.error, self._capture)
+        span.end()
+
+    def noted(self, call: _Call, event: CallEvent) -> None:
+        facts: Attributes = {names.PREFIX + key: _fact(value) for key, value in event.facts.items()}
+        if event.message and self._capture.wanted:
+            facts[names.MESSAGE] = self._capture.text(event.message)
+        # SDKs bound the events of a span. Frequent progress goes to the attempt, so that it cannot displace decisions.
+        is_progress = event.what == "progress" and event.attempt in call.attempt_spans
+        span = call.attempt_spans[event.attempt][0] if is_progress else call.span
+        span.add_event(names.PREFIX + event.what, facts)
+
+    def ended(self, call: _Call, event: CallEvent) -> None:
+        span = call.span
+        context.detach(call.token)
+        outcome = outcome_of(event.error)
+        attributes: Attributes = {names.OUTCOME: outcome, names.ATTEMPTS: event.attempt}
+        if event.queue_wait:
+            attributes[names.QUEUE_WAIT] = event.queue_wait
+        if event.error is not None:
+            self._ended_with(span, event, event.error, outcome, attributes)
+        elif self._capture.wanted:
+            attributes[names.TOOL_RESULT] = self._capture.text(result_of(event.result))
+        span.set_attributes(attributes)
+        span.end()
+
+    def _ended_with(
+        self, span: Span, event: CallEvent, error: BaseException, outcome: Outcome, attributes: Attributes
+    ) -> None:
+        if isinstance(error, GraphInterrupt):
+            interrupts = error.args[0] if error.args else ()
+            attributes[names.INTERRUPTS] = [interrupt.id for interrupt in interrupts]
+            span.add_event(names.INTERRUPTED)
+        elif outcome == "cancelled":
+            span.add_event(names.CANCELLED)
+        # An error that became a ToolMessage was handled, and does not mark the span as failed.
+        if outcome == "error" and event.result is not None:
+            attributes[names.HANDLED] = error_type(error)
+        elif has_failed(outcome):
+            failed(span, error, self._capture)
+
+
+def of_run(agent: str, thread_id: str | None, run_id: str) -> Attributes:
+    """Return the attributes of the run that made a call: agent, conversation id, run id."""
+    found: Attributes = {}
+    if agent:
+        found[names.AGENT_NAME] = agent
+    if thread_id is not None:
+        found[names.CONVERSATION] = thread_id
+    if run_id:
+        found[names.RUN_ID] = run_id
+    return found
+
+
+def failed(span: Span, error: BaseException, capture: Capture) -> None:
+    """Mark a span as failed. The error's text may contain arguments, so it is exported only if arguments are."""
+    kind = error_type(error)
+    facts: Attributes = {names.EXCEPTION_TYPE: kind}
+    attributes: Attributes = {names.ERROR_TYPE: kind}
+    description = str(error) if type(error) in _WITHOUT_ARGUMENTS else None
+    if capture.wanted:
+        description = facts[names.EXCEPTION_MESSAGE] = capture.error_text(error)
+    if isinstance(error, CallTimeoutError):
+        attributes[names.IDLE_TIMEOUT if error.idle else names.TIMEOUT] = error.timeout
+    elif isinstance(error, DeadlineExceededError):
+        attributes[names.BUDGET] = error.budget
+    span.set_attributes(attributes)
+    span.add_event(names.EXCEPTION, facts)
+    span.set_status(Status(StatusCode.ERROR, description))
+
+
+def _fact(value: object) -> Any:
+    """Return a fact of a note as a valid value of a span attribute."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
+        return [sendable(one) for one in value]
+    return sendable(str(value))
+
+
+# Spans of runs and model requests
+
+
+_TOKENS = (names.INPUT_TOKENS, names.OUTPUT_TOKENS)
+
+
+@dataclass(slots=True)
+class _Request:
+    """Model request that is not answered yet."""
+
+    since: int
+    """Start, in nanoseconds since 1970."""
+    token: Token[Context]
+    foreign: RequestProbe
+    given: str | None
+
+
+@dataclass(slots=True)
+class _OpenRun:
+    """Open run with its span and its token counts so far."""
+
+    span: Span
+    token: Token[Context]
+    tokens: dict[str, int]
+    about: Attributes
+    request: _Request | None = None
+
+
+class RunSpans(RunTracker[_OpenRun]):
+    """Observer that makes the spans, in the task that sends the event.
+
+    The span of a model request is made after the request, with its start time set back. Only then is it known whether
+    the model, or another instrumentation, has made a span of the same request.
+
+    Args:
+        tracer: source of the spans.
+        capture: filter for messages.
+        spotter: function that returns the span processor of the provider in use now.
+    """
+
+    def __init__(self, tracer: Tracer, capture: Capture, spotter: Callable[[], ForeignSpanProcessor]) -> None:
+        super().__init__()
+        self._tracer = tracer
+        self._capture = capture
+        self._spotter = spotter
+
+    def begun(self, event: RunEvent) -> _OpenRun:
+        info = event.run
+        attributes: Attributes = {names.OPERATION: names.INVOKE_AGENT, names.PROVIDER: "unknown"}
+        attributes |= of_run(info.agent, info.thread_id, info.run_id)
+        if info.namespace:
+            attributes[names.NAMESPACE] = info.namespace
+        if info.resumes is not None:
+            attributes[names.RESUMED] = True
+        if self._capture.wanted and (messages := conversation(event.given)):
+            attributes[names.INPUT_MESSAGES] = self._capture.text(messages)
+        span = self._tracer.start_span(
+            f"{names.INVOKE_AGENT} {info.agent}".rstrip(),
+            kind=SpanKind.INTERNAL,
+            attributes=attributes,
+            links=link_to_run(info.resumes),
+        )
+        token = context.attach(context.set_value(RUN, span, trace.set_span_in_context(span)))
+        return _OpenRun(span, token, {}, about_model(event.model))
+
+    def asked(self, run: _OpenRun, event: RunEvent) -> None:
+        given = None
+        if self._capture.wanted:
+            given = self._capture.text(conversation(event.given))
+        run.about = about_model(event.model)
+        foreign = RequestProbe()
+        run.request = _Request(time.time_ns(), context.attach(self._spotter().following(foreign)), foreign, given)
+
+    def answered(self, run: _OpenRun, event: RunEvent) -> None:
+        request, run.request = run.request, None
+        if request is None:
+            return
+        context.detach(request.token)
+        reply = event.result if isinstance(event.result, AIMessage) else None
+        said = about_reply(reply, run.about)
+        for key in _TOKENS:
+            run.tokens[key] = run.tokens.get(key, 0) + said.get(key, 0)
+        run.about = {key: said[key] for key in (names.PROVIDER, names.REQUEST_MODEL) if key in said}
+        if request.foreign.was_seen:
+            return
+        attributes: Attributes = {names.OPERATION: names.CHAT, **said, **_conversation_of(event)}
+        if request.given is not None:
+            attributes[names.INPUT_MESSAGES] = request.given
+            if reply is not None:
+                attributes[names.OUTPUT_MESSAGES] = self._capture.text(conversation(reply))
+        span = self._tracer.start_span(
+            f"{names.CHAT} {said.get(names.REQUEST_MODEL, '')}".rstrip(),
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            start_time=request.since,
+        )
+        if event.error is not None and has_failed(outcome_of(event.error)):
+            failed(span, event.error, self._capture)
+        span.end()
+
+    def ended(self, run: _OpenRun, event: RunEvent) -> None:
+        context.detach(run.token)
+        outcome = outcome_of_run(event)
+        attributes: Attributes = {names.OUTCOME: outcome, **run.about}
+        attributes |= {key: number for key, number in run.tokens.items() if number}
+        if event.questions:
+            attributes[names.QUESTIONS] = event.questions
+        if self._capture.wanted and (messages := conversation(event.result)):
+            attributes[names.OUTPUT_MESSAGES] = self._capture.text(messages[-1:])
+        run.span.set_attributes(attributes)
+        if event.error is not None and has_failed(outcome):
+            failed(run.span, event.error, self._capture)
+        run.span.end()
+
+
+def _conversation_of(event: RunEvent) -> dict[str, Any]:
+    return {} if event.run.thread_id is None else {names.CONVERSATION: event.run.thread_id}
+
+
+# Spans of actors, and the observers of all spans
 
 
 class ActorSpans:

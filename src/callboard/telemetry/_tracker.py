@@ -1,4 +1,4 @@
-"""State of each call, followed from its events: waiting, running, between both, or ended, and since when.
+"""State of each call and run, followed from its events, and outcomes of calls and runs.
 
 Spans, metrics, logs, recordings and the live view all build on this tracker, so they agree about every call.
 """
@@ -6,7 +6,16 @@ Spans, metrics, logs, recordings and the live view all build on this tracker, so
 from collections.abc import Callable, Mapping
 from typing import Generic, Literal, Protocol, TypeVar
 
-from callboard._records._events import CallPhase
+from langgraph.errors import GraphBubbleUp, ParentCommand
+
+from callboard._records._events import CallPhase, RunEvent
+from callboard.exceptions import (
+    CallCancelledError,
+    CallRejectedError,
+    CallTimeoutError,
+    DeadlineExceededError,
+    RunDeadlineExceededError,
+)
 
 Outcome = Literal["ok", "timeout", "deadline", "rejected", "error", "interrupted", "cancelled"]
 """Outcome of a call or a run. `timeout`: an attempt took too long. `deadline`: the budget of the whole was spent.
@@ -176,6 +185,47 @@ class CallTracker(Generic[C, E]):
         self.ended(call, event)
 
 
+R = TypeVar("R")
+
+
+class RunTracker(Generic[R]):
+    """Base class of observers that follow runs of agents, as `CallTracker` follows calls.
+
+    A subclass makes its record of each run in `begun`. Events of runs that began before the tracker are ignored.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[int, R] = {}
+
+    def __call__(self, event: RunEvent) -> None:
+        """Call the hook of an event's phase with the record of its run."""
+        number = event.run.number
+        if event.phase == "begun":
+            self.open[number] = self.begun(event)
+        elif (run := self.open.get(number)) is None:
+            return
+        elif event.phase == "asked":
+            self.asked(run, event)
+        elif event.phase == "answered":
+            self.answered(run, event)
+        else:
+            del self.open[number]
+            self.ended(run, event)
+
+    def begun(self, event: RunEvent) -> R:
+        """Return the record of a run that has begun."""
+        raise NotImplementedError
+
+    def asked(self, run: R, event: RunEvent) -> None:
+        """React to a request to the model."""
+
+    def answered(self, run: R, event: RunEvent) -> None:
+        """React to the model's reply, or to the failure of the request."""
+
+    def ended(self, run: R, event: RunEvent) -> None:
+        """React to the end of a run."""
+
+
 def _leave(call: TrackedCall, tool: str) -> float | None:
     """Remove the first queued attempt of a tool; return when it was queued, or `None` if none is."""
     # Attempts that wait have no number yet, so they are told apart by tool only, first in, first out.
@@ -185,3 +235,53 @@ def _leave(call: TrackedCall, tool: str) -> float | None:
             call.waiting = waiting[:place] + waiting[place + 1 :] if len(waiting) > 1 else ()
             return since
     return None
+
+
+# Outcomes, and error types that reveal nothing of an error's text.
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """Return the outcome of a call, attempt or run that ended with this error, or without one (`None`)."""
+    if error is None or isinstance(error, ParentCommand):  # a Command for the parent graph is a result
+        return "ok"
+    if isinstance(error, GraphBubbleUp):
+        return "interrupted"
+    if isinstance(error, CallTimeoutError):
+        return "timeout"
+    if isinstance(error, (DeadlineExceededError, RunDeadlineExceededError)):
+        return "deadline"
+    if isinstance(error, CallRejectedError):
+        return "rejected"
+    if isinstance(error, CallCancelledError) or is_cancellation(error):
+        return "cancelled"
+    return "error"
+
+
+def outcome_of_run(event: RunEvent) -> Outcome:
+    """Return the outcome of a run. A run that stopped with open questions is interrupted, without an error."""
+    return "interrupted" if event.questions else outcome_of(event.error)
+
+
+def has_failed(outcome: Outcome) -> bool:
+    """Return whether an outcome is a failure; `interrupted` is not."""
+    return outcome in FAILURES
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Return whether an error is the cancellation of asyncio or trio."""
+    # By name, because trio may not be installed, and the running loop may be another one.
+    return not isinstance(error, Exception) and type(error).__name__ in ("CancelledError", "Cancelled")
+
+
+def error_type(error: BaseException) -> str:
+    """Return the value of `error.type`: an outcome or a class name, so few different values and no error text.
+
+    An exception group has the type of its first error. Built-in errors have their bare name, others the full name.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    outcome = outcome_of(error)
+    if outcome not in ("error", "interrupted"):
+        return outcome
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

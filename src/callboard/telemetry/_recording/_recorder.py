@@ -26,8 +26,8 @@ import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers, observed_by
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard.telemetry._capture import MAX_LENGTH, Capture, Redactor, result_of
-from callboard.telemetry._outcome import error_type, outcome_of, outcome_of_run
-from callboard.telemetry._run_spans import about_model, about_reply
+from callboard.telemetry._tracing import about_model, about_reply
+from callboard.telemetry._tracker import error_type, outcome_of, outcome_of_run
 
 # Lines
 

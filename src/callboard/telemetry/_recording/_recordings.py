@@ -5,13 +5,15 @@ Any field of a line may be missing or damaged, so each is checked. `docs/referen
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from callboard._records._events import ActorPhase, CallPhase
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from callboard._records._events import ActorPhase, AskPhase, CallPhase
 from callboard.telemetry._recording._timeline import (
     ActorChange,
     Closing,
@@ -27,7 +29,7 @@ from callboard.telemetry._recording._timeline import (
 )
 from callboard.telemetry._tracker import CallTracker, TrackedCall
 
-# Fields
+# Lines
 
 
 Event = Mapping[str, Any]
@@ -35,91 +37,118 @@ Event = Mapping[str, Any]
 _FOREVER = 1e12
 """Limit of a plausible time, in seconds. Larger values and NaN count as damage."""
 
-
-def text(event: Event, name: str) -> str | None:
-    """Return a field as text, or `None` if it is missing."""
-    value = event.get(name)
-    return None if value is None else str(value)
+Text = Annotated[str | None, BeforeValidator(lambda value: None if value is None else str(value))]
+Name = Annotated[str, BeforeValidator(lambda value: "" if value is None else str(value))]
+Seconds = Annotated[float, Field(gt=-_FOREVER, lt=_FOREVER, allow_inf_nan=False)]
 
 
-def whole(event: Event, name: str, default: int | None = None) -> int:
-    """Return a field as an integer; raise ValueError if it is not one, or is missing without a default."""
-    value = event.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name!r} is {value!r}, and should be a whole number")
-    return value
+class _Line(BaseModel):
+    """Line of a recording. Unknown fields are ignored: a later version may add some."""
+
+    model_config = ConfigDict(strict=True)
+
+    event: str
 
 
-def real(event: Event, name: str, default: float | None = 0.0) -> float:
-    """Return a field as seconds; raise ValueError if it is no plausible number, or is missing without a default."""
-    # `not ... <` and not `>=`: a comparison with NaN is false.
-    value = event.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _FOREVER:
-        raise ValueError(f"{name!r} is {value!r}, and should be a number of seconds")
-    return float(value)
+class _Timed(_Line):
+    time: Seconds = Field(alias="t")
 
 
-# Asks and life cycles of actors
+class _HeaderLine(_Line):
+    started: Text = None
+    callboard: Name = ""
+    python: Name = ""
+    pid: int = 0
+    captures: Any = False
 
 
-_LIVES = {f"actor_{phase}": phase for phase in get_args(ActorPhase)}
+class _CallLine(_Timed):
+    """Line about a call, with the attributes that `CallTracker` reads."""
+
+    phase: CallPhase = Field(alias="event")
+    number: int = Field(alias="call")
+    attempt: int = 0
+    tool: Name = ""
+    batch: int = 0
+    id: Text = None
+    run: int | None = None
+    resumes: Text = None
+    waited: Seconds = 0.0
+    outcome: Text = None
+    error: Text = None
+    args: Any = None
+    result: Any = None
+    what: Name = ""
+    facts: Any = None
+    message: Text = None
 
 
-class RecordedActors:
-    """Builder of the asks and the life-cycle changes of actors in one part."""
+class _RunLine(_Timed):
+    run: int
+    agent: Name = ""
+    thread: Text = None
+    run_id: Text = None
+    namespace: Name = ""
+    resumes: Text = None
+    outcome: Text = None
+    error: Text = None
+    questions: int = 0
+    model: Text = None
+    calls: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
-    def __init__(self) -> None:
-        self.asks: dict[int, RecordedAsk] = {}
-        """Asks by number, in the order in which they began."""
-        self.lives: list[ActorChange] = []
 
-    def take(self, name: str, event: Mapping[str, Any], now: float) -> None:
-        """Add an event at time `now`; raise ValueError for a damaged field. Unknown events and asks are ignored."""
-        if (what := _LIVES.get(name)) is not None:
-            actor, error, key = text(event, "actor") or "", text(event, "error"), text(event, "key")
-            self.lives.append(ActorChange(time=now, actor=actor, what=what, error=error, key=key))
-        elif name == "ask_begun":
-            self._begun(event, now)
-        elif (ask := self.asks.get(whole(event, "ask"))) is None:
-            return
-        elif name == "ask_taken":
-            self.asks[ask.number] = replace(ask, taken=now)
-        elif name == "ask_ended":
-            self.asks[ask.number] = self._ended(ask, event, now)
+class _AskLine(_Timed):
+    ask: int
+    actor: Name = ""
+    handler: Name = ""
+    call: int | None = None
+    ahead: int = 0
+    key: Text = None
+    waited: Seconds = 0.0
+    outcome: Text = None
+    error: Text = None
 
-    def _begun(self, event: Mapping[str, Any], now: float) -> None:
-        number = whole(event, "ask")
-        self.asks[number] = RecordedAsk(
-            number=number,
-            actor=text(event, "actor") or "",
-            handler=text(event, "handler") or "",
-            start=now,
-            call=None if event.get("call") is None else whole(event, "call"),
-            ahead=whole(event, "ahead", 0),
-            key=text(event, "key"),
-        )
 
-    def _ended(self, ask: RecordedAsk, event: Mapping[str, Any], now: float) -> RecordedAsk:
-        outcome, error = text(event, "outcome"), text(event, "error")
-        taken = ask.taken
-        if taken is None and (waited := real(event, "waited")) and outcome == "ok":
-            taken = min(now, ask.start + waited)  # the line "ask_taken" was lost: infer its time
-        return replace(ask, end=now, taken=taken, outcome=outcome, error=error)
+class _ActorLine(_Timed):
+    actor: Name = ""
+    error: Text = None
+    key: Text = None
+
+
+class _LostLine(_Line):
+    events: int = 0
+
+
+class _ClosedLine(_Line):
+    events: int = 0
+    lost: int = 0
+    bytes: int = 0
+    overhead: Seconds = 0.0
+    per_event: Seconds = 0.0
+
+
+_LINES: Mapping[str, type[_Line]] = {
+    **dict.fromkeys(get_args(CallPhase), _CallLine),
+    **dict.fromkeys(("run_begun", "model_asked", "model_answered", "run_ended"), _RunLine),
+    **{f"ask_{phase}": _AskLine for phase in get_args(AskPhase)},
+    **{f"actor_{phase}": _ActorLine for phase in get_args(ActorPhase)},
+    "lost": _LostLine,
+    "closed": _ClosedLine,
+}
+
+
+def _damage(error: ValidationError) -> str:
+    """Return a text about the first damaged field of a line."""
+    found = error.errors(include_url=False)[0]
+    name = found["loc"][0]
+    value = None if found["type"] == "missing" else found["input"]
+    kind = "number of seconds" if name in ("t", "waited", "overhead", "per_event") else "whole number"
+    return f"{name!r} is {value!r}, and should be a {kind}"
 
 
 # Parts
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Line about a call, in the form that `CallTracker` reads."""
-
-    phase: CallPhase
-    number: int
-    tool: str
-    time: float
-    attempt: int
-    fields: Event
 
 
 class _Call(TrackedCall):
@@ -127,9 +156,18 @@ class _Call(TrackedCall):
 
     __slots__ = ("known", "notes", "over", "waits")
 
-    def __init__(self, begun: _Line, known: RecordedCall) -> None:
+    def __init__(self, begun: _CallLine) -> None:
         super().__init__(begun)
-        self.known = known
+        self.known = RecordedCall(
+            number=begun.number,
+            batch=begun.batch,
+            tool=begun.tool,
+            id=begun.id,
+            start=begun.time,
+            run=begun.run,
+            resumes=begun.resumes,
+            args=begun.args,
+        )
         self.waits: list[Wait] = []
         self.over: list[RecordedAttempt] = []
         """Finished attempts."""
@@ -148,7 +186,7 @@ class _Call(TrackedCall):
         )
 
 
-class _Calls(CallTracker[_Call, _Line]):
+class _Calls(CallTracker[_Call, _CallLine]):
     """Tracker that also keeps finished calls."""
 
     def __init__(self) -> None:
@@ -156,202 +194,160 @@ class _Calls(CallTracker[_Call, _Line]):
         self.all: dict[int, _Call] = {}
         """Calls by number, in the order in which they began."""
 
-    def __call__(self, event: _Line) -> None:
-        if event.phase == "noted" and event.number not in self.open and (call := self.all.get(event.number)):
+    def __call__(self, event: _CallLine) -> None:
+        call = self.all.get(event.number)
+        if event.phase == "begun" or call is None:
+            super().__call__(event)
+            return
+        event.tool = call.tool
+        if event.phase in ("started", "gave_up") and event.waited and not call.waiting:
+            since = max(call.began, event.time - event.waited)  # the line "queued" was lost: infer its time
+            super().__call__(event.model_copy(update={"phase": "queued", "time": since}))
+        if event.phase == "started":
+            event.attempt = event.attempt or call.attempt + 1
+        elif event.phase == "attempt_ended":
+            event.attempt = event.attempt or next(iter(call.running), 0)
+        if event.phase == "noted" and event.number not in self.open:
             self.noted(call, event)  # may follow the end: an abandoned thread, for example
         else:
             super().__call__(event)
 
-    def begun(self, event: _Line) -> _Call:
-        fields = event.fields
-        known = RecordedCall(
-            number=event.number,
-            batch=whole(fields, "batch", 0),
-            tool=event.tool,
-            id=text(fields, "id"),
-            start=event.time,
-            run=None if fields.get("run") is None else whole(fields, "run"),
-            resumes=text(fields, "resumes"),
-            args=fields.get("args"),
-        )
-        call = self.all[event.number] = _Call(event, known)
+    def begun(self, event: _CallLine) -> _Call:
+        call = self.all[event.number] = _Call(event)
         return call
 
-    def gave_up(self, call: _Call, event: _Line, since: float) -> None:
-        call.waits.append(Wait(start=since, end=event.time, error=text(event.fields, "error")))
+    def gave_up(self, call: _Call, event: _CallLine, since: float) -> None:
+        call.waits.append(Wait(start=since, end=event.time, error=event.error))
 
-    def started(self, call: _Call, event: _Line, waited_since: float | None) -> None:
+    def started(self, call: _Call, event: _CallLine, waited_since: float | None) -> None:
         if waited_since is not None:
             self.gave_up(call, event, waited_since)
 
-    def attempt_ended(self, call: _Call, event: _Line, since: float) -> None:
-        error = text(event.fields, "error")
-        call.over.append(RecordedAttempt(number=event.attempt, start=since, end=event.time, error=error))
+    def attempt_ended(self, call: _Call, event: _CallLine, since: float) -> None:
+        call.over.append(RecordedAttempt(number=event.attempt, start=since, end=event.time, error=event.error))
 
-    def noted(self, call: _Call, event: _Line) -> None:
-        facts = event.fields.get("facts")
-        what = text(event.fields, "what") or ""
-        found = facts if isinstance(facts, dict) else {}
-        call.notes.append(Note(time=event.time, what=what, facts=found, message=text(event.fields, "message")))
+    def noted(self, call: _Call, event: _CallLine) -> None:
+        facts = event.facts if isinstance(event.facts, dict) else {}
+        call.notes.append(Note(time=event.time, what=event.what, facts=facts, message=event.message))
 
-    def ended(self, call: _Call, event: _Line) -> None:
+    def ended(self, call: _Call, event: _CallLine) -> None:
         call.known = replace(
             call.known,
             end=event.time,
-            outcome=text(event.fields, "outcome"),
-            error=text(event.fields, "error"),
-            waited=real(event.fields, "waited"),
-            result=event.fields.get("result"),
+            outcome=event.outcome,
+            error=event.error,
+            waited=event.waited,
+            result=event.result,
         )
-
-
-@dataclass(slots=True)
-class _OpenRun:
-    """Run under construction with its model requests so far."""
-
-    known: RecordedRun
-    requests: list[ModelRequest] = field(default_factory=list[ModelRequest])
-
-    def built(self) -> RecordedRun:
-        return replace(self.known, requests=tuple(self.requests))
 
 
 class PartBuilder:
     """Builder of a `Part`: give it the header, then each event with `take()`, and call `built()` at the end."""
 
     def __init__(self, header: Event) -> None:
-        self._header = header
+        self._header = _HeaderLine.model_validate(header)
         self._calls = _Calls()
-        self._runs: dict[int, _OpenRun] = {}
-        self._actors = RecordedActors()
+        self._runs: dict[int, RecordedRun] = {}
+        self._asks: dict[int, RecordedAsk] = {}
+        self._lives: list[ActorChange] = []
         self._end = 0.0
         self._lost = 0
         self._closing: Closing | None = None
 
     def take(self, event: Event) -> None:
-        """Add an event; raise ValueError for a damaged field. Events of unknown names, calls or runs are ignored."""
+        """Add an event; raise ValidationError for a damaged field. Events of unknown names or calls are ignored."""
         # Ignoring them is needed: a later version may add events, and a full buffer may have dropped a beginning.
-        name = event.get("event")
-        if on_part := _OF_PARTS.get(str(name)):
-            on_part(self, event)
-        elif (phase := _PHASES.get(str(name))) and (call := self._calls.all.get(whole(event, "call"))):
-            self._on_call(phase, call, event)
-        elif (on_run := _OF_RUNS.get(str(name))) and (run := self._runs.get(whole(event, "run"))):
-            on_run(run, event, self._now(event))
-        elif str(name).startswith(_OF_ACTORS):
-            self._actors.take(str(name), event, self._now(event))
+        kind = _LINES.get(str(event.get("event")))
+        if kind is None:
+            return
+        line = kind.model_validate(event)
+        if isinstance(line, _Timed):
+            self._end = max(self._end, line.time)
+        if isinstance(line, _CallLine):
+            self._calls(line)
+        elif isinstance(line, _RunLine):
+            self._take_run(line)
+        elif isinstance(line, _AskLine):
+            self._take_ask(line)
+        elif isinstance(line, _ActorLine):
+            what = line.event.removeprefix("actor_")
+            self._lives.append(ActorChange(time=line.time, actor=line.actor, what=what, error=line.error, key=line.key))
+        elif isinstance(line, _LostLine):
+            self._lost += line.events
+        elif isinstance(line, _ClosedLine):
+            self._closing = Closing(**line.model_dump(exclude={"event"}))
 
     def built(self) -> Part:
         """Return the part made of all events so far."""
         header, closing = self._header, self._closing
         asks: defaultdict[int | None, list[RecordedAsk]] = defaultdict(list)
-        for ask in self._actors.asks.values():
+        for ask in self._asks.values():
             asks[ask.call].append(ask)
         return Part(
-            started=_moment(text(header, "started")),
+            started=_moment(header.started),
             end=self._end,
-            runs=tuple(run.built() for run in self._runs.values()),
+            runs=tuple(self._runs.values()),
             calls=tuple(call.built(asks[number]) for number, call in self._calls.all.items()),
-            asks=tuple(self._actors.asks.values()),
-            lives=tuple(self._actors.lives),
-            callboard=text(header, "callboard") or "",
-            python=text(header, "python") or "",
-            pid=whole(header, "pid", 0),
-            captures=header.get("captures") is True,
+            asks=tuple(self._asks.values()),
+            lives=tuple(self._lives),
+            callboard=header.callboard,
+            python=header.python,
+            pid=header.pid,
+            captures=header.captures is True,
             lost=max(self._lost, closing.lost if closing else 0),
             closing=closing,
         )
 
-    def _now(self, event: Event) -> float:
-        now = real(event, "t", None)
-        self._end = max(self._end, now)
-        return now
+    def _take_run(self, line: _RunLine) -> None:
+        if line.event == "run_begun":
+            self._runs[line.run] = RecordedRun(
+                number=line.run,
+                start=line.time,
+                agent=line.agent,
+                thread=line.thread,
+                run_id=line.run_id,
+                namespace=line.namespace,
+                resumes=line.resumes,
+            )
+        elif (run := self._runs.get(line.run)) is None:
+            return
+        elif line.event == "run_ended":
+            ended = replace(run, end=line.time, outcome=line.outcome, error=line.error, questions=line.questions)
+            self._runs[line.run] = ended
+        elif line.event == "model_asked":
+            asked = ModelRequest(start=line.time, model=line.model)
+            self._runs[line.run] = replace(run, requests=(*run.requests, asked))
+        elif run.requests and run.requests[-1].end is None:
+            answered = replace(
+                run.requests[-1],
+                end=line.time,
+                error=line.error,
+                calls=line.calls,
+                input_tokens=line.input_tokens,
+                output_tokens=line.output_tokens,
+            )
+            self._runs[line.run] = replace(run, requests=(*run.requests[:-1], answered))
 
-    def _call_begun(self, event: Event) -> None:
-        number, tool = whole(event, "call"), text(event, "tool") or ""
-        self._calls(_Line("begun", number, tool, self._now(event), 0, event))
-
-    def _on_call(self, phase: CallPhase, call: _Call, event: Event) -> None:
-        now = self._now(event)
-        if phase in ("started", "gave_up") and not call.waiting and (waited := real(event, "waited")):
-            since = max(call.began, now - waited)  # the line "queued" was lost: infer its time
-            self._calls(_Line("queued", call.number, call.tool, since, 0, event))
-        attempt = 0
-        if phase == "started":
-            attempt = whole(event, "attempt", call.attempt + 1)
-        elif phase == "attempt_ended":
-            attempt = whole(event, "attempt", 0) or next(iter(call.running), 0)
-        self._calls(_Line(phase, call.number, call.tool, now, attempt, event))
-
-    def _run_begun(self, event: Event) -> None:
-        number = whole(event, "run")
-        begun = RecordedRun(
-            number=number,
-            start=self._now(event),
-            agent=text(event, "agent") or "",
-            thread=text(event, "thread"),
-            run_id=text(event, "run_id"),
-            namespace=text(event, "namespace") or "",
-            resumes=text(event, "resumes"),
-        )
-        self._runs[number] = _OpenRun(begun)
-
-    def _events_lost(self, event: Event) -> None:
-        self._lost += whole(event, "events", 0)
-
-    def _closed(self, event: Event) -> None:
-        self._closing = Closing(
-            events=whole(event, "events", 0),
-            lost=whole(event, "lost", 0),
-            bytes=whole(event, "bytes", 0),
-            overhead=real(event, "overhead"),
-            per_event=real(event, "per_event"),
-        )
-
-
-def _model_asked(run: _OpenRun, event: Event, now: float) -> None:
-    run.requests.append(ModelRequest(start=now, model=text(event, "model")))
-
-
-def _model_answered(run: _OpenRun, event: Event, now: float) -> None:
-    if run.requests and run.requests[-1].end is None:
-        run.requests[-1] = replace(
-            run.requests[-1],
-            end=now,
-            error=text(event, "error"),
-            calls=whole(event, "calls", 0),
-            input_tokens=_tokens(event, "input_tokens"),
-            output_tokens=_tokens(event, "output_tokens"),
-        )
-
-
-def _run_ended(run: _OpenRun, event: Event, now: float) -> None:
-    run.known = replace(
-        run.known,
-        end=now,
-        outcome=text(event, "outcome"),
-        error=text(event, "error"),
-        questions=whole(event, "questions", 0),
-    )
-
-
-_OF_PARTS: Mapping[str, Callable[[PartBuilder, Event], None]] = {
-    "begun": PartBuilder._call_begun,
-    "run_begun": PartBuilder._run_begun,
-    "lost": PartBuilder._events_lost,
-    "closed": PartBuilder._closed,
-}
-_OF_ACTORS = ("ask_", "actor_")
-_PHASES: Mapping[str, CallPhase] = {phase: phase for phase in get_args(CallPhase)}
-_OF_RUNS: Mapping[str, Callable[[_OpenRun, Event, float], None]] = {
-    "model_asked": _model_asked,
-    "model_answered": _model_answered,
-    "run_ended": _run_ended,
-}
-
-
-def _tokens(event: Event, name: str) -> int | None:
-    return None if event.get(name) is None else whole(event, name)
+    def _take_ask(self, line: _AskLine) -> None:
+        if line.event == "ask_begun":
+            self._asks[line.ask] = RecordedAsk(
+                number=line.ask,
+                actor=line.actor,
+                handler=line.handler,
+                start=line.time,
+                call=line.call,
+                ahead=line.ahead,
+                key=line.key,
+            )
+        elif (ask := self._asks.get(line.ask)) is None:
+            return
+        elif line.event == "ask_taken":
+            self._asks[line.ask] = replace(ask, taken=line.time)
+        else:
+            taken = ask.taken
+            if taken is None and line.waited and line.outcome == "ok":
+                taken = min(line.time, ask.start + line.waited)  # the line "ask_taken" was lost: infer its time
+            self._asks[line.ask] = replace(ask, end=line.time, taken=taken, outcome=line.outcome, error=line.error)
 
 
 def _moment(written: str | None) -> datetime | None:
@@ -395,6 +391,8 @@ def _parts(path: Path, lines: Iterable[bytes]) -> Iterator[Part]:
                 building = PartBuilder(event)
             else:
                 building.take(event)
+        except ValidationError as error:
+            raise _at(path, number, _damage(error)) from None
         except ValueError as error:
             raise _at(path, number, str(error)) from None
     if building is not None:
@@ -436,7 +434,7 @@ def _begins_part(event: Event) -> bool:
 
 
 def _check_header(event: Event) -> None:
-    name = text(event, "format") or ""
+    name = str(event.get("format") or "")
     if not _begins_part(event) or not name.startswith(_FAMILY):
         raise ValueError("not a recording: it does not begin with a header")
     if name != FORMAT:
