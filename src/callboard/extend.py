@@ -48,10 +48,10 @@ from callboard._records._policies import ToolActor as ToolActor
 from callboard._records._policies import actor_behind as actor_behind
 from callboard._util._canonical import digest as digest
 from callboard._web._addresses import Address as Address
+from callboard._web._addresses import Resolver as Resolver
 from callboard._web._addresses import is_public_address as is_public_address
 from callboard._web._addresses import literal as literal
-from callboard._web._resolver import Resolver as Resolver
-from callboard._web._resolver import system_resolver as system_resolver
+from callboard._web._addresses import system_resolver as system_resolver
 from callboard._web._retry_after import retry_after as retry_after
 from callboard.exceptions import EngineError as EngineError
 

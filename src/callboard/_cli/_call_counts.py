@@ -232,11 +232,7 @@ class OpenCall(TrackedCall):
 
 
 class CallCounts(CallTracker[OpenCall, CallEvent]):
-    """Observer that counts all calls of a run by tool. A call counts for the called tool, even if a fallback runs.
-
-    Args:
-        tools: names of the known tools, in the order of display.
-    """
+    """Observer that counts all calls of a run by tool. A call counts for the called tool, even if a fallback runs."""
 
     def __init__(self, tools: Iterable[str]) -> None:
         super().__init__()

@@ -247,17 +247,7 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Run of the demo.
-
-    Args:
-        run: receives the measurements.
-        view: display during the run.
-        work: calls that the model is to make.
-        model: real model; `None` for the scripted one.
-        seed: seed of the service and of the order of the calls.
-        database: SQLite file of the tool `query`.
-        recording: makes a context manager that is entered around the agent's run.
-    """
+    """Run of the demo."""
 
     run: Measurements
     view: View
@@ -268,12 +258,7 @@ class Session:
     recording: Callable[[], AbstractContextManager[object]]
 
     async def play(self) -> None:
-        """Run the demo to its end, or until SIGINT or SIGTERM.
-
-        Raises:
-            ModelError: if a real model failed.
-            CommandError: if the recording cannot be written.
-        """
+        """Run the demo to its end, or until SIGINT or SIGTERM."""
         failure: Exception | None = None
         async with anyio.create_task_group() as watchers:
             with CancelScope() as scope:
@@ -346,12 +331,7 @@ _WIDE = 160
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Run the demo and return the exit code.
-
-    Raises:
-        CommandError: if the file of a recording cannot be written.
-        ModelError: if a real model is not available, or fails.
-    """
+    """Run the demo and return the exit code."""
     console = QuietlyClosedConsole(highlight=False, markup=False)
     console.soft_wrap = not console.is_terminal  # a file or a pipe gets whole lines, without line breaks at a width
     model = None if options.model is None else real_model(options.model)

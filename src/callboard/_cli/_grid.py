@@ -154,17 +154,8 @@ def grid(
     least: int = _NAME,
     last: T | None = None,
 ) -> Table:
-    """Return a table with a line for each item, none wider than `width` cells.
-
-    Args:
-        heading: heading of the names; empty for a table without headings.
-        names: function that names the items.
-        columns: columns in the order of display.
-        items: items to show.
-        width: width of the table in cells.
-        least: cells that names keep; columns are dropped to keep them.
-        last: item to show below a rule.
-    """
+    """Return a table with a line for each item, none wider than `width` cells."""
+    # `last` stands below a rule. Columns are dropped so that names keep `least` cells.
     listed = [*items] if last is None else [*items, last]
     wanted = max((cell_len(name) for name in names(listed, width)), default=0)
     shown = _fitting(columns, width, min(width, max(_NAME, min(least, wanted))))

@@ -339,16 +339,7 @@ class RunResult:
 
 
 class ThreadRunner:
-    """Thread of an agent, with its runs.
-
-    Args:
-        agent: agent or graph; it is copied, not changed.
-        saver: checkpointer for the thread; by default the agent's own, or else one in memory.
-        thread_id: name of the thread.
-        console: output of the runs.
-        live: show the whole live view while calls run.
-        recording: makes a context manager that is entered around each run.
-    """
+    """Thread of an agent, with its runs."""
 
     def __init__(
         self,

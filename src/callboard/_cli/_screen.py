@@ -94,14 +94,9 @@ _NOT_THE_ANSWER = frozenset(("tools", "pre_model_hook", "post_model_hook", "gene
 
 
 class Screen:
-    """Display of a run's stream, in the modes "messages" and "updates".
+    """Display of a run's stream, in the modes "messages" and "updates"."""
 
-    Args:
-        console: output; on a terminal with a table of the open calls.
-        calls: record of the calls, filled by observers.
-        known: ids of messages from before the run, which are not printed again.
-        live: show the whole live view while calls run, instead of only the open calls.
-    """
+    # `known`: ids of messages from before the run, which are not printed again.
 
     def __init__(self, console: Console, calls: Calls, known: Iterable[str | None], *, live: bool = False) -> None:
         self._console = console

@@ -16,15 +16,10 @@ from callboard.threads import Threads, masked
 
 @contextmanager
 def open_database(where: str, *, must_exist: bool) -> Generator[Threads]:
-    """Open the database at a path or URL for the block; turn storage errors inside the block into `CommandError`.
-
-    Args:
-        where: path of a SQLite file, or a URL.
-        must_exist: raise `CommandError` for a missing file, instead of creating it.
-    """
+    """Open the database at a path or URL for the block; turn storage errors inside the block into `CommandError`."""
     try:
         with _threads(where) as threads:
-            if must_exist:  # before anything connects: SQLite would create the file
+            if must_exist:  # checked before anything connects: SQLite would create the file
                 _check_exists(where)
             yield threads
     except StorageError as error:

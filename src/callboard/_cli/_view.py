@@ -50,14 +50,7 @@ def lines_of_a_call(width: int) -> int:
 
 
 def open_calls(calls: Sequence[OpenCall], now: float, width: int, *, heading: str = "") -> Iterator[RenderableType]:
-    """Yield renderables of the calls: one line per call, or two on a narrow terminal.
-
-    Args:
-        calls: calls in the order of display.
-        now: time on the clock of the event loop.
-        width: width of the terminal in cells.
-        heading: heading of the list; empty for a list without headings.
-    """
+    """Yield renderables of the calls: one line per call, or two on a narrow terminal."""
     if lines_of_a_call(width) == 1:
         shown = [_ShownCall(call, now) for call in calls]
         yield grid(heading, _call_labels, _OPEN_CALLS, shown, width=width, least=_LABEL)

@@ -1,8 +1,35 @@
-"""Classification of hosts and addresses as public, or as known to one machine or network only."""
+"""Resolution of host names, and classification of addresses as public or as known to one network only."""
 
 import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Collection
+
+import anyio
 
 from callboard._web._domains import TOP_LEVEL
+
+# Resolution of host names.
+
+Resolver = Callable[[str, int], Awaitable[Collection[str]]]
+"""Async function from a host name and a port to IP addresses, as texts."""
+
+
+async def system_resolver(host: str, port: int) -> Collection[str]:
+    """Return the IP addresses of a host name from the operating system, in the order to try them.
+
+    Args:
+        host: the domain name.
+        port: the port to connect to.
+
+    Raises:
+        OSError: if the name does not resolve.
+    """
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # A dict removes duplicates and keeps the system's order of preference (RFC 6724).
+    return dict.fromkeys(str(entry[4][0]) for entry in found)
+
+
+# Classification of hosts and addresses.
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

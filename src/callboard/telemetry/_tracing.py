@@ -355,11 +355,6 @@ class RunSpans(RunTracker[_OpenRun]):
 
     The span of a model request is made after the request, with its start time set back. Only then is it known whether
     the model, or another instrumentation, has made a span of the same request.
-
-    Args:
-        tracer: source of the spans.
-        capture: filter for messages.
-        spotter: function that returns the span processor of the provider in use now.
     """
 
     def __init__(self, tracer: Tracer, capture: Capture, spotter: Callable[[], ForeignSpanProcessor]) -> None:

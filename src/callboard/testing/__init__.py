@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from callboard.testing._clock import virtual_trio as virtual_trio
     from callboard.testing._engine import FakeEngine as FakeEngine
     from callboard.testing._engine_contract import EngineContract as EngineContract
-    from callboard.testing._log import Event as Event
-    from callboard.testing._log import Kind as Kind
-    from callboard.testing._replies import calls as calls
-    from callboard.testing._replies import tool_call as tool_call
     from callboard.testing._scripted_model import Line as Line
     from callboard.testing._scripted_model import Reply as Reply
     from callboard.testing._scripted_model import ScriptedModel as ScriptedModel
     from callboard.testing._scripted_model import ScriptEndedError as ScriptEndedError
+    from callboard.testing._scripted_model import calls as calls
+    from callboard.testing._scripted_model import tool_call as tool_call
+    from callboard.testing._tools import Event as Event
+    from callboard.testing._tools import Kind as Kind
     from callboard.testing._tools import Recorder as Recorder
 
 _HOMES = {
@@ -42,10 +42,15 @@ _HOMES = {
     ),
     "callboard.testing._engine": ("FakeEngine",),
     "callboard.testing._engine_contract": ("EngineContract",),
-    "callboard.testing._log": ("Event", "Kind"),
-    "callboard.testing._replies": ("calls", "tool_call"),
-    "callboard.testing._scripted_model": ("Line", "Reply", "ScriptedModel", "ScriptEndedError"),
-    "callboard.testing._tools": ("Recorder",),
+    "callboard.testing._scripted_model": (
+        "Line",
+        "Reply",
+        "ScriptEndedError",
+        "ScriptedModel",
+        "calls",
+        "tool_call",
+    ),
+    "callboard.testing._tools": ("Event", "Kind", "Recorder"),
 }
 """Names by module, imported at first use: a worker that runs a body of `EngineContract` must not import LangChain."""
 

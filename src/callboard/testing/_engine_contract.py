@@ -15,7 +15,7 @@ from callboard._calls._observers import observe
 from callboard._records._policies import Body, CallPolicy, Engine
 from callboard.exceptions import ActorGoneError
 from callboard.extend import EngineError
-from callboard.testing._replies import calls
+from callboard.testing._scripted_model import calls
 from callboard.tools._node import ToolNode
 
 

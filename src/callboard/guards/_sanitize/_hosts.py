@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 from callboard._records._policies import check_count
 from callboard._util._extras import require
-from callboard._web._addresses import is_public, is_public_address, literal
-from callboard._web._resolver import Resolver, system_resolver
+from callboard._web._addresses import Resolver, is_public, is_public_address, literal, system_resolver
 from callboard.guards._sanitize._text import RefusedError
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
