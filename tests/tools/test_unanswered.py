@@ -14,7 +14,6 @@ from langgraph.graph import START, StateGraph, add_messages
 
 from callboard import ToolNode
 from callboard._util._cooperative import PORTION
-from callboard.agent._entries import outputs_of
 from callboard.agent._tools_step import outputs_of
 from callboard.conversations._history import repaired
 from callboard.testing import Recorder, tool_call

@@ -24,7 +24,6 @@ from callboard._langgraph._savers import reading_objects
 from callboard.agent._run_context import Breakpoints
 from callboard.agent._runner import Runner
 from callboard.conversations._connect import saver_of, store_of
-from callboard.conversations._flow import Builder
 from callboard.tools._node import ManyInputs
 
 Builder = StateGraph[Any, Any, Any, Any]

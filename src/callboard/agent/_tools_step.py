@@ -19,10 +19,8 @@ from langgraph.types import Command
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, to_parent
 from callboard._loops._deadline import cleanup
 from callboard._util._cooperative import in_portions
-from callboard.agent._entries import around_all, around_call, sent
 from callboard.agent._run_context import RunContext
 from callboard.conversations._flow import TOOLS, Sent
-from callboard.conversations._sends import Sent
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of, naming
 from callboard.tools._chain import Chain, Middleware, Named, Next
