@@ -1,5 +1,6 @@
 """Queue of idle workers and of calls that wait for a worker, in FIFO order."""
 
+import math
 from collections import deque
 from contextlib import suppress
 from typing import Generic, TypeVar
@@ -22,23 +23,34 @@ class _Waiting(Generic[_Worker]):
 
 
 class Idle(Generic[_Worker]):
-    """FIFO queue that pairs idle workers with waiting calls; at any time, only one of its two sides is filled."""
+    """FIFO queue that pairs idle workers with waiting calls.
 
-    def __init__(self) -> None:
+    Args:
+        most: number of workers that may be taken at a time; further ones are spare.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
+        self._taken = set[_Worker]()
         self._workers = deque[_Worker]()
         self._calls = deque[_Waiting[_Worker]]()
 
     def put(self, worker: _Worker) -> None:
         """Assign a worker to the call that has waited longest, or keep it as idle."""
-        if self._calls:
+        self._taken.discard(worker)
+        self._workers.append(worker)
+        self._pair()
+
+    def _pair(self) -> None:
+        while self._calls and self._workers and len(self._taken) < self._most:
+            self._taken.add(worker := self._workers.popleft())
             self._calls.popleft().tell(worker)
-        else:
-            self._workers.append(worker)
 
     async def take(self) -> _Worker | None:
         """Wait for a worker; return `None` if `turn_away` was called."""
-        if self._workers:
-            return self._workers.popleft()
+        if self._workers and not self._calls and len(self._taken) < self._most:
+            self._taken.add(worker := self._workers.popleft())
+            return worker
         call = _Waiting[_Worker]()
         self._calls.append(call)
         try:
@@ -60,12 +72,15 @@ class Idle(Generic[_Worker]):
         return len(self._workers)
 
     def forget(self, worker: _Worker) -> None:
-        """Remove a worker from the idle ones."""
+        """Forget a worker that has ended, or is to end."""
+        self._taken.discard(worker)
         with suppress(ValueError):
             self._workers.remove(worker)
+        self._pair()
 
     def turn_away(self) -> None:
         """Wake all waiting calls without a worker, and forget the idle workers."""
         self._workers.clear()
+        self._taken.clear()
         while self._calls:
             self._calls.popleft().tell(None)

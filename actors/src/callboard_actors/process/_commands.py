@@ -1,7 +1,7 @@
 """Protocol between pool and zygote: fixed-size commands to the zygote, and its fixed-size reports.
 
-The zygote and the interpreters that it spawns use the same protocol between them. Commands have one size because they
-are received together with file descriptors. Only the report FAILED is followed by a text.
+Commands have one size because they are received together with file descriptors. Only the report FAILED is followed by a
+text.
 """
 
 import struct
@@ -33,12 +33,12 @@ The value is the process id, the exit code, the error number or the length of th
 
 
 class Report(IntEnum):
-    """Report of the zygote to the pool, or of a spawned interpreter to the zygote."""
+    """Report of the zygote to the pool."""
 
     LOADING = 1
     """Begins to load the wanted module with this index. If the process then ends, this module is to blame."""
     READY = 2
-    """All modules are loaded; commands are accepted."""
+    """The modules of forked workers are loaded; commands are accepted."""
     FAILED = 3
     """The process cannot start; a text with the reason follows."""
     FORKED = 4
@@ -47,5 +47,3 @@ class Report(IntEnum):
     """A worker could not be started; the value is the `errno`."""
     ENDED = 6
     """A worker and its children have ended; the value is its exit code."""
-    TAKEN = 7
-    """A spawned interpreter has received the file descriptors, and becomes a worker now."""

@@ -23,8 +23,8 @@ from callboard_actors._engine._queue import Idle
 from callboard_actors.process._commands import Command
 from callboard_actors.process._confinement._confine import INIT
 from callboard_actors.process._settings import PoolOptions, Settings
-from callboard_actors.process._worker_proxy import WorkerProxy
-from callboard_actors.process._zygote_proxy import UnloadableError, ZygoteProxy
+from callboard_actors.process._worker_proxy import UnloadableError, WorkerProxy
+from callboard_actors.process._zygote_proxy import ZygoteProxy
 
 _NAME = "Processes"
 _logger = logging.getLogger("callboard_actors.process")
@@ -65,7 +65,10 @@ class Crew:
         self._members: set[WorkerProxy] = set()
         self._seats: set[WorkerProxy] = set()
         self._group: TaskGroup | None = None
-        self._idle = Idle[WorkerProxy]()
+        self._spawns = terms.start == "spawn"
+        # An interpreter takes long to start: one more than there may be calls waits to replace another one.
+        self._places = terms.workers + self._spawns
+        self._idle = Idle[WorkerProxy](terms.workers)
         # Why no zygote runs; cleared when one runs again. While it is set, calls fail instead of waiting.
         self._trouble: Exception | None = None
         # Set when the first zygote is ready, and when `keep` has ended.
@@ -149,14 +152,20 @@ class Crew:
 
     async def _new_zygote(self) -> ZygoteProxy:
         while True:
-            names = tuple(name for name in self._wanted if name not in self._terms.preload)
             try:
-                return await ZygoteProxy.start(replace(self._settings, wanted=names))
+                return await ZygoteProxy.start(self._with_wanted())
             except UnloadableError as error:
-                self._wanted.pop(error.module, None)
-                # The zygote has ended while it loaded this module, so it is dropped from the list and the next zygote
-                # is started.
-                _logger.info("%s starts threads or ends its process, so each worker loads it by itself", error.module)
+                self._leave_out(error.module)
+
+    def _with_wanted(self) -> Settings:
+        names = tuple(name for name in self._wanted if name not in self._terms.preload)
+        return replace(self._settings, wanted=names)
+
+    def _leave_out(self, module: str) -> None:
+        """Load a module no more that has ended the process that loaded it; the next process is started without it."""
+        if module in self._wanted:
+            del self._wanted[module]
+            _logger.info("%s starts threads or ends its process, so each worker loads it by itself", module)
 
     def _suffer(self, error: Exception) -> None:
         """Record that there are no workers, and fail the calls that wait for one."""
@@ -172,7 +181,7 @@ class Crew:
 
     async def _live(self, zygote: ZygoteProxy) -> None:
         async with anyio.create_task_group() as places:
-            for _ in range(self._terms.workers):
+            for _ in range(self._places):
                 places.start_soon(self._fill, zygote)
             await zygote.listen()
             # `listen` has returned: the zygote is dead, and every worker has been marked as ended.
@@ -186,7 +195,16 @@ class Crew:
             try:
                 worker = self._new_worker()
                 await self._employ(worker, zygote)
-            except OSError as error:  # too many open files or processes; calls wait until there are fewer
+            except UnloadableError as error:
+                self._leave_out(error.module)
+            # OSError: too many open files or processes; calls wait until there are fewer.
+            except (ActorStartError, OSError) as error:
+                # Before the first success, a failure of the modules is final, and the caller of `async with` is told.
+                if isinstance(error, ActorStartError) and not self._full.is_set():
+                    self.failure = error
+                    self._full.set()
+                if self.is_dismissed or self.failure is not None:
+                    return
                 if not in_vain:
                     _logger.warning("a worker process cannot be started; it is tried again until it can: %s", error)
                 in_vain += 1
@@ -202,11 +220,11 @@ class Crew:
         """Start a worker, offer it to calls, and wait until it has ended; raise `OSError` if it cannot start."""
         self._members.add(worker)
         try:
-            await zygote.fork(worker)
+            await self._start(worker, zygote, Command.FORK)
             # The worker may have ended already, between the report of its start and this line.
             if worker.is_alive:
                 self.give_back(worker)
-                if len(self.pids()) == self._terms.workers:
+                if len(self.pids()) >= self._terms.workers:
                     self._full.set()
             async with anyio.create_task_group() as group:
                 # Between calls, too: a full pipe would block a worker that prints from a thread.
@@ -215,7 +233,22 @@ class Crew:
                 group.cancel_scope.cancel()
         finally:
             self._members.discard(worker)
+            self._idle.forget(worker)
             worker.close()
+
+    async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy, what: Command) -> None:
+        """Start a worker, and wait until it has loaded its modules; if it cannot, it has ended when this raises."""
+        await zygote.fork(worker, what)
+        if self._spawns:
+            settings = self._with_wanted()
+            self._settings = replace(self._settings, quiet=True)  # one complaint of each module is enough
+            try:
+                with anyio.fail_after(self._terms.start_timeout):
+                    await worker.until_loaded(settings)
+            except BaseException:
+                await self.end(worker, 0.0)
+                raise
+        worker.is_ready = True
 
     async def hire(self, title: str) -> WorkerProxy:
         """Start a dedicated worker, or raise `WorkerDiedError`; its owner must pass the worker to `let_go`."""
@@ -227,14 +260,14 @@ class Crew:
             worker = self._new_worker()
             self._seats.add(worker)
             try:
-                await self._zygote.fork(worker, Command.SEAT)
+                await self._start(worker, self._zygote, Command.SEAT)
                 if not worker.is_alive:
                     raise OSError("its zygote process has ended")
             except BaseException:
                 # Also after a cancellation: the fork may already have been requested.
                 await self.let_go(worker)
                 raise
-        except OSError as error:
+        except (OSError, UnloadableError, ActorStartError) as error:
             raise WorkerDiedError(title, f"a worker process cannot be started: {error}", begun=False) from error
         return worker
 

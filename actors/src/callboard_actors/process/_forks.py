@@ -1,89 +1,48 @@
-"""Starter of workers that are forked from the zygote when they are requested."""
+"""Starter of workers that are forked from the zygote."""
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from socket import socket
 from typing import TYPE_CHECKING, NoReturn
 
 from callboard_actors._engine import _kernel
-from callboard_actors.process import _seat, _worker
-from callboard_actors.process._exits import end_after
+from callboard_actors.process import _worker
 from callboard_actors.process._settings import Settings
+from callboard_actors.process._worker import end_after
 
 if TYPE_CHECKING:
     from callboard_actors.process._confinement._confinement import Confinement
 
 
 class Forks:
-    """Starts each worker as a fork of the zygote; see `Starter`.
+    """Starts each worker as a fork of the zygote.
 
     Args:
         settings: settings of the workers.
         confinement: restrictions that each worker applies to itself; `None` for trusted workers.
         own: sockets of the zygote that workers must not keep.
-        ready: called when workers can be started.
-        born: called with the number and the process id of a worker that has started.
-        unborn: called with the number and the `errno` of a worker that could not be started.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        confinement: "Confinement | None",
-        own: Sequence[socket],
-        *,
-        ready: Callable[[], None],
-        born: Callable[[int, int], None],
-        unborn: Callable[[int, int], None],
-    ) -> None:
+    def __init__(self, settings: Settings, confinement: "Confinement | None", own: Sequence[socket]) -> None:
         self._settings = settings
         self._confinement = confinement
         self._own = own
-        self._ready = ready
-        self._born = born
-        self._unborn = unborn
         self._pid = os.getpid()
 
-    def begin(self) -> None:
-        """Report at once that workers can be started: a fork needs no preparation."""
-        self._ready()
-
-    def pids(self) -> set[int]:
-        """Return the empty set: forked workers are assigned from the start."""
-        return set()
-
-    def ask(self, number: int, fds: list[int], *, is_seat: bool) -> None:
-        """Fork a worker; in the child, become the worker and never return."""
+    def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
+        """Fork a worker; in the child, become the worker and never return. Raise `OSError` if that fails."""
         # Blocked across the fork: until the child has replaced the zygote's handlers, SIGTERM would run them and be
         # lost. It is delivered when the child unblocks the signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             pid = os.fork()
-        except OSError as error:
-            self._unborn(number, error.errno or 0)
-        else:
             if not pid:
                 self._become_worker(*fds, is_seat=is_seat)
-            self._born(number, pid)
+            return pid
         finally:
+            # Only the zygote arrives here; the child exits in `_become_worker`.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-            # Only the zygote arrives here; the child exits in `_become_worker` with its own copies open.
-            for fd in fds:
-                os.close(fd)
-
-    def forget(self, number: int) -> bool:
-        """Return `False`: a fork is immediate, so no request is ever pending."""
-        return False
-
-    def hear(self, fd: int) -> None:
-        """Do nothing: a forked worker has no socket to the zygote."""
-
-    def lost(self, pid: int) -> None:
-        """Do nothing: every process that ends was a worker, which the zygote reports itself."""
-
-    def end(self) -> None:
-        """Do nothing: there are no spare processes."""
 
     def _become_worker(self, sock: int, output: int, begun_counter: int, *, is_seat: bool) -> NoReturn:
         def work() -> None:
@@ -94,8 +53,7 @@ class Forks:
             # Before any code of a call. Only these files, stdin, stdout and stderr stay open.
             if self._confinement is not None:
                 self._confinement.enter([sock, begun_counter])
-            serve = _seat.serve if is_seat else _worker.serve
-            serve(socket(fileno=sock), begun_counter, self._settings)
+            _worker.serve(socket(fileno=sock), begun_counter, self._settings, is_seat=is_seat)
 
         end_after(work)
 

@@ -5,12 +5,11 @@ import pickle
 import sys
 import threading
 import traceback
-from contextlib import suppress
+from collections.abc import Callable
 from socket import socket
 
 from callboard_actors._engine import _main_module
 from callboard_actors._engine._frames import receive_frame
-from callboard_actors.process._commands import REPORT, Report
 from callboard_actors.process._settings import Settings
 
 _HELD_IN_WORDS = "starts a thread, which a fork would lose; leave it to the workers"
@@ -25,21 +24,16 @@ def received_settings(sock: socket) -> Settings:
     found = receive_frame(sock)
     if found is None:
         raise FatalError("whoever started it has gone")
-    return settings_in(found[1])
-
-
-def settings_in(data: bytes | bytearray) -> Settings:
-    """Unpickle settings."""
-    settings = pickle.loads(data)  # noqa: S301 - from our parent
+    settings = pickle.loads(found[1])  # noqa: S301 - from our parent
     assert isinstance(settings, Settings)
     return settings
 
 
-def load(sock: socket, settings: Settings, *, quiet: bool = False) -> None:
+def load(settings: Settings, loading: Callable[[int], None]) -> None:
     """Load the modules of `preload`, and the optional modules of `settings.wanted`.
 
     Raise `FatalError` if a module of `preload` cannot be loaded. An optional module that starts a thread or exits ends
-    this process. The report LOADING, sent before, names it.
+    this process; before it is loaded, `loading` is called with its index.
     """
     forks = settings.terms.start == "fork"
     # Only registered: the main module is loaded when a name of it is needed.
@@ -48,8 +42,8 @@ def load(sock: socket, settings: Settings, *, quiet: bool = False) -> None:
         _load(name, forks=forks)
     for place, name in enumerate(settings.wanted):
         # Before the import, which may end this process in any way, even by a crash in C code.
-        tell(sock, Report.LOADING, place, 0)
-        _try_to_load(name, forks=forks, complain=not quiet)
+        loading(place)
+        _try_to_load(name, forks=forks, complain=not settings.quiet)
 
 
 def _load(name: str, *, forks: bool) -> None:
@@ -78,13 +72,7 @@ def _try_to_load(name: str, *, forks: bool, complain: bool) -> None:
         os._exit(1)  # the pool starts another zygote without this module
 
 
-def tell(sock: socket, what: Report, number: int, value: int, text: bytes = b"") -> None:
-    """Send a report to the parent process, with an optional text."""
-    sock.sendall(REPORT.pack(what, number, value) + text)
-
-
-def report_failure(sock: socket, error: BaseException) -> None:
-    """Report why no worker can be started, if the parent still lives."""
+def reason_of(error: BaseException) -> bytes:
+    """Return the text of an error because of which no worker can be started."""
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
-    with suppress(ConnectionError):
-        tell(sock, Report.FAILED, 0, len(text.encode()), text.encode())
+    return text.encode(errors="replace")

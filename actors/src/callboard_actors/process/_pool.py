@@ -69,9 +69,9 @@ class Processes(OpenedEngine[PoolLifecycle]):
 
     Args:
         workers: number of workers, and so of concurrent calls; further calls wait in FIFO order.
-        start: "fork" requires Linux. With "spawn" each worker is a new interpreter that loads `preload` itself; one
-            spare interpreter waits to replace a worker. `None` means "fork" on Linux, and "spawn" on macOS and other
-            POSIX systems.
+        start: "fork" requires Linux. With "spawn" each worker is a new interpreter that loads `preload` itself, and
+            one more than `workers` waits to replace another one. `None` means "fork" on Linux, and "spawn" on macOS
+            and other POSIX systems.
         preload: modules loaded before a worker's first call. With "fork" they must not start threads.
         grace: seconds between SIGTERM and SIGKILL for a worker that has to end, and for the processes that it started.
         max_calls: calls after which a worker is replaced; `None` for no limit.

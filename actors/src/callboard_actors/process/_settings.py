@@ -123,7 +123,7 @@ def _check_limits(files: int | None, nice: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings that a zygote or spawned interpreter receives first, before any command."""
+    """Settings that a zygote or new interpreter receives first, before any command."""
 
     parent: int
     """Process id of the zygote's parent as the zygote sees it: the pool's process, or bubblewrap's."""
@@ -132,5 +132,7 @@ class Settings:
     terms: PoolOptions
     wanted: tuple[str, ...] = ()
     """Optional modules, preloaded if they can be."""
+    quiet: bool = False
+    """Do not complain of optional modules that cannot be loaded; another interpreter has done so."""
     main: MainModule | None = None
     """Main module of the pool's program, if workers can load it."""

@@ -1,48 +1,56 @@
-"""Worker, from within: serves one call after another until its socket is closed.
+"""Worker, from within: serves one call after another, or, as a dedicated worker, concurrent calls of one owner.
 
-Each async call runs in its own event loop.
+An async call of a worker runs in its own event loop. A dedicated worker has one event loop for all its calls.
 """
 
 import faulthandler
+import json
 import os
 import sys
+import threading
+import traceback
+from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from io import TextIOWrapper
+from os import _exit  # bound at import: user code may replace attributes of `os`
 from socket import socket
-from typing import Any, Protocol
+from typing import Any, NoReturn
 
 from callboard.extend import attached_context
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import BEGUN_COUNTER, Kind, parts_of, receive_frame
+from callboard_actors._engine._frames import BEGUN_COUNTER, MAX_TOLD, Kind, frame, parts_of, receive_frame
 from callboard_actors._engine._pickles import loads
+from callboard_actors._engine._replies import Replies, replies
 from callboard_actors._engine._variables import set_all
-from callboard_actors.process._exits import flush
-from callboard_actors.process._reply_writer import ReplyWriter
 from callboard_actors.process._sent_file import set_sent_file
 from callboard_actors.process._settings import Settings
 
-Tell = Callable[[dict[str, Any]], None]
+_Cancel = Callable[[], object]
+_Start = Callable[[Callable[[], Coroutine[Any, Any, None]]], _Cancel]
+"""Starts a call as a task; returns a function that cancels the task."""
+_MOST = 2**40
+"""Bytes of a call at most: practically unlimited, since workers trust their pool."""
 
 
-class Replies(Protocol):
-    """Encoding of replies."""
+def serve(sock: socket, begun_counter: int, settings: Settings, *, is_seat: bool) -> None:
+    """Answer calls; return, or end the process, when the pool has closed the socket."""
+    _prepare(settings)
+    if is_seat:
+        import anyio
 
-    @property
-    def returned(self) -> Callable[[Any], tuple[Kind, bytes]]:
-        """Function that encodes a result."""
-        ...
-
-    @property
-    def raised(self) -> Callable[[Exception], tuple[Kind, bytes]]:
-        """Function that encodes an exception."""
-        ...
+        anyio.run(_Seat(sock, begun_counter, settings).live, backend=settings.backend)
+    else:
+        _serve(sock, begun_counter, settings)
 
 
-def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
-    """Answer calls; return when the pool has closed the socket."""
-    prepare(settings)
-    reply_writer, replies = ReplyWriter(sock), replies_of(settings)
+# One call after another.
+
+
+def _serve(sock: socket, begun_counter: int, settings: Settings) -> None:
+    reply_writer, encode = _ReplyWriter(sock), replies(is_plain=settings.terms.confine is not None)
     files: list[int] = []
     while (request := receive_frame(sock, files)) is not None:
         number, body = request
@@ -58,15 +66,15 @@ def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
         context = copy_context()
         for fd in files:
             context.run(set_sent_file, fd)
-        outcome = context.run(_outcome, body, tell, settings.backend, replies)
+        outcome = context.run(_outcome, body, tell, settings.backend, encode)
         while files:
             os.close(files.pop())
-        kind, reply = bounded(*outcome, settings.terms.max_result)
+        kind, reply = _bounded(*outcome, settings.terms.max_result)
         flush()
         reply_writer.reply(number, kind, reply)
 
 
-def prepare(settings: Settings) -> None:
+def _prepare(settings: Settings) -> None:
     """Apply the limits of the pool to this process, once before its first call."""
     _kernel.leave_no_core(for_good=settings.terms.confine is not None)
     if settings.terms.memory is not None:
@@ -82,7 +90,9 @@ def prepare(settings: Settings) -> None:
     faulthandler.enable()
 
 
-def _outcome(call: bytes | bytearray, tell: Tell, backend: str, replies: Replies) -> tuple[Kind, bytes]:
+def _outcome(
+    call: bytes | bytearray, tell: Callable[[dict[str, Any]], None], backend: str, encode: Replies
+) -> tuple[Kind, bytes]:
     given, pickled = parts_of(call)
     # `SystemExit` is not caught: it ends the process, as in any program.
     try:
@@ -93,22 +103,11 @@ def _outcome(call: bytes | bytearray, tell: Tell, backend: str, replies: Replies
             if isinstance(value, Coroutine):
                 value = _awaited(value, backend)
     except Exception as error:
-        return replies.raised(without_own_frame(error))
-    return replies.returned(value)
+        return encode.raised(_without_own_frame(error))
+    return encode.returned(value)
 
 
-def replies_of(settings: Settings) -> Replies:
-    """Return the encoding of replies; its module was preloaded by the zygote."""
-    if settings.terms.confine is None:
-        from callboard_actors._engine import _pickled_replies
-
-        return _pickled_replies
-    from callboard_actors._engine import _plain_replies
-
-    return _plain_replies
-
-
-def without_own_frame(error: Exception) -> Exception:
+def _without_own_frame(error: Exception) -> Exception:
     """Drop the first frame of the traceback, which is callboard's."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
@@ -124,7 +123,7 @@ def _awaited(coroutine: Coroutine[Any, Any, Any], backend: str) -> Any:
     return anyio.run(main, backend=backend)
 
 
-def bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
+def _bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
     """Return the reply, or a LOST reply if it is longer than `most` bytes."""
     if len(body) <= most:
         return kind, body
@@ -132,3 +131,271 @@ def bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
         return kind, body[:most]
     what = "returned" if kind is Kind.VALUE else "raised"
     return Kind.LOST, f"what it {what} is {len(body)} bytes as a pickle, and max_result is {most}".encode()[:most]
+
+
+# A dedicated worker.
+
+
+class _Seat:
+    """Concurrent calls of one owner on one event loop, until the socket is closed."""
+
+    def __init__(self, sock: socket, begun_counter: int, settings: Settings) -> None:
+        self._sock = sock
+        self._reply_writer = _ReplyWriter(sock)
+        self._begun_counter = begun_counter
+        self._max_result = settings.terms.max_result
+        self._replies = replies(is_plain=settings.terms.confine is not None)
+        self._is_trio = settings.backend == "trio"
+        self._calls: dict[int, _Call] = {}
+
+    async def live(self) -> None:
+        """Start and cancel calls as the pool requests."""
+        if self._is_trio:
+            import trio
+
+            async with trio.open_nursery() as nursery:
+                await self._listen(_start_on_trio(nursery))
+        else:
+            await self._listen(_start_on_asyncio())
+
+    async def _listen(self, start: _Start) -> None:
+        from callboard_actors._engine._frames import FrameReader
+        from callboard_actors._engine._socket_reader import incoming
+
+        reader = FrameReader(incoming(self._sock).receive, _MOST)
+        while True:
+            try:
+                header, body = await reader.next()
+            except ConnectionError:
+                flush()
+                os._exit(0)  # the pool is gone, so running calls have no caller
+            if header.kind is Kind.CANCEL:
+                if (call := self._calls.get(header.number)) is not None:
+                    call.end()
+                continue
+            # Before any code of the call runs. From here on, the pool treats the call as begun.
+            os.pwrite(self._begun_counter, BEGUN_COUNTER.pack(header.number), 0)
+            call = _Call(header.number, body, self._answer, self._reply_writer, self._replies)
+            self._calls[header.number] = call
+            call.cancel = start(call.run)
+
+    def _answer(self, number: int, kind: Kind, body: bytes) -> None:
+        # First: a cancellation that arrives after the reply finds no call.
+        del self._calls[number]
+        flush()
+        self._reply_writer.reply(number, *_bounded(kind, body, self._max_result))
+
+
+_CANCELLED = Kind.LOST, b"it was cancelled"
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Call:
+    """Call, in its own task."""
+
+    def __init__(
+        self,
+        number: int,
+        call: bytes | bytearray,
+        answer: Callable[[int, Kind, bytes], None],
+        reply_writer: "_ReplyWriter",
+        encode: Replies,
+    ) -> None:
+        self._number = number
+        self._call = call
+        self._answer = answer
+        self._tell = reply_writer.begin(number)
+        self._encode = encode
+        # Tells a requested cancellation from one that ends this whole process.
+        self._is_to_end = False
+        self.cancel: _Cancel = _nothing
+        """Cancels the call's task; replaced as soon as the task exists."""
+
+    def end(self) -> None:
+        """Cancel the call; its caller has been cancelled."""
+        self._is_to_end = True
+        self.cancel()
+
+    async def run(self) -> None:
+        """Run the call and send exactly one reply, also after a cancellation."""
+        reply = _CANCELLED
+        try:
+            if not self._is_to_end:
+                reply = await self._outcome()
+        except SystemExit as end:
+            code = _exit_code(end)
+            flush()
+            os._exit(code)
+        except BaseException:
+            # Without a request of the owner: the event loop is about to end, or the call raised KeyboardInterrupt or
+            # the like. End the process as such an exception would.
+            if not self._is_to_end:
+                traceback.print_exc()
+                flush()
+                os._exit(1)
+            raise
+        finally:
+            self._send(*reply)
+
+    def _send(self, kind: Kind, body: bytes) -> None:
+        """Send the reply; exit if that fails, since the caller would wait for ever."""
+        try:
+            self._answer(self._number, kind, body)
+        except BaseException:
+            _exit(1)
+
+    async def _outcome(self) -> tuple[Kind, bytes]:
+        given, pickled = parts_of(self._call)
+        try:
+            with attached_context(given, self._tell):
+                fn, args, kwargs, variables = loads(pickled)
+                set_all(variables)
+                value = fn(*args, **kwargs)
+                if isinstance(value, Coroutine):
+                    value = await value
+        except Exception as error:
+            return self._encode.raised(_without_own_frame(error))
+        return self._encode.returned(value)
+
+
+def _start_on_asyncio() -> _Start:
+    import asyncio
+
+    tasks: set[asyncio.Task[None]] = set()
+
+    def start(work: Callable[[], Coroutine[Any, Any, None]]) -> _Cancel:
+        # A plain task, not in a task group: it is cancelled once, so that it can await its clean-up.
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work())
+        # The loop keeps weak references only; without this one, a task may be garbage-collected.
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+        def cancel() -> object:
+            # After the task's first step, which is already scheduled. A task that is cancelled before its first step
+            # never runs, and would never reply.
+            return loop.call_soon(task.cancel)
+
+        return cancel
+
+    return start
+
+
+def _start_on_trio(nursery: Any) -> _Start:
+    import trio
+
+    def start(work: Callable[[], Coroutine[Any, Any, None]]) -> _Cancel:
+        scope = trio.CancelScope()
+
+        async def within() -> None:
+            with scope:
+                await work()
+
+        nursery.start_soon(within)
+        return scope.cancel
+
+    return start
+
+
+# Replies and events.
+
+
+class _ReplyWriter:
+    """Writer of events and replies to the pool.
+
+    Events are sent from the beginning of a call until its reply, and dropped afterwards. Events of processes that a
+    call has forked are dropped, too: such a process has a copy of the socket.
+    """
+
+    def __init__(self, sock: socket) -> None:
+        self._sock = sock
+        self._pid = os.getpid()
+        # Calls without a reply; an event after the reply would be a protocol error at the pool.
+        self._open: set[int] = set()
+        # Reentrant: a signal handler that sends an event may interrupt a thread that holds the lock.
+        self._lock = threading.RLock()
+        self._due = deque[bytes]()
+        # Guarded by the lock. True only while a thread is in `_send`, which the handler of a signal may enter again.
+        self._sending = False
+
+    def begin(self, number: int) -> Callable[[dict[str, Any]], None]:
+        """Open a call, and return the function that sends its events."""
+        self._open.add(number)
+        return partial(self._tell, number)
+
+    def _tell(self, number: int, told: dict[str, Any]) -> None:
+        if os.getpid() != self._pid:
+            return
+        data = frame(Kind.TOLD, number, _encoded(told))
+        with self._lock:
+            if number in self._open:
+                self._send(data)
+
+    def reply(self, number: int, kind: Kind, body: bytes) -> None:
+        """Send the reply of a call, and close the call for events."""
+        if os.getpid() != self._pid:
+            os._exit(0)  # a process forked by the call has returned from it; the call is not its own
+        with self._lock:
+            self._open.discard(number)
+            self._send(frame(kind, number, body))
+
+    def _send(self, data: bytes) -> None:
+        self._due.append(data)
+        if self._sending:
+            return  # in a signal handler: the interrupted `_send` completes its frame first, then sends this one
+        self._sending = True
+        try:
+            while self._due:
+                self._sock.sendall(self._due.popleft())
+        finally:
+            self._sending = False
+
+
+def _encoded(told: dict[str, Any]) -> bytes:
+    """Encode an event as JSON of at most `MAX_TOLD` bytes; shorten its texts if necessary."""
+    data = json.dumps(told).encode()
+    most = MAX_TOLD // 4
+    while len(data) > MAX_TOLD:
+        shorter = {kind: [one[:most] if isinstance(one, str) else one for one in said] for kind, said in told.items()}
+        data = json.dumps(shorter).encode()
+        most //= 2
+    return data
+
+
+# The end of the process.
+
+
+def end_after(work: Callable[[], None]) -> NoReturn:
+    """Run the work of this process and exit with the interpreter's exit codes, but without its finalization."""
+    code = 1
+    try:
+        work()
+        code = 0
+    except SystemExit as end:
+        code = _exit_code(end)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        flush()
+        # No finalization: `atexit` handlers and other cleanup inherited by a fork belong to the zygote.
+        os._exit(code)
+
+
+def _exit_code(end: SystemExit) -> int:
+    """Return the exit code of a `SystemExit`, by the interpreter's rules."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code & 0xFF
+    sys.stderr.write(f"{end.code}\n")  # as the interpreter does
+    return 1
+
+
+def flush() -> None:
+    """Write buffered output, if that is still possible."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # user code may have closed or replaced the stream
+            stream.flush()

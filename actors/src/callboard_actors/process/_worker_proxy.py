@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import select
 import socket
 from collections import deque
@@ -11,13 +12,16 @@ from typing import Any
 
 import anyio
 
-from callboard_actors._engine._frames import BEGUN_COUNTER, OUTCOMES, FrameReader, GarbageError, Kind, frame
+from callboard import ActorStartError
+from callboard_actors._engine._frames import BEGUN_COUNTER, OUTCOMES, FrameReader, GarbageError, Kind, frame, from_json
 from callboard_actors._engine._kernel import resident, shared_number
 from callboard_actors._engine._open_call import hand_on
 from callboard_actors._engine._socket_reader import incoming
-from callboard_actors.process._settings import PoolOptions
+from callboard_actors.process._settings import PoolOptions, Settings
 
 _CHUNK = 64 * 1024
+_LONGEST_REASON = 1024 * 1024
+"""Bytes of the reason at most for which a new interpreter cannot start; it has a traceback."""
 
 
 class BrokenError(Exception):
@@ -26,6 +30,14 @@ class BrokenError(Exception):
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+class UnloadableError(Exception):
+    """Raised if a process ended while it loaded an optional module."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        super().__init__(module)
 
 
 class WorkerProxy:
@@ -50,6 +62,8 @@ class WorkerProxy:
         self.unforked: int | None = None
         """`errno` of a failed start."""
         self.asked_to_end = False
+        self.is_ready = False
+        """`True` once its modules are loaded, so that it can serve calls."""
         self.calls = 0
         self.settled = anyio.Event()
         """Set when the worker has started, or never will."""
@@ -110,8 +124,8 @@ class WorkerProxy:
 
     @property
     def is_alive(self) -> bool:
-        """`True` if the process has started, has not ended, and was not asked to end."""
-        return self.pid is not None and not self.ended.is_set() and not self.asked_to_end
+        """`True` if the process is ready, has not ended, and was not asked to end."""
+        return self.is_ready and not self.ended.is_set() and not self.asked_to_end
 
     def is_silent(self) -> bool:
         """Return whether nothing can be read from the socket: no unexpected bytes, and no end of file."""
@@ -135,6 +149,28 @@ class WorkerProxy:
             data = os.pread(self._begun_counter, BEGUN_COUNTER.size, 0)
             self._begun = int(BEGUN_COUNTER.unpack(data)[0]) if len(data) == BEGUN_COUNTER.size else 0
         return self._begun
+
+    async def until_loaded(self, settings: Settings) -> None:
+        """Send a new interpreter its settings, and wait until it has loaded its modules.
+
+        Raise `UnloadableError` if an optional module has ended it, and `ActorStartError` if it cannot start.
+        """
+        loading = None
+        # Trusted here: no call has run in it.
+        reader = self.reader(_LONGEST_REASON, 0)
+        try:
+            await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)), 0)
+            while True:
+                header, said = await reader.next()
+                if header.kind is Kind.VALUE:
+                    return
+                if header.kind is Kind.LOST:
+                    raise ActorStartError("Processes", said.decode(errors="replace"), never=True)
+                loading = from_json(said)["loading"]
+        except ConnectionError:
+            if loading is not None:
+                raise UnloadableError(settings.wanted[loading]) from None
+            raise ActorStartError("Processes", "a new interpreter ended at once; what it says is on stderr") from None
 
     async def exchange(
         self, number: int, body: bytes, max_result: int, deliver: Callable[[Any], None], file: int | None = None

@@ -12,15 +12,16 @@ import select
 import signal
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from socket import socket, socketpair
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import receive_exactly
-from callboard_actors.process._commands import COMMAND, GIVEN, Command, Report
+from callboard_actors.process._commands import COMMAND, GIVEN, REPORT, Command, Report
 from callboard_actors.process._confinement._confine import CannotConfineError
-from callboard_actors.process._loading import FatalError, load, received_settings, report_failure, tell
+from callboard_actors.process._loading import FatalError, load, reason_of, received_settings
 from callboard_actors.process._settings import Settings
 
 if TYPE_CHECKING:
@@ -32,38 +33,6 @@ _LOOK: Final = 0.25
 """Seconds between two checks of the parent process, where the kernel does not signal its death."""
 
 
-class Starter(Protocol):
-    """Way of starting workers. It reports each requested number once, as born or unborn, unless it was withdrawn."""
-
-    def begin(self) -> None:
-        """Prepare to start workers, and report when that is possible."""
-        ...
-
-    def pids(self) -> set[int]:
-        """Return the ids of processes that are not workers yet."""
-        ...
-
-    def ask(self, number: int, fds: list[int], *, is_seat: bool) -> None:
-        """Start a worker with this number, and pass it these files."""
-        ...
-
-    def forget(self, number: int) -> bool:
-        """Withdraw a request; return `False` if its worker has started."""
-        ...
-
-    def hear(self, fd: int) -> None:
-        """Receive from this descriptor, if it belongs to this starter."""
-        ...
-
-    def lost(self, pid: int) -> None:
-        """Handle the end of a process, if it belongs to this starter; may report a worker as born."""
-        ...
-
-    def end(self) -> None:
-        """Start no more processes."""
-        ...
-
-
 def main(control: int) -> NoReturn:
     """Run the zygote until the pool closes its end of the control socket."""
     sock = socket(fileno=control)
@@ -73,17 +42,14 @@ def main(control: int) -> NoReturn:
         zygote = _Zygote(sock, settings)
         zygote.prepare()
     except BaseException as error:
-        report_failure(sock, error)
+        text = reason_of(error)
+        with suppress(ConnectionError):
+            sock.sendall(REPORT.pack(Report.FAILED, 0, len(text)) + text)
         os._exit(1)
-    code = 0
     try:
         zygote.run()
     except ConnectionError:
         pass  # the pool has ended
-    except FatalError as error:
-        report_failure(sock, error)
-    except SystemExit:
-        code = 1
     except BaseException:
         traceback.print_exc()
     finally:
@@ -91,7 +57,7 @@ def main(control: int) -> NoReturn:
             # On every path: workers must not outlive the zygote, which is the only process that knows them.
             zygote.end_all()
         finally:
-            os._exit(code)
+            os._exit(0)
 
 
 @dataclass(slots=True)
@@ -116,7 +82,6 @@ def _confinement(settings: Settings) -> "Confinement | None":
     if settings.terms.confine is None:
         return None
     # Imported only if needed, since imports cost memory; and here, so that all forks share them.
-    from callboard_actors._engine import _frames as _frames
     from callboard_actors._engine import _plain_replies as _plain_replies
     from callboard_actors.process._confinement._confinement import Confinement
 
@@ -148,44 +113,26 @@ class _Zygote:
 
     def prepare(self) -> None:
         """Load the modules of forked workers; raise `FatalError` if no worker can be started."""
-        self._starter = self._forks() if self._settings.terms.start == "fork" else self._standbys()
+        # Imported here: a zygote uses one of the two.
+        if self._settings.terms.start == "fork":
+            from callboard_actors.process._forks import Forks
+
+            # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is reported
+            # early.
+            confinement = _confinement(self._settings)
+            load(self._settings, lambda place: self._tell(Report.LOADING, place, 0))
+            # Frozen objects are not visited by the garbage collector of the forks, so their memory pages stay shared.
+            gc.collect()
+            gc.freeze()
+            self._start = Forks(self._settings, confinement, (self._control, self._woken, self._wake)).start
+        else:
+            from callboard_actors.process._spawns import Spawns
+
+            self._start = Spawns().start
         self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
 
-    def _forks(self) -> Starter:
-        # Imported here and below only: a zygote uses one of the two starters.
-        from callboard_actors.process._forks import Forks
-
-        # Before user modules are loaded: the rehearsal forks a small process, and an unsupported system is reported
-        # early.
-        confinement = _confinement(self._settings)
-        load(self._control, self._settings)
-        # Frozen objects are not visited by the garbage collector of the forks, so their memory pages stay shared.
-        gc.collect()
-        gc.freeze()
-        own = (self._control, self._woken, self._wake)
-        return Forks(self._settings, confinement, own, ready=self._ready, born=self._born, unborn=self._unborn)
-
-    def _standbys(self) -> Starter:
-        from callboard_actors.process._standbys import Standbys
-
-        return Standbys(
-            self._settings,
-            self._poll,
-            loading=lambda place: tell(self._control, Report.LOADING, place, 0),
-            ready=self._ready,
-            born=self._born,
-            unborn=self._unborn,
-        )
-
-    def _ready(self) -> None:
-        tell(self._control, Report.READY, 0, os.getpid())
-
-    def _born(self, number: int, pid: int) -> None:
-        self._living[pid] = _Child(number)
-        tell(self._control, Report.FORKED, number, pid)
-
-    def _unborn(self, number: int, error: int) -> None:
-        tell(self._control, Report.UNFORKED, number, error)
+    def _tell(self, what: Report, number: int, value: int) -> None:
+        self._control.sendall(REPORT.pack(what, number, value))
 
     def run(self) -> None:
         """Execute commands and report ends, until the pool closes its socket or dies."""
@@ -194,7 +141,7 @@ class _Zygote:
         _kernel.adopt_orphans()
         self._poll.register(self._control, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
-        self._starter.begin()
+        self._tell(Report.READY, 0, os.getpid())
         while not self._is_over():
             ready = {fd for fd, _ in self._poll.poll(self._pause())}
             if self._woken.fileno() in ready:
@@ -202,8 +149,6 @@ class _Zygote:
             # One command per turn, so that signals and due kills are never delayed by a queue of commands.
             if self._control.fileno() in ready and not self._obey():
                 break
-            for fd in ready:
-                self._starter.hear(fd)
             self._look_around()
 
     def _listen_to_signals(self) -> None:
@@ -242,13 +187,19 @@ class _Zygote:
         if not command:
             return False
         what, number, grace = COMMAND.unpack(command)
-        if what in (Command.FORK, Command.SEAT):
-            self._starter.ask(number, fds, is_seat=what == Command.SEAT)
-        elif what == Command.END and self._starter.forget(number):
-            # Withdrawn before it started, so it is reported as ended at once.
-            tell(self._control, Report.ENDED, number, 0)
-        elif what == Command.END:
+        if what == Command.END:
             self._end(number, grace)
+            return True
+        try:
+            pid = self._start(fds, is_seat=what == Command.SEAT)
+        except OSError as error:
+            self._tell(Report.UNFORKED, number, error.errno or 0)
+        else:
+            self._living[pid] = _Child(number)
+            self._tell(Report.FORKED, number, pid)
+        finally:
+            for fd in fds:
+                os.close(fd)
         return True
 
     def _end(self, number: int, grace: float) -> None:
@@ -278,47 +229,40 @@ class _Zygote:
                 break
         over = [ended for ended in self._ended if not orphans or ended.tell_at <= now]
         for ended in over:
-            tell(self._control, Report.ENDED, ended.number, ended.exitcode)
+            self._tell(Report.ENDED, ended.number, ended.exitcode)
             self._ended.remove(ended)
 
     def _reap(self) -> bool:
         """Reap all children that have ended; return whether there were any."""
         reaped = False
-        while self._living or self._ended or self._starter.pids():
-            found = _kernel.reap(self._own(), self._kill_what_it_leaves)
+        while self._living or self._ended:
+            found = _kernel.reap(self._living, self._kill_what_it_leaves)
             if found is None:
                 break
             reaped = True
             pid, status = found
-            # First: a spawned interpreter may have become a worker by its last report, and is then found in `_living`.
-            self._starter.lost(pid)
             child = self._living.pop(pid, None)
             if child is not None:
                 exitcode = os.waitstatus_to_exitcode(status)
                 self._ended.append(_Ended(child.number, exitcode, time.monotonic() + _ORPHANS_TIME))
         return reaped
 
-    def _own(self) -> set[int]:
-        """Return the processes that lead their own group."""
-        return self._living.keys() | self._starter.pids()
-
     def _kill_what_it_leaves(self, pid: int) -> None:
         # Before the id is free: the group of an ended worker can be killed only while its id is reserved.
-        if pid in self._own():
+        if pid in self._living:
             _kernel.signal_group(pid, signal.SIGKILL)
 
     def _orphans(self) -> set[int]:
-        return _kernel.children() - self._own() - self._exempt
+        return _kernel.children() - self._living.keys() - self._exempt
 
     def end_all(self) -> None:
         """Kill all workers and their children, and wait for them for a bounded time."""
-        self._starter.end()
-        for pid in self._own():
+        for pid in self._living:
             _kernel.signal_group(pid, signal.SIGKILL)
         until = time.monotonic() + _ORPHANS_TIME
-        while (left := (_kernel.children() | self._own()) - self._exempt) and time.monotonic() < until:
+        while (left := (_kernel.children() | self._living.keys()) - self._exempt) and time.monotonic() < until:
             # Repeated, since killed processes leave orphans, and a process may fork before its signal arrives.
             for pid in left:
-                _kernel.signal_group(pid, signal.SIGKILL) if pid in self._own() else os.kill(pid, signal.SIGKILL)
+                _kernel.signal_group(pid, signal.SIGKILL) if pid in self._living else os.kill(pid, signal.SIGKILL)
             self._reap()
             time.sleep(0.001)

@@ -18,7 +18,7 @@ from callboard_actors._engine._frames import Kind, frame
 from callboard_actors.process._commands import COMMAND, REPORT, Command, Report
 from callboard_actors.process._confinement._confine import CannotConfineError, Confine
 from callboard_actors.process._settings import Settings
-from callboard_actors.process._worker_proxy import WorkerProxy
+from callboard_actors.process._worker_proxy import UnloadableError, WorkerProxy
 
 if TYPE_CHECKING:
     from callboard_actors.process._confinement._bubblewrap import Inside
@@ -27,14 +27,6 @@ _NAME = "Processes"
 _TO_END = 3.0
 """Seconds for the zygote to end by itself. It kills its workers without a grace then, so this is ample."""
 _STDERR = 2
-
-
-class UnloadableError(Exception):
-    """Raised if the zygote ended while it loaded an optional module."""
-
-    def __init__(self, module: str) -> None:
-        self.module = module
-        super().__init__(module)
 
 
 class ZygoteProxy:

@@ -14,10 +14,10 @@ from typing import Any, Literal, cast
 from ray import cloudpickle
 
 from callboard.extend import Body, EngineError
-from callboard_actors._engine._exceptions import pickled, survives_pickle
 from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._names import found_behind, way_to
 from callboard_actors._engine._pickles import loads
+from callboard_actors._engine._replies import pickled, survives_pickle
 
 Reply = tuple[Literal["value", "raised", "lost", "unread"], bytes]
 """Encoded outcome of a body: a pickle, or the reason why there is none."""

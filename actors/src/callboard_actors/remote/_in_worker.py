@@ -76,10 +76,6 @@ def _raised(error: Exception, is_plain: bool) -> _OUTCOME:
 
 
 def _replies(is_plain: bool) -> Any:
-    if is_plain:
-        from callboard_actors._engine import _plain_replies
+    from callboard_actors._engine._replies import replies
 
-        return _plain_replies
-    from callboard_actors._engine import _pickled_replies
-
-    return _pickled_replies
+    return replies(is_plain=is_plain)

@@ -25,6 +25,7 @@ from callboard_actors._engine._frames import (
     lost,
     parts_of,
 )
+from callboard_actors._engine._replies import replies
 from callboard_actors._engine._session import Connection
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
@@ -241,11 +242,7 @@ class ClientSession:
         except CallError as error:  # for instance, its engine was closed
             return ended("unavailable", str(error))
         except Exception as error:
-            from callboard_actors._engine import _pickled_replies, _plain_replies
-
-            replies = _plain_replies if self._context.is_plain else _pickled_replies
-            reply: Reply = replies.raised(error)
-            return reply
+            return replies(is_plain=self._context.is_plain).raised(error)
 
     def _reply(self, number: int, kind: Kind, said: bytes) -> None:
         # The agent closes the connection on a longer frame, which would lose its other calls, too.

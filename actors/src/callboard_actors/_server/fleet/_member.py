@@ -13,7 +13,7 @@ import anyio
 
 from callboard import StorageError
 from callboard.extend import FleetAsk, FleetHost, KeyMovedError, attached_context
-from callboard_actors._engine import _pickled_replies
+from callboard_actors._engine import _replies
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads
 from callboard_actors._server.fleet._client import FleetClient, FleetOptions
@@ -108,9 +108,9 @@ class Answers:
         except KeyMovedError:  # the handler did not begin, so the asker may send the ask to the next owner
             return "moved", b""
         except Exception as error:
-            kind, said = _pickled_replies.raised(error, "process")
+            kind, said = _replies.raised(error, "process")
         else:
-            kind, said = _pickled_replies.returned(value)
+            kind, said = _replies.returned(value)
         return _WHAT[kind], said
 
     def _begin(self, message: Message, asked: AskContents) -> Awaitable[bool]:

@@ -1,13 +1,68 @@
-"""Pickles of exceptions that Python's default cannot restore, because `__init__` takes more than `args`.
-
-Such an exception is reduced as its nearest built-in base class does it, and restored without calling its own
-`__init__`.
-"""
+"""Replies of a worker, on its side: pickles. Those of a confined worker are in `_plain_replies.py`."""
 
 import io
+import os
 import pickle
+import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+
+from callboard_actors._engine._frames import Kind, lost
+
+TRACEBACK_BOUND = 16 * 1024
+"""Characters of a traceback in a note at most."""
+
+
+class Replies(NamedTuple):
+    """Encoding of results and exceptions."""
+
+    returned: Callable[[Any], tuple[Kind, bytes]]
+    raised: Callable[[Exception], tuple[Kind, bytes]]
+
+
+def replies(*, is_plain: bool) -> Replies:
+    """Return the encoding of replies; `is_plain` for workers that are not trusted."""
+    if not is_plain:
+        return Replies(returned, raised)
+    # Imported only if needed; the zygote of confined workers has loaded it.
+    from callboard_actors._engine import _plain_replies
+
+    return Replies(_plain_replies.returned, _plain_replies.raised)
+
+
+def returned(value: object) -> tuple[Kind, bytes]:
+    """Return the reply for a result."""
+    try:
+        return Kind.VALUE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        text = f"it returned an object of type {type(value).__qualname__}, which cannot be pickled: {_said(error)}"
+        return Kind.LOST, lost(text)
+
+
+def raised(error: Exception, where: str = "worker process") -> tuple[Kind, bytes]:
+    """Return the reply for an exception, with the traceback as a note; `where` names the process in the note."""
+    told = "".join(traceback.format_exception(error))[-TRACEBACK_BOUND:]
+    note = f"In {where} {os.getpid()}:\n{told}"
+    try:
+        error.add_note(note)
+        body = pickled(error)
+        found = pickle.loads(body)  # noqa: S301 - many exceptions can be pickled, but not unpickled
+        if not isinstance(found, Exception):
+            raise TypeError(f"it would be read as an object of type {type(found).__qualname__}")
+    except Exception as problem:
+        return Kind.LOST, lost(f"it raised {_said(error)}, which cannot be pickled: {_said(problem)}", note)
+    return Kind.RAISED, body
+
+
+def _said(error: Exception) -> str:
+    try:
+        return f"{type(error).__qualname__}({error})"
+    except Exception:  # user-defined `__str__`
+        return type(error).__qualname__
+
+
+# Pickles of exceptions that Python's default cannot restore, because `__init__` takes more than `args`. Such an
+# exception is reduced as its nearest built-in base class does it, and restored without calling its own `__init__`.
 
 _Parts = tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]
 """Class, arguments for `__new__`, attributes."""

@@ -1,0 +1,100 @@
+"""Starter of workers that are new interpreters, where a fork is unsafe; and such a worker, from within.
+
+A new interpreter receives its settings over its worker's socket, loads its modules, and reports to the pool.
+"""
+
+import _thread
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from socket import socket
+from typing import NoReturn
+
+from callboard_actors._engine import _kernel
+from callboard_actors._engine._frames import Kind, as_json, frame
+from callboard_actors.process import _worker
+from callboard_actors.process._loading import load, reason_of, received_settings
+from callboard_actors.process._worker import end_after, flush
+
+
+class Spawns:
+    """Starts each worker as a new interpreter."""
+
+    def __init__(self) -> None:
+        self._lifeline, _ = os.pipe()
+        os.set_inheritable(self._lifeline, True)  # the write end stays here and closes when this process dies
+
+    def start(self, fds: Sequence[int], *, is_seat: bool) -> int:
+        """Start a worker with these files; return its process id, or raise `OSError`."""
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        given = f"{list(fds)}, {self._lifeline}, {os.getpid()}, is_seat={is_seat}"
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}\nfrom callboard_actors.process._spawns import main; main({given})"
+        )
+        # Python ignores SIGPIPE and the zygote SIGINT. Ignored signals are inherited, even by programs that a worker
+        # starts.
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", code],
+            os.environ,
+            setpgroup=0,
+            setsigmask=(),
+            setsigdef=(signal.SIGINT, signal.SIGPIPE),
+        )
+
+
+def main(fds: Sequence[int], lifeline: int, parent: int, *, is_seat: bool) -> NoReturn:
+    """Run a worker in a new interpreter.
+
+    Args:
+        fds: descriptors of its socket, its output pipe and its begun counter.
+        lifeline: read end of a pipe; only the zygote holds the write end.
+        parent: process id of the zygote.
+        is_seat: run a dedicated worker.
+    """
+    for fd in (*fds, lifeline):
+        os.set_inheritable(fd, False)
+    number, output, begun_counter = fds
+    sock = socket(fileno=number)
+    # Before the modules are loaded, which may take long or for ever.
+    _end_with(parent, lifeline)
+    _kernel.adopt_orphans()
+    try:
+        settings = received_settings(sock)
+        load(settings, lambda place: sock.sendall(frame(Kind.TOLD, 0, as_json({"loading": place}))))
+    except BaseException as error:
+        try:
+            sock.sendall(frame(Kind.LOST, 0, reason_of(error)))
+        finally:
+            os._exit(1)
+    # Until here, stdout and stderr are the zygote's; from here on, they belong to calls.
+    flush()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+
+    def work() -> None:
+        sock.sendall(frame(Kind.VALUE))
+        _worker.serve(sock, begun_counter, settings, is_seat=is_seat)
+
+    end_after(work)
+
+
+def _end_with(parent: int, lifeline: int) -> None:
+    if _kernel.signal_when_parent_dies(signal.SIGKILL):
+        os.close(lifeline)
+    else:
+        # A raw thread, which is not listed in `threading`. It cannot run while C code holds the interpreter's lock;
+        # then the pool ends the worker, or the zygote ends it together with the pool.
+        _thread.start_new_thread(_end_when_closed, (lifeline,))
+    # The zygote may have ended before the signal or the thread was set up.
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _end_when_closed(lifeline: int) -> None:
+    # Nothing is ever written: it returns at the end of file, when the zygote has ended.
+    os.read(lifeline, 1)
+    os.killpg(0, signal.SIGKILL)
