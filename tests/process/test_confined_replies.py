@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import anyio
@@ -205,7 +206,7 @@ async def test_a_reply_that_takes_long_to_read_does_not_hold_the_event_loop(repl
             await anyio.sleep(0.001)
             ticks += 1
 
-    opens = _plain_codec.opener(is_plain=True)
+    opens = partial(_plain_codec.opened_reply, is_plain=True)
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(tick)

@@ -13,8 +13,10 @@ from callboard.extend import Body
 from callboard_actors._engine._errors import ResultLostError, add_output
 from callboard_actors._engine._frames import Kind, reason_and_details
 from callboard_actors._engine._main_module import HERE, NAMES, main_module
-from callboard_actors._engine._names import found_behind, named, way_to
-from callboard_actors._engine._pickles import loads
+from callboard_actors._engine._pickles import found_behind, loads, named, way_to
+
+_THERE = "in a worker process"
+_FUNCTION = "function, which has to be importable by its name,"
 
 
 class _Pickler(pickle.Pickler):
@@ -57,11 +59,31 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 def packed(body: Body, variables: Mapping[str, Any]) -> bytes:
     """Pickle a call with its context variables; raise `TypeError` that names the part that cannot be pickled."""
+    return packed_by(_pickled, body, variables)
+
+
+def packed_by(
+    dumps: Callable[[object], bytes],
+    body: Body,
+    variables: Mapping[str, Any],
+    where: str = _THERE,
+    function: str = _FUNCTION,
+) -> bytes:
+    """Pickle a call by `dumps`; errors name the place where it runs, and the kind of function that is needed."""
     try:
-        return _pickled((body.fn, body.args, dict(body.kwargs), variables))
+        return dumps((body.fn, body.args, dict(body.kwargs), variables))
     except Exception as error:
         # Parts are pickled one by one only after a failure, to name the part.
-        raise TypeError(_why_not(body, variables) or _refusal(body.title, "call", error)) from error
+        parts: list[tuple[object, str]] = [(body.fn, function)]
+        parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(body.args, 1)]
+        parts += [(value, f"argument {name} ({_shown(value)})") for name, value in body.kwargs.items()]
+        parts += [(value, f"context variable {name} ({_shown(value)})") for name, value in variables.items()]
+        for value, what in parts:
+            try:
+                dumps(value)
+            except Exception as cause:
+                raise TypeError(refusal(body.title, what, cause, where)) from error
+        raise TypeError(refusal(body.title, "call", error, where)) from error
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
@@ -75,26 +97,13 @@ def check(fn: Callable[..., Any], title: str) -> None:
     try:
         _pickled(fn)
     except Exception as error:
-        raise TypeError(_refusal(title, "function, which has to be importable by its name,", error)) from error
+        raise TypeError(refusal(title, _FUNCTION, error)) from error
 
 
 def _pickled(value: object) -> bytes:
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
-
-
-def _why_not(body: Body, variables: Mapping[str, Any]) -> str | None:
-    parts: list[tuple[object, str]] = [(body.fn, "function, which has to be importable by its name,")]
-    parts += [(value, f"argument {place} ({_shown(value)})") for place, value in enumerate(body.args, 1)]
-    parts += [(value, f"argument {name} ({_shown(value)})") for name, value in body.kwargs.items()]
-    parts += [(value, f"context variable {name} ({_shown(value)})") for name, value in variables.items()]
-    for value, what in parts:
-        try:
-            _pickled(value)
-        except Exception as error:
-            return _refusal(body.title, what, error)
-    return None
 
 
 def module_of(fn: Callable[..., Any]) -> str | None:
@@ -105,8 +114,9 @@ def module_of(fn: Callable[..., Any]) -> str | None:
     return HERE if module in NAMES else module
 
 
-def _refusal(title: str, what: str, error: Exception) -> str:
-    return f"{title!r} cannot run in a worker process: its {what} cannot be pickled: {error}"
+def refusal(title: str, what: str, error: Exception, where: str = _THERE) -> str:
+    """Return the error text for a part of a call that cannot be pickled."""
+    return f"{title!r} cannot run {where}: its {what} cannot be pickled: {error}"
 
 
 def _shown(value: object) -> str:

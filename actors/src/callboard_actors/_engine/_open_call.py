@@ -8,7 +8,7 @@ import anyio
 
 from callboard.extend import Body, EngineError, NonsenseError, dispatch_event
 from callboard_actors._engine._frames import REPLIES, GarbageError, Header, Kind, from_json
-from callboard_actors._engine._plain_codec import opener
+from callboard_actors._engine._plain_codec import opened_reply
 
 _WORDS: Final = 1_000
 """Undelivered events kept for one call; when there are more, the oldest are dropped."""
@@ -81,7 +81,7 @@ async def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
     kind, said = one.reply
     if kind is Kind.ENDED:
         raise _ended(said, body)
-    return await opener(is_plain=is_plain)(kind, said, body, output="")
+    return await opened_reply(kind, said, body, is_plain=is_plain)
 
 
 def _ended(said: bytes | bytearray, body: Body) -> EngineError:

@@ -1,12 +1,17 @@
-"""Pickles in which names of the main module are found in whichever process reads them."""
+"""Pickles, and the names under which a worker finds functions.
+
+Names of the main module are found in whichever process reads a pickle. The name of a decorated function leads to the
+decorator's result. The function is found in an attribute of the result: LangChain's `@tool` keeps it as `func` or
+`coroutine`, other decorators as `fn` or `__wrapped__`.
+"""
 
 import io
 import pickle
 import re
+from types import FunctionType
 from typing import Any
 
-from callboard_actors._engine._main_module import NAMES
-from callboard_actors._engine._names import named
+from callboard_actors._engine._main_module import NAMES, missing, module_named
 
 _MARK = re.compile(rb"_main__")
 """Common part of both names of the main module."""
@@ -30,3 +35,52 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     if _MARK.search(data) is None:
         return pickle.loads(data)  # noqa: S301 - the caller trusts the sender
     return _Unpickler(io.BytesIO(data)).load()
+
+
+# Names.
+
+_BEHIND = ("func", "coroutine", "fn", "__wrapped__")
+_DEEPEST = 8
+"""Nested decorators that are searched at most."""
+
+
+def way_to(fn: FunctionType) -> tuple[str, ...]:
+    """Return the attributes that lead from a function's name to it; empty if none are needed, or none lead to it."""
+    try:
+        found = named(fn.__module__, fn.__qualname__)
+    except (ImportError, AttributeError):
+        return ()
+    # Without a way, pickle raises its own error for the function.
+    return _way(found, fn, ()) or ()
+
+
+def _way(found: object, fn: FunctionType, gone: tuple[str, ...]) -> tuple[str, ...] | None:
+    if found is fn:
+        return gone
+    # Attributes may form a cycle, or be generated without end, as by a mock.
+    if len(gone) == _DEEPEST:
+        return None
+    for name in _BEHIND:
+        inner = getattr(found, name, None)
+        if inner is not None and (way := _way(inner, fn, (*gone, name))) is not None:
+            return way
+    return None
+
+
+def found_behind(module: str, qualname: str, way: tuple[str, ...]) -> Any:
+    """Return the object that a name and a chain of attributes lead to; called in workers when unpickling."""
+    found = named(module, qualname)
+    for name in way:
+        found = getattr(found, name)
+    return found
+
+
+def named(module: str, qualname: str) -> Any:
+    """Return the object with this qualified name in a module, or raise `ImportError` or `AttributeError`."""
+    found: Any = module_named(module)
+    try:
+        for name in qualname.split("."):
+            found = getattr(found, name)
+    except AttributeError as error:
+        raise AttributeError(missing(qualname) if module in NAMES else str(error)) from error
+    return found

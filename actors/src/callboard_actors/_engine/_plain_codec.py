@@ -4,7 +4,7 @@ import builtins
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import lru_cache, partial
-from typing import Annotated, Any, Final, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import anyio
 from anyio import to_thread
@@ -47,27 +47,15 @@ class _Raised(BaseModel):
     traceback: _Text
 
 
-class Opener(Protocol):
-    """Reads a reply: returns the result of the call, or raises its exception."""
-
-    async def __call__(self, kind: Kind, reply: bytes | bytearray, body: Body, /, *, output: str) -> Any: ...
-
-
-def opener(*, is_plain: bool) -> Opener:
-    """Return the reader of replies; `is_plain` for workers that are not trusted."""
-    return _open_plain if is_plain else _open_pickled
-
-
-async def _open_pickled(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    return opened(kind, reply, body, output=output)
-
-
-async def _open_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Read a large reply in a thread; if the caller is cancelled, the thread ends by itself, in linear time."""
+async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_plain: bool, output: str = "") -> Any:
+    """Return the result of a call, or raise its exception; `is_plain` for replies of workers that are not trusted."""
+    if not is_plain:
+        return opened(kind, reply, body, output=output)
     work = partial(opened_plain, kind, reply, body, output=output)
     if len(reply) <= _PIECE:
         return work()
-    # A limiter of its own: abandoned threads must not use up the program's.
+    # A large reply is read in a thread; if the caller is cancelled, the thread ends by itself, in linear time. It has a
+    # limiter of its own: abandoned threads must not use up the program's.
     return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 from callboard_actors._engine._frames import Kind, lost
+from callboard_actors._engine._pickles import dumps
 
-TRACEBACK_BOUND = 16 * 1024
+_TRACEBACK_BOUND = 16 * 1024
 """Characters of a traceback in a note at most."""
 
 
@@ -30,22 +31,37 @@ def replies(*, is_plain: bool) -> Replies:
     return Replies(_plain_replies.returned, _plain_replies.raised)
 
 
-def returned(value: object) -> tuple[Kind, bytes]:
+def bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
+    """Return the reply, or a LOST reply if it is longer than `most` bytes."""
+    if len(body) <= most:
+        return kind, body
+    if kind is Kind.LOST:
+        return kind, body[:most]
+    what = "returned" if kind is Kind.VALUE else "raised"
+    return Kind.LOST, lost(f"what it {what} is {len(body)} bytes as a pickle, and max_result is {most}")[:most]
+
+
+def returned(value: object, dumps: Callable[[object], bytes] = dumps) -> tuple[Kind, bytes]:
     """Return the reply for a result."""
     try:
-        return Kind.VALUE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        return Kind.VALUE, dumps(value)
     except Exception as error:
         text = f"it returned an object of type {type(value).__qualname__}, which cannot be pickled: {_said(error)}"
         return Kind.LOST, lost(text)
 
 
-def raised(error: Exception, where: str = "worker process") -> tuple[Kind, bytes]:
-    """Return the reply for an exception, with the traceback as a note; `where` names the process in the note."""
-    told = "".join(traceback.format_exception(error))[-TRACEBACK_BOUND:]
+def raised(
+    error: Exception, where: str = "worker process", dumps: Callable[[object], bytes] | None = None
+) -> tuple[Kind, bytes]:
+    """Return the reply for an exception, with the traceback as a note; `where` names the process in the note.
+
+    `dumps` pickles an exception that would survive a default pickle.
+    """
+    told = "".join(traceback.format_exception(error))[-_TRACEBACK_BOUND:]
     note = f"In {where} {os.getpid()}:\n{told}"
     try:
         error.add_note(note)
-        body = pickled(error)
+        body = pickled(error) if dumps is None or not _survives_pickle(error) else dumps(error)
         found = pickle.loads(body)  # noqa: S301 - many exceptions can be pickled, but not unpickled
         if not isinstance(found, Exception):
             raise TypeError(f"it would be read as an object of type {type(found).__qualname__}")
@@ -82,7 +98,7 @@ def remade(cls: type[BaseException], args: tuple[Any, ...], state: Mapping[str, 
     return error
 
 
-def survives_pickle(error: BaseException) -> bool:
+def _survives_pickle(error: BaseException) -> bool:
     """Return whether the exception survives a default pickle and unpickle."""
     try:
         found = pickle.loads(pickle.dumps(error, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - it is our own
@@ -107,7 +123,7 @@ class _Pickler(pickle.Pickler):
             if reduced is None:
                 raise pickle.PicklingError("it refers back to the exception whose it is")
             return reduced
-        if survives_pickle(obj):
+        if _survives_pickle(obj):
             return NotImplemented
         self._known[id(obj)] = obj, None
         reduced = remade, _parts_of(obj, self._sendable)

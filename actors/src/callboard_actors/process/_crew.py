@@ -203,7 +203,7 @@ class Crew:
                 if isinstance(error, ActorStartError) and not self._full.is_set():
                     self.failure = error
                     self._full.set()
-                if self.is_dismissed or self.failure is not None:
+                if self.failure is not None or self._dismissed.is_set():
                     return
                 if not in_vain:
                     _logger.warning("a worker process cannot be started; it is tried again until it can: %s", error)

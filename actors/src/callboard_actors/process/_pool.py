@@ -16,7 +16,7 @@ from callboard_actors._engine._frames import Kind, call_of
 from callboard_actors._engine._lifecycle import OpenedEngine
 from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._engine._main_module import why_no_pool
-from callboard_actors._engine._plain_codec import opener
+from callboard_actors._engine._plain_codec import opened_reply
 from callboard_actors._engine._variables import Variables
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
@@ -131,7 +131,6 @@ class Processes(OpenedEngine[PoolLifecycle]):
             confine=confine,
         )
         self._variables = Variables(carries)
-        self._open = opener(is_plain=confine is not None)
         self._lifecycle = PoolLifecycle(self._terms)
         self._numbers = itertools.count(1)
 
@@ -277,7 +276,7 @@ class Processes(OpenedEngine[PoolLifecycle]):
         # Decided before decoding, because the `finally` block needs it even if decoding raises.
         worn = worker.is_worn(self._terms)
         try:
-            return await self._open(kind, reply, body, output=output)
+            return await opened_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
         except MemoryError:
             worn = True  # the worker may never return this memory to the system
             raise

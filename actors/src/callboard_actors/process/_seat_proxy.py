@@ -12,7 +12,7 @@ from callboard_actors._engine._codec import packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import GarbageError, Header, Kind, call_of, frame
 from callboard_actors._engine._open_call import hand_on
-from callboard_actors._engine._plain_codec import opener
+from callboard_actors._engine._plain_codec import opened_reply
 from callboard_actors._engine._variables import Variables
 from callboard_actors.process._settings import PoolOptions
 from callboard_actors.process._worker_proxy import WorkerProxy
@@ -71,7 +71,6 @@ class SeatProxy:
         self._end = end
         self._terms = terms
         self._variables = variables
-        self._open = opener(is_plain=terms.confine is not None)
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Open] = {}
         # Encoded frames with their call numbers. Only `_speak` removes the first one, after it was sent completely.
@@ -127,7 +126,7 @@ class SeatProxy:
         if reply is None:
             raise self._death(body, begun=self._worker.last_begun() >= number)
         output = "" if reply[0] is Kind.VALUE else self._worker.output()
-        return await self._open(*reply, body, output=output)
+        return await opened_reply(*reply, body, is_plain=self._terms.confine is not None, output=output)
 
     async def _reply(self, one: _Open) -> tuple[Kind, bytes | bytearray] | None:
         while True:

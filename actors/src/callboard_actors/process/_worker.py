@@ -23,7 +23,7 @@ from callboard.extend import attached_context
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import BEGUN_COUNTER, MAX_TOLD, Kind, frame, parts_of, receive_frame
 from callboard_actors._engine._pickles import loads
-from callboard_actors._engine._replies import Replies, replies
+from callboard_actors._engine._replies import Replies, bounded, replies
 from callboard_actors._engine._variables import set_all
 from callboard_actors.process._sent_file import set_sent_file
 from callboard_actors.process._settings import Settings
@@ -69,7 +69,7 @@ def _serve(sock: socket, begun_counter: int, settings: Settings) -> None:
         outcome = context.run(_outcome, body, tell, settings.backend, encode)
         while files:
             os.close(files.pop())
-        kind, reply = _bounded(*outcome, settings.terms.max_result)
+        kind, reply = bounded(*outcome, settings.terms.max_result)
         flush()
         reply_writer.reply(number, kind, reply)
 
@@ -123,16 +123,6 @@ def _awaited(coroutine: Coroutine[Any, Any, Any], backend: str) -> Any:
     return anyio.run(main, backend=backend)
 
 
-def _bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
-    """Return the reply, or a LOST reply if it is longer than `most` bytes."""
-    if len(body) <= most:
-        return kind, body
-    if kind is Kind.LOST:
-        return kind, body[:most]
-    what = "returned" if kind is Kind.VALUE else "raised"
-    return Kind.LOST, f"what it {what} is {len(body)} bytes as a pickle, and max_result is {most}".encode()[:most]
-
-
 # A dedicated worker.
 
 
@@ -183,7 +173,7 @@ class _Seat:
         # First: a cancellation that arrives after the reply finds no call.
         del self._calls[number]
         flush()
-        self._reply_writer.reply(number, *_bounded(kind, body, self._max_result))
+        self._reply_writer.reply(number, *bounded(kind, body, self._max_result))
 
 
 _CANCELLED = Kind.LOST, b"it was cancelled"

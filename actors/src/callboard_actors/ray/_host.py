@@ -13,8 +13,10 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from callboard.extend import attached_context
+from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads
-from callboard_actors.ray._codec import Reply, raised, returned, unread
+from callboard_actors._engine._replies import bounded, raised, returned
+from callboard_actors.ray._codec import dumps
 
 _WORDS = 1_000
 """Events of one body kept until they are fetched; when there are more, the oldest are dropped."""
@@ -22,6 +24,8 @@ _THREADS = 64
 """Threads for sync bodies; a dedicated Ray actor may run several at once."""
 
 Word = dict[str, Any]
+Reply = tuple[Kind, bytes]
+"""Encoded outcome of a body: a pickle, or the reason why there is none."""
 
 
 class Hello(NamedTuple):
@@ -98,7 +102,7 @@ class _Call:
         # A task of its own: `cancel` ends the body, but not the method call that returns its reply.
         await asyncio.wait([self._task])
         if self._task.cancelled():
-            return "lost", b"it was cancelled"
+            return Kind.LOST, b"it was cancelled"
         return self._task.result()
 
     def cancel(self) -> None:
@@ -109,15 +113,15 @@ class _Call:
 
     async def _outcome(self, given: dict[str, Any], data: bytes) -> Reply:
         try:
-            fn, args, kwargs = loads(data)  # users of the cluster may run code on it anyway
+            fn, args, kwargs, _ = loads(data)  # users of the cluster may run code on it anyway
         except Exception as error:
-            return unread(error)
+            return Kind.REFUSE, f"{type(error).__name__}: {error}".encode(errors="replace")
         try:
             with attached_context(given, self._tell):
                 value = await self._value(partial(fn, *args, **kwargs), iscoroutinefunction(fn))
         except Exception as error:
-            return raised(error, self._most)
-        return returned(value, self._most)
+            return bounded(*raised(error, "Ray's worker process", dumps), self._most)
+        return bounded(*returned(value, dumps), self._most)
 
     async def _value(self, fn: Callable[[], Any], is_async: bool) -> Any:
         if is_async:

@@ -21,8 +21,8 @@ from ray.exceptions import RayError
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError, dispatch_event, inject_context
 from callboard_actors._util._own_task import finish
-from callboard_actors.ray._codec import Reply, opened, packed
-from callboard_actors.ray._host import Hello, Host, Word, here
+from callboard_actors.ray._codec import opened, packed
+from callboard_actors.ray._host import Hello, Host, Reply, Word, here
 from callboard_actors.ray._options import RayOptions
 from callboard_actors.ray._room import what_lacks
 
@@ -215,7 +215,7 @@ class HostProxy:
             raise
         for word in words:
             dispatch_event(word)
-        return opened(reply, body)
+        return opened(*reply, body)
 
     async def _reply(self, ref: Any, number: int) -> tuple[Reply, list[Word]]:
         bell = Bell()

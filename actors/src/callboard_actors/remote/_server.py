@@ -25,7 +25,7 @@ from callboard_actors._engine._frames import (
     lost,
     parts_of,
 )
-from callboard_actors._engine._replies import replies
+from callboard_actors._engine._replies import bounded, replies
 from callboard_actors._engine._session import Connection
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
@@ -246,9 +246,8 @@ class ClientSession:
 
     def _reply(self, number: int, kind: Kind, said: bytes) -> None:
         # The agent closes the connection on a longer frame, which would lose its other calls, too.
-        if kind is not Kind.ENDED and len(said) > self._max_result:
-            what = f"it is {len(said)} bytes, and max_result is {self._max_result}"
-            kind, said = Kind.LOST, lost(what)[: self._max_result]
+        if kind is not Kind.ENDED:
+            kind, said = bounded(kind, said, self._max_result)
         self._connection.send(frame(kind, number, said))
 
     def _tell(self, number: int, told: dict[str, Any]) -> None:
