@@ -1,28 +1,187 @@
-"""Connection after its handshake, on either side: a send queue, received frames, and heartbeats."""
+"""Session with a worker or an agent: a connection with a send queue, and the calls that are open on it.
+
+`Connection` is used on either side. `OpenCalls` is the side that has sent the calls: of each call, it receives events
+and one reply, or knows why there is no reply.
+"""
 
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
 
 import anyio
 from anyio import BrokenResourceError, BusyResourceError, ClosedResourceError, EndOfStream
-from anyio.abc import ByteStream
+from anyio.abc import ByteSendStream
 
-from callboard_actors._engine._frames import FrameReader, GarbageError, Header, Kind, frame
+from callboard.extend import Body, EngineError, NonsenseError, dispatch_event
+from callboard_actors._engine._frames import REPLIES, FrameReader, GarbageError, Header, Kind, frame, from_json
+from callboard_actors._engine._plain_codec import opened_reply
+
+# Open calls.
+
+_WORDS: Final = 1_000
+"""Undelivered events kept for one call; when there are more, the oldest are dropped."""
+
+
+class NotBegunError(EngineError):
+    """Raised if the body certainly did not begin, so that another worker may run it."""
+
+
+class OpenCall:
+    """Call without a reply."""
+
+    def __init__(self) -> None:
+        # Set before the first byte is written. From then on, a lost connection leaves the outcome unknown.
+        self.is_sent = False
+        # Set by a cancelled caller while the frame is still queued: it is then skipped.
+        self.is_withdrawn = False
+        self.reply: tuple[Kind, bytes | bytearray] | None = None
+        self.lost: str | None = None
+        """Reason why there will be no reply."""
+        self._words = deque[bytes | bytearray](maxlen=_WORDS)
+        self._news = anyio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """`True` if the reply has arrived or the connection has ended; nothing more will come."""
+        return self.reply is not None or self.lost is not None
+
+    def take_in(self, header: Header, said: bytes | bytearray) -> None:
+        """Process a frame of the worker for this call; raise `GarbageError` if it is not allowed."""
+        if self.is_over or not self.is_sent:
+            raise GarbageError("it is for a call that has had its reply, or was never sent")
+        if header.kind is Kind.TOLD:
+            self._words.append(said)
+        elif header.kind in REPLIES:
+            self.reply = header.kind, said
+        else:
+            raise GarbageError(f"a {header.kind.name} of a call")
+        self._news.set()
+
+    def lose(self, reason: str) -> None:
+        """End the call without a reply."""
+        if not self.is_over:
+            self.lost = reason
+            self._news.set()
+
+    async def until_over(self) -> None:
+        """Wait until the call is over, and deliver its events; raise `GarbageError` for an invalid event."""
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            # Also when the call is over: events that came before the reply are delivered first.
+            while self._words:
+                hand_on(self._words.popleft(), dispatch_event)
+            if self.is_over:
+                return
+
+    async def until_ended(self) -> None:
+        """Wait until the call is over, without delivering events: its caller has been cancelled."""
+        while not self.is_over:
+            self._news = anyio.Event()
+            await self._news.wait()
+
+
+class OpenCalls:
+    """Calls on a connection that have no reply yet, by their numbers.
+
+    Args:
+        on_over: called with the number of a call that has left the table.
+    """
+
+    def __init__(self, on_over: Callable[[int], object]) -> None:
+        self._on_over = on_over
+        self._calls: dict[int, OpenCall] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._calls)
+
+    def send(self, connection: "Connection", number: int, data: bytes) -> OpenCall:
+        """Queue the frame of a call. A number is never reused, so a late frame cannot reach another call."""
+        self._calls[number] = one = OpenCall()
+        connection.send(data, one)
+        return one
+
+    def take_in(self, header: Header, said: bytes | bytearray) -> None:
+        """Process a frame of the worker for a call; raise `GarbageError` if it is not allowed."""
+        one = self._calls.get(header.number)
+        if one is None:
+            # A cancelled call stays in the table until its reply, so this is no late frame but a protocol error.
+            raise GarbageError("it is for no call")
+        one.take_in(header, said)
+        if one.is_over:
+            self._remove(header.number)
+
+    def _remove(self, number: int) -> None:
+        del self._calls[number]
+        self._on_over(number)
+
+    def lose(self, reason: str) -> None:
+        """End all calls without a reply: the connection has ended."""
+        calls, self._calls = self._calls, {}
+        for one in calls.values():
+            one.lose(reason)
+
+    async def end(self, connection: "Connection", number: int, seconds: float) -> bool:
+        """Cancel a call, and wait for its end, shielded from cancellation; return whether it has ended in time."""
+        one = self._calls.get(number)
+        if one is None:
+            return True
+        if not one.is_sent:
+            # Still queued: the worker will never see it, so there is nothing to wait for.
+            one.is_withdrawn = True
+            self._remove(number)
+            return True
+        # In the same queue as calls: the worker never reads a cancellation before its call.
+        connection.send(frame(Kind.CANCEL, number))
+        with anyio.move_on_after(seconds, shield=True):
+            await one.until_ended()
+        return one.is_over
+
+
+async def outcome(one: OpenCall, body: Body, *, is_plain: bool) -> Any:
+    """Return the result of a call that is over, or raise its exception; raise `EngineError` if it has neither."""
+    if one.reply is None:
+        # The decision on retries: unsent is safe to repeat, sent may have had side effects.
+        raise _error(body, "unknown" if one.is_sent else "unavailable", one.lost or "it was cancelled")
+    kind, said = one.reply
+    if kind is Kind.ENDED:
+        raise _ended(said, body)
+    return await opened_reply(kind, said, body, is_plain=is_plain)
+
+
+def _ended(said: bytes | bytearray, body: Body) -> EngineError:
+    try:
+        found = from_json(said)
+        ended, reason, recurs = found["ended"], str(found["reason"])[:10_000], bool(found["recurs"])
+    except (GarbageError, KeyError):
+        # An unreadable end is taken for the worst case.
+        return _error(body, "unknown", "its worker said of its end what nobody can understand")
+    return _error(body, "unavailable" if ended == "unavailable" else "unknown", reason, recurs=recurs)
+
+
+def _error(body: Body, ended: Literal["unknown", "unavailable"], reason: str, *, recurs: bool = False) -> EngineError:
+    kind = NotBegunError if ended == "unavailable" else EngineError
+    return kind(body.title, body.call_id, reason, ended=ended, recurs=recurs)
+
+
+def hand_on(said: bytes | bytearray, deliver: Callable[[Any], None]) -> None:
+    """Decode an event of a call and deliver it; raise `GarbageError` if it is invalid."""
+    told = from_json(said)
+    try:
+        deliver(told)
+    except NonsenseError as error:  # only this one: another ValueError may come from an observer
+        raise GarbageError(str(error)) from error
+
+
+# Connection.
 
 _PIECE = 256 * 1024
 """Bytes of one write at most, so that slow but steady progress of a large frame is noticed."""
 _LOST = (EndOfStream, BrokenResourceError, ClosedResourceError, BusyResourceError, OSError)
-
-
-class Waits(Protocol):
-    """Sender's record of a queued frame."""
-
-    is_sent: bool
-    """Set immediately before the first byte is written."""
-    is_withdrawn: bool
-    """Set by the sender to have a queued frame skipped."""
 
 
 class Connection:
@@ -31,17 +190,24 @@ class Connection:
     Args:
         stream: stream to the other side; closed at the end.
         reader: reader of the stream; it may hold bytes that arrived with the handshake.
-        heartbeat: seconds between two pings.
+        heartbeat: seconds between two pings; `None` for a process of this program, of whose end it is told otherwise.
         silence: seconds without received bytes, or without progress in writing, after which the other side is lost.
     """
 
-    def __init__(self, stream: ByteStream, reader: FrameReader, *, heartbeat: float, silence: float) -> None:
+    def __init__(
+        self,
+        stream: ByteSendStream,
+        reader: FrameReader,
+        *,
+        heartbeat: float | None,
+        silence: float = math.inf,
+    ) -> None:
         self._stream = stream
         self._reader = reader
         self._heartbeat = heartbeat
         self._silence = silence
         # Unbounded, because `send` never waits. Senders of events look at `backlog` first.
-        self._due = deque[tuple[bytes, Waits | None]]()
+        self._due = deque[tuple[bytes, OpenCall | None]]()
         self._more = anyio.Event()
         self._written = 0
         self._scope = anyio.CancelScope()
@@ -49,13 +215,15 @@ class Connection:
         self._is_writing = False
         self.reason: str | None = None
         """Why the connection has ended or is ending; `None` while it is usable."""
+        self.is_garbled = False
+        """`True` if the other side has sent something that it must not send."""
 
     @property
     def backlog(self) -> int:
         """Number of queued frames."""
         return len(self._due)
 
-    def send(self, data: bytes, waits: Waits | None = None) -> None:
+    def send(self, data: bytes, waits: OpenCall | None = None) -> None:
         """Queue a frame; never waits."""
         self._due.append((data, waits))
         self._more.set()
@@ -80,7 +248,8 @@ class Connection:
             with self._scope:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._write)
-                    group.start_soon(self._beat)
+                    if self._heartbeat is not None:
+                        group.start_soon(self._beat, self._heartbeat)
                     await self._read(on_frame)
         finally:
             # Forcefully, without a farewell: the other side may be lost.
@@ -96,15 +265,17 @@ class Connection:
                     on_frame(header, body)
         # One wrong frame ends the connection: the bytes after it cannot be trusted to be frames.
         except GarbageError as error:
+            self.is_garbled = True
             await self._refuse(f"the other side sent what it should not have: {error}")
         except _LOST:
             self.close("its connection was lost")
 
     async def _refuse(self, reason: str) -> None:
         """Send the other side the reason, if it still reads, and close."""
-        self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
-        with anyio.move_on_after(0.5):
-            await self.flush()
+        if self._heartbeat is not None:
+            self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
+            with anyio.move_on_after(0.5):
+                await self.flush()
         self.close(reason)
 
     async def _write(self) -> None:
@@ -117,7 +288,9 @@ class Connection:
                 self._more = anyio.Event()
                 await self._more.wait()
         except _LOST:
-            self.close("its connection was lost")
+            # Of a process of this program, the replies that it sent before its end are still to be read.
+            if self._heartbeat is not None:
+                self.close("its connection was lost")
 
     def _portion(self) -> bytes:
         """Take the next frames off the queue: small ones together, up to one write."""
@@ -139,13 +312,13 @@ class Connection:
             await self._stream.send(data[begin : begin + _PIECE])
             self._written += 1
 
-    async def _beat(self) -> None:
+    async def _beat(self, heartbeat: float) -> None:
         """Send pings; close the connection if the other side sends nothing, or does not read what is written."""
         heard = wrote = (-1, anyio.current_time())
         expected = math.inf
         while True:
             now = anyio.current_time()
-            if now - expected > self._heartbeat:  # this process was suspended or blocked: it could not receive
+            if now - expected > heartbeat:  # this process was suspended or blocked: it could not receive
                 heard, wrote = (heard[0], now), (wrote[0], now)
             if self._reader.bytes_seen != heard[0]:
                 heard = self._reader.bytes_seen, now
@@ -158,5 +331,5 @@ class Connection:
                 return self.close(f"it took nothing for {self._silence:g} s")
             if not self._due:  # any queued frame is a sign of life, too
                 self.send(frame(Kind.PING))
-            expected = now + self._heartbeat
-            await anyio.sleep(self._heartbeat)
+            expected = now + heartbeat
+            await anyio.sleep(heartbeat)

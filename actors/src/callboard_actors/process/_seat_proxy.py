@@ -1,48 +1,33 @@
 """Dedicated worker, on the pool's side: concurrent calls of one owner, with replies in any order."""
 
 import itertools
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+from anyio.abc import ByteSendStream
 
-from callboard.extend import Body, dispatch_event, inject_context
+from callboard.extend import Body, inject_context
 from callboard_actors._engine._codec import packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
-from callboard_actors._engine._frames import GarbageError, Header, Kind, call_of, frame
-from callboard_actors._engine._open_call import hand_on
+from callboard_actors._engine._frames import GarbageError, Kind, call_of, frame
 from callboard_actors._engine._plain_codec import opened_reply
+from callboard_actors._engine._session import Connection, OpenCalls
 from callboard_actors._engine._variables import Variables
 from callboard_actors.process._settings import PoolOptions
 from callboard_actors.process._worker_proxy import WorkerProxy
 
-_WORDS = 1_000
-"""Undelivered events kept for one call; when there are more, the oldest are dropped."""
 
+class _Stream(ByteSendStream):
+    """Socket of a worker process, which the pool closes."""
 
-class _Open:
-    """Call without a reply."""
+    def __init__(self, worker: WorkerProxy) -> None:
+        self._worker = worker
 
-    def __init__(self) -> None:
-        self.words = deque[bytes | bytearray](maxlen=_WORDS)
-        self.reply: tuple[Kind, bytes | bytearray] | None = None
-        # The worker has ended; no reply will come.
-        self.is_lost = False
-        self._news = anyio.Event()
+    async def send(self, item: bytes) -> None:
+        await self._worker.send(item)
 
-    @property
-    def is_over(self) -> bool:
-        return self.reply is not None or self.is_lost
-
-    def tell(self) -> None:
-        """Wake the task that waits in `news`."""
-        self._news.set()
-
-    async def news(self) -> None:
-        """Wait for an event, the reply or the loss of the worker. Only one task may wait."""
-        await self._news.wait()
-        self._news = anyio.Event()
+    async def aclose(self) -> None: ...
 
 
 class SeatProxy:
@@ -72,10 +57,8 @@ class SeatProxy:
         self._terms = terms
         self._variables = variables
         self._numbers = itertools.count(1)
-        self._calls: dict[int, _Open] = {}
-        # Encoded frames with their call numbers. Only `_speak` removes the first one, after it was sent completely.
-        self._due = deque[tuple[int, bytes]]()
-        self._more = anyio.Event()
+        self._calls = OpenCalls(lambda _: None)
+        self._connection = Connection(_Stream(worker), worker.reader(terms.max_result), heartbeat=None)
         # Set by a caller that may not wait any longer; a task of the pool then ends the worker.
         self._given_up = anyio.Event()
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
@@ -96,56 +79,41 @@ class SeatProxy:
         """Run an async function in the worker, concurrently with other calls; see `callboard.extend.Seat`."""
         if self._reason is not None or self._worker.asked_to_end:
             raise self._death(body, begun=False)
-        data = frame(
-            Kind.CALL, number := next(self._numbers), call_of(inject_context(), packed(body, self._variables.values()))
-        )
-        # No await between the registration and the `try` below: a cancellation cannot leave the entry behind.
-        self._calls[number] = one = _Open()
-        self._send(number, data)
+        data = call_of(inject_context(), packed(body, self._variables.values()))
+        # No await from here to the `try`: a call that is registered is also ended.
+        number = next(self._numbers)
+        one = self._calls.send(self._connection, number, frame(Kind.CALL, number, data))
         try:
             if body.on_begin is not None:
                 body.on_begin()  # in the `try`: after its error, the call must not stay registered
-            reply = await self._reply(one)
+            await one.until_over()
         except GarbageError as error:
             await self._break(f"its worker process sent what is no reply: {error}")
             # The reply of a broken worker is its death, which has to be known before the error is built.
             with anyio.CancelScope(shield=True):
                 await self.over.wait()
-            reply = None
+            one.reply = None
         except BaseException:
             try:
                 with anyio.CancelScope(shield=True):
-                    await self._cancel(number, one, body)
+                    await self._cancel(number, body)
             except BaseException:
                 self._give_up(body)  # a native cancellation passes the shield: nobody may wait here any longer
                 raise
             raise
-        finally:
-            del self._calls[number]
-        # Calls are begun in the order of their numbers, so a greater begun counter proves that this call began, too.
-        if reply is None:
-            raise self._death(body, begun=self._worker.last_begun() >= number)
-        output = "" if reply[0] is Kind.VALUE else self._worker.output()
-        return await opened_reply(*reply, body, is_plain=self._terms.confine is not None, output=output)
+        if one.reply is None:
+            # Calls are begun in the order of their numbers, so a greater begun counter proves that this call began,
+            # too. Code in a confined worker could change the counter.
+            begun = one.is_sent and (not self._worker.is_trusted or self._worker.last_begun() >= number)
+            raise self._death(body, begun=begun)
+        kind, said = one.reply
+        output = "" if kind is Kind.VALUE else self._worker.output()
+        return await opened_reply(kind, said, body, is_plain=self._terms.confine is not None, output=output)
 
-    async def _reply(self, one: _Open) -> tuple[Kind, bytes | bytearray] | None:
-        while True:
-            await one.news()
-            while one.words:
-                hand_on(one.words.popleft(), dispatch_event)
-            if one.is_over:
-                return one.reply
-
-    async def _cancel(self, number: int, one: _Open, body: Body) -> None:
+    async def _cancel(self, number: int, body: Body) -> None:
         """Cancel a call in the worker and wait for its end; after the grace, end the worker."""
-        if self._withdraw(number):
-            return
-        # In the same queue as calls: the worker never reads a cancellation before its call.
-        self._send(number, frame(Kind.CANCEL, number, b""))
-        with anyio.move_on_after(self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)):
-            while not one.is_over:
-                await one.news()
-        if not one.is_over:
+        grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
+        if not await self._calls.end(self._connection, number, grace):
             await self._break(_deaf(body), by_itself=False)
 
     def _give_up(self, body: Body) -> None:
@@ -157,15 +125,6 @@ class SeatProxy:
     async def _end_if_given_up(self) -> None:
         await self._given_up.wait()
         await self._break("nobody waited for it", by_itself=False)
-
-    def _withdraw(self, number: int) -> bool:
-        """Remove a call from the send queue; return `False` if it may have been sent, at least in part."""
-        for place, (other, _) in enumerate(self._due):
-            # The frame at place 0 may be half written. Removing it would corrupt the stream.
-            if other == number and place:
-                del self._due[place]
-                return True
-        return False
 
     def _death(self, body: Body, *, begun: bool) -> WorkerDiedError:
         worker = self._worker
@@ -180,10 +139,6 @@ class SeatProxy:
             recurs=self._recurs,
         )
 
-    def _send(self, number: int, data: bytes) -> None:
-        self._due.append((number, data))
-        self._more.set()
-
     async def keep(self) -> None:
         """Read from the worker and write to it until it has ended; then fail its open calls."""
         # Keeps the worker's files open until `release` in `_settle`, even if the pool closes the worker before.
@@ -191,7 +146,6 @@ class SeatProxy:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._worker.collect_output)
-                group.start_soon(self._speak)
                 group.start_soon(self._listen)
                 group.start_soon(self._end_if_given_up)
                 await self._worker.ended.wait()
@@ -209,49 +163,20 @@ class SeatProxy:
         else:
             self._reason = end_of(worker.exitcode, None)
             self._recurs = is_own_doing(worker.exitcode)
-        for one in self._calls.values():
-            one.is_lost = True
-            one.tell()
+        self._calls.lose(self._reason)
         self._worker.release()
         self.over.set()
 
-    async def _speak(self) -> None:
-        try:
-            while True:
-                while self._due:
-                    number, data = self._due[0]
-                    # A frame stays in the queue while it is being sent, so that `_withdraw` can see it.
-                    await self._worker.send(data, number)
-                    self._due.popleft()
-                self._more = anyio.Event()
-                await self._more.wait()
-        except ConnectionError:
-            pass  # `_listen` reports the end
-
     async def _listen(self) -> None:
-        reader = self._worker.reader(self._terms.max_result)
-        try:
-            while True:
-                self._take_in(*await reader.next())
-        except ConnectionError:
-            # Normally the worker has ended and the zygote's report is on its way, with the exit code as the better
-            # reason.
-            with anyio.move_on_after(TO_TELL):
-                await self._worker.ended.wait()
-            if not self._worker.ended.is_set():
-                await self._break("its worker process closed its socket")
-        except GarbageError as error:
-            await self._break(f"its worker process sent what is no reply: {error}")
-
-    def _take_in(self, header: Header, said: bytes | bytearray) -> None:
-        one = self._calls.get(header.number)
-        if one is None or one.is_over:
-            raise GarbageError("it is for no call")
-        if header.kind is Kind.TOLD:
-            one.words.append(said)
-        else:
-            one.reply = header.kind, said
-        one.tell()
+        reason = await self._connection.run(self._calls.take_in)
+        if self._connection.is_garbled:
+            await self._break(reason)
+            return
+        # Normally the worker has ended and the zygote's report is on its way, with the exit code as the better reason.
+        with anyio.move_on_after(TO_TELL):
+            await self._worker.ended.wait()
+        if not self._worker.ended.is_set():
+            await self._break("its worker process closed its socket")
 
     async def _break(self, reason: str, *, by_itself: bool = True) -> None:
         """End a worker that cannot be used any longer; `by_itself` if its own code is to blame."""

@@ -15,7 +15,7 @@ import anyio
 from callboard import ActorStartError
 from callboard_actors._engine._frames import BEGUN_COUNTER, OUTCOMES, FrameReader, GarbageError, Kind, frame, from_json
 from callboard_actors._engine._kernel import resident, shared_number
-from callboard_actors._engine._open_call import hand_on
+from callboard_actors._engine._session import hand_on
 from callboard_actors._engine._socket_reader import incoming
 from callboard_actors.process._settings import PoolOptions, Settings
 
@@ -54,7 +54,7 @@ class WorkerProxy:
     _numbers = itertools.count(1)
 
     def __init__(self, max_output: int, *, is_trusted: bool = True) -> None:
-        self._is_trusted = is_trusted
+        self.is_trusted = is_trusted
         self.number = next(self._numbers)
         self.pid: int | None = None
         """Process id; `None` before the start, and for a worker that was never started."""
@@ -143,7 +143,7 @@ class WorkerProxy:
 
     def last_begun(self) -> int:
         """Return the number of the last call that has or may have begun; 0 for none."""
-        if not self._is_trusted:
+        if not self.is_trusted:
             return self._last_sent
         if not self._is_closed:
             data = os.pread(self._begun_counter, BEGUN_COUNTER.size, 0)
@@ -159,7 +159,7 @@ class WorkerProxy:
         # Trusted here: no call has run in it.
         reader = self.reader(_LONGEST_REASON, 0)
         try:
-            await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)), 0)
+            await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)))
             while True:
                 header, said = await reader.next()
                 if header.kind is Kind.VALUE:
@@ -205,8 +205,8 @@ class WorkerProxy:
         kinds = OUTCOMES | {Kind.TOLD}
         return FrameReader(self._incoming.receive, max_result, bound="max_result is {}", only=only, kinds=kinds)
 
-    async def send(self, data: bytes, number: int, file: int | None = None) -> None:
-        """Send a whole frame of this call, with an open file beside its first bytes; one sender at a time."""
+    async def send(self, data: bytes, number: int = 0, file: int | None = None) -> None:
+        """Send bytes of this call, with an open file beside its first bytes; one sender at a time."""
         view = memoryview(data)
         while view:
             try:

@@ -10,7 +10,7 @@ from callboard_actors._engine import _codec
 from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
 from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._engine._main_module import NAMES
-from callboard_actors._engine._open_call import NotBegunError
+from callboard_actors._engine._session import NotBegunError
 from callboard_actors._engine._variables import Variables
 from callboard_actors._util._secret import checked, secret_from
 from callboard_actors.remote._addresses import address

@@ -24,8 +24,7 @@ from callboard_actors._engine._frames import (
     frame,
     from_json,
 )
-from callboard_actors._engine._open_call import OpenCall, outcome
-from callboard_actors._engine._session import Connection
+from callboard_actors._engine._session import Connection, OpenCall, OpenCalls, outcome
 from callboard_actors._engine._variables import Variables
 from callboard_actors.remote import _tls
 from callboard_actors.remote._addresses import Address
@@ -72,8 +71,7 @@ class Link:
         self._terms = terms
         self._on_change = on_change
         self._numbers = itertools.count(1)
-        # Sent calls without a reply. A number is never reused, so a late frame cannot reach another call.
-        self._calls: dict[int, OpenCall] = {}
+        self._calls = OpenCalls(self._forget)
         # Calls in dedicated workers, which do not count against the worker's capacity.
         self._in_seats: set[int] = set()
         self._seats: dict[int, RemoteSeat] = {}
@@ -194,10 +192,8 @@ class Link:
         return inner, reader
 
     def _lose_all(self, reason: str) -> None:
-        for one in self._calls.values():
-            # Unsent calls go to another worker, sent ones end as unknown; see `outcome`.
-            one.lose(reason)
-        self._calls.clear()
+        # Unsent calls go to another worker, sent ones end as unknown; see `outcome`.
+        self._calls.lose(reason)
         self._in_seats.clear()
         for seat in list(self._seats.values()):
             seat.end(reason)
@@ -216,16 +212,7 @@ class Link:
         elif kind in (Kind.SEATED, Kind.UNSEATED):
             self._take_in_of_seat(kind, number, body)
         else:
-            self._take_in_of_call(header, body)
-
-    def _take_in_of_call(self, header: Header, body: bytes | bytearray) -> None:
-        one = self._calls.get(header.number)
-        if one is None:
-            # A cancelled call stays in the table until its reply, so this is no late frame but a protocol error.
-            raise GarbageError("it is for no call")
-        one.take_in(header, body)
-        if one.is_over:
-            self._forget(header.number)
+            self._calls.take_in(header, body)
 
     def _take_in_of_seat(self, kind: Kind, number: int, body: bytes | bytearray) -> None:
         seat = self._seats.get(number)
@@ -240,7 +227,6 @@ class Link:
             self._changed()
 
     def _forget(self, number: int) -> None:
-        self._calls.pop(number, None)
         self._in_seats.discard(number)
         self._changed()
 
@@ -258,27 +244,27 @@ class Link:
 
         Raise `EngineError` if the body has no result, and `TypeError` if the call is larger than the worker accepts.
         """
-        offer, connection, one = self.offer, self._connection, OpenCall()
+        offer, connection = self.offer, self._connection
         if connection is None or connection.reason is not None or offer is None:
             # Nothing was sent: `outcome` raises NotBegunError, and the engine tries another worker.
-            one.lost = self.trouble
-            return await outcome(one, body, is_plain=False)
+            unsent = OpenCall()
+            unsent.lose(self.trouble)
+            return await outcome(unsent, body, is_plain=False)
         # Only a call that will be sent begins: the engine tries another worker after the error above.
         if body.on_begin is not None:
             body.on_begin()  # before `_framed`: it starts the deadline that `inject_context()` sends along
         number, data = self._framed(body, pickled, seat, offer)
-        self._calls[number] = one
         if seat is not None:
             self._in_seats.add(number)
-        connection.send(data, one)
+        one = self._calls.send(connection, number, data)
         try:
             await one.until_over()
         except GarbageError as error:
             # An event that cannot be delivered: the worker is not to be trusted with this call, but others may go on.
-            await self._end(number, one, body, connection)
+            await self._end(number, body, connection)
             one.reply, one.lost = None, f"its worker told what nobody can understand: {error}"
         except BaseException:
-            await self._end(number, one, body, connection)
+            await self._end(number, body, connection)
             raise
         # Decoded in the caller's task; the reading task never unpickles.
         return await outcome(one, body, is_plain=offer.is_plain)
@@ -294,20 +280,11 @@ class Link:
         number = next(self._numbers)
         return number, frame(Kind.CALL, number, said)
 
-    async def _end(self, number: int, one: OpenCall, body: Body, connection: Connection) -> None:
+    async def _end(self, number: int, body: Body, connection: Connection) -> None:
         """Cancel a call on the worker, and wait for its end, shielded from cancellation."""
-        if one.is_over:
-            return
-        if not one.is_sent:
-            # Still queued: the worker will never see it, so there is nothing to wait for.
-            one.is_withdrawn = True
-            self._forget(number)
-            return
-        connection.send(frame(Kind.CANCEL, number))
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
-        with anyio.move_on_after(grace + _TO_ACKNOWLEDGE, shield=True):
-            await one.until_ended()
-        if not one.is_over:  # its place stays taken until its end is reported or the connection ends
+        # Otherwise its place stays taken until its end is reported or the connection ends.
+        if not await self._calls.end(connection, number, grace + _TO_ACKNOWLEDGE):
             _logger.warning("%r was cancelled, and its worker at %s has not ended it yet", body.title, self.address)
 
     async def have_seat(self, title: str) -> RemoteSeat | None:
