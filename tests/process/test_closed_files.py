@@ -1,6 +1,5 @@
 """Pools of programs that were started without stdin, stdout or stderr, as some daemons are."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from callboard.testing import Backend
-from callboard_actors.process import _loading
 
 from ._processes import WAIT
 
@@ -28,11 +26,3 @@ def test_a_program_without_standard_files_has_a_pool(
     program = [sys.executable, "-m", "tests.process._closed_files", backend, start, str(found)]
     subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *program], cwd=ROOT, timeout=WAIT, check=True)
     assert found.read_text() == "42"
-
-
-def test_a_zygote_whose_program_was_killed_while_it_loaded_says_nothing() -> None:
-    """After the program was killed, a traceback of its zygote would only appear in some user's terminal."""
-    zygotes, programs = socket.socketpair()
-    with zygotes:
-        programs.close()
-        _loading.report_failure(zygotes, BrokenPipeError("where the traceback would be of"))

@@ -4,11 +4,14 @@ import inspect
 import io
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
+import callboard
+from callboard import CallboardWarning, cleanup
 from callboard.extend import Body
 from callboard_actors._engine._errors import ResultLostError, add_output
 from callboard_actors._engine._frames import Kind, reason_and_details
@@ -87,7 +90,10 @@ def packed_by(
 
 
 def check(fn: Callable[..., Any], title: str) -> None:
-    """Raise `TypeError` for a function that cannot be sent to a worker, or cannot return its result from there."""
+    """Raise `TypeError` for a function that cannot be sent to a worker, or cannot return its result from there.
+
+    Warn about clean-up in it that cannot run there.
+    """
     inner = fn.func if isinstance(fn, partial) else fn
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise TypeError(
@@ -98,6 +104,7 @@ def check(fn: Callable[..., Any], title: str) -> None:
         _pickled(fn)
     except Exception as error:
         raise TypeError(refusal(title, _FUNCTION, error)) from error
+    _warn_of_lost_cleanup(fn, title)
 
 
 def _pickled(value: object) -> bytes:
@@ -147,3 +154,39 @@ def opened(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> 
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
     add_output(found, output)
     raise found
+
+
+# Clean-up that cannot run, because the engine kills the process.
+
+
+def _warn_of_lost_cleanup(fn: Callable[..., Any], title: str) -> None:
+    """Warn about an async function that shields clean-up with `callboard.cleanup()`.
+
+    Other clean-up, such as closing a connection in a `finally`, is mostly done by the kernel when a process ends.
+    `cleanup()` signals that the clean-up matters outside of the process.
+    """
+    function = inspect.unwrap(fn)
+    if not inspect.iscoroutinefunction(function) or not _shields(function.__code__, function.__globals__):
+        return
+    warnings.warn(
+        f"{title!r} uses cleanup(), and where it runs its process is killed when its call is cancelled or its time is "
+        "over: what is within cleanup() is not run then, nor is any finally. Undo from here what has to be undone, "
+        "such as in a middleware, or have the tool run here (no runs_in)",
+        CallboardWarning,
+        stacklevel=4,
+    )
+
+
+def _shields(code: CodeType, names: dict[str, Any]) -> bool:
+    return any(
+        names.get(name) is cleanup or (names.get(name) is callboard and "cleanup" in one.co_names)
+        for one in _codes(code)
+        for name in one.co_names
+    )
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)

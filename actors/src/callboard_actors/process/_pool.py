@@ -14,7 +14,6 @@ from callboard_actors._engine._codec import check, module_of, name_of, packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import Kind, call_of
 from callboard_actors._engine._lifecycle import OpenedEngine
-from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._engine._main_module import why_no_pool
 from callboard_actors._engine._plain_codec import opened_reply
 from callboard_actors._engine._variables import Variables
@@ -147,7 +146,6 @@ class Processes(OpenedEngine[PoolLifecycle]):
             TypeError: the function cannot run in a worker; the text says why.
         """
         check(fn, title)
-        warn_of_lost_cleanup(fn, title)
         module = module_of(fn)
         if module is not None:
             self._lifecycle.want(module)

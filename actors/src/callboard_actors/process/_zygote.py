@@ -12,7 +12,6 @@ import select
 import signal
 import time
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from socket import socket, socketpair
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -42,10 +41,11 @@ def main(control: int) -> NoReturn:
         zygote = _Zygote(sock, settings)
         zygote.prepare()
     except BaseException as error:
-        text = reason_of(error)
-        with suppress(ConnectionError):
+        try:
+            text = reason_of(error)
             sock.sendall(REPORT.pack(Report.FAILED, 0, len(text)) + text)
-        os._exit(1)
+        finally:
+            os._exit(1)  # without a traceback: if the program has ended, it would only appear in some user's terminal
     try:
         zygote.run()
     except ConnectionError:

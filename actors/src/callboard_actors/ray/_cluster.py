@@ -1,4 +1,7 @@
-"""Connection of this process to Ray, shared by all engines, and closed by the last one if an engine opened it."""
+"""Connection of this process to Ray, shared by all engines, and the free resources of the cluster.
+
+The last engine closes the connection if an engine opened it.
+"""
 
 import logging
 import re
@@ -10,6 +13,7 @@ from typing import Any
 import ray
 
 from callboard import ActorStartError
+from callboard_actors.ray._options import RayOptions
 
 _PLACE = re.compile(r"(?P<host>[^/:]+):(?P<port>\d+)")
 _TO_ANSWER = 10.0
@@ -70,3 +74,16 @@ def disconnect() -> None:
         if not _users and _is_ours:
             _is_ours = False
             ray.shutdown()
+
+
+def what_lacks(terms: RayOptions) -> str | None:
+    """Return a text that names the resources that are not free for one Ray actor; `None` if all are. Blocks."""
+    free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
+    total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    needs = {"CPU": terms.cpus, "GPU": terms.gpus, "memory": terms.memory or 0, **terms.resources}
+    lacking = [
+        f"{name}: it needs {amount:g}, and {free.get(name, 0):g} of {total.get(name, 0):g} are free"
+        for name, amount in needs.items()
+        if amount > free.get(name, 0)
+    ]
+    return ", ".join(lacking) or None

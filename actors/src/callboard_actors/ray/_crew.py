@@ -12,10 +12,9 @@ from anyio.to_thread import run_sync
 from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body, EngineError
 from callboard_actors._engine._queue import Idle
-from callboard_actors.ray._cluster import disconnect
+from callboard_actors.ray._cluster import disconnect, what_lacks
 from callboard_actors.ray._host_proxy import HostProxy, NoRoomError
 from callboard_actors.ray._options import RayOptions
-from callboard_actors.ray._room import what_lacks
 
 _logger = logging.getLogger("callboard_actors.ray")
 _NAME = "RayEngine"

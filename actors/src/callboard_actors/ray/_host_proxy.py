@@ -21,10 +21,10 @@ from ray.exceptions import RayError
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError, dispatch_event, inject_context
 from callboard_actors._util._own_task import finish
+from callboard_actors.ray._cluster import what_lacks
 from callboard_actors.ray._codec import opened, packed
 from callboard_actors.ray._host import Hello, Host, Reply, Word, here
 from callboard_actors.ray._options import RayOptions
-from callboard_actors.ray._room import what_lacks
 
 # Waiting for object references.
 

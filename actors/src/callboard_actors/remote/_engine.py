@@ -8,7 +8,6 @@ from typing import Any, Final
 from callboard.extend import Body, EngineError
 from callboard_actors._engine import _codec
 from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
-from callboard_actors._engine._lost_cleanup import warn_of_lost_cleanup
 from callboard_actors._engine._main_module import NAMES
 from callboard_actors._engine._session import NotBegunError
 from callboard_actors._engine._variables import Variables
@@ -16,8 +15,7 @@ from callboard_actors._util._secret import checked, secret_from
 from callboard_actors.remote._addresses import address
 from callboard_actors.remote._handshake import Wishes
 from callboard_actors.remote._in_worker import name_of
-from callboard_actors.remote._link import LinkOptions
-from callboard_actors.remote._seat_proxy import RemoteSeat
+from callboard_actors.remote._link import LinkOptions, RemoteSeat
 from callboard_actors.remote._tls import ClientTLS, client_context
 from callboard_actors.remote._workers import RemoteWorkers
 
@@ -112,7 +110,6 @@ class RemoteEngine(OpenedEngine[EngineLifecycle[RemoteWorkers]]):
         """
         _check_name(name_of(fn), title)
         _codec.check(fn, title)
-        warn_of_lost_cleanup(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a body on a worker; see `callboard.Engine`.

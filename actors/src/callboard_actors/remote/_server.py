@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Callable, Container
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, TaskGroup
@@ -47,18 +47,6 @@ def ended(known: str, reason: str, *, recurs: bool = False) -> Reply:
     return Kind.ENDED, as_json({"ended": known, "reason": reason[:_REASON], "recurs": recurs})
 
 
-class SeatCount(Protocol):
-    """Counter of dedicated workers, shared by all sessions."""
-
-    def take_seat(self) -> bool:
-        """Reserve one; return `False` if all are taken."""
-        ...
-
-    def give_seat(self) -> None:
-        """Give back a reservation."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
     """State of the worker that all sessions share."""
@@ -66,7 +54,7 @@ class WorkerContext:
     engine: Engine
     is_plain: bool
     served: Container[str]
-    places: SeatCount
+    places: "Server"
     max_call: int
 
 
