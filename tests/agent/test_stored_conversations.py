@@ -17,8 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from callboard import StorageError, create_react_agent
-from callboard._langgraph._conversation_cache import SHORTEST, StoredConversations
-from callboard._langgraph._message_cache import MessageMemory
+from callboard._langgraph._message_cache import SHORTEST, MessageMemory, StoredConversations
 from callboard._langgraph._serializers import OutlineSerializer, StrictSerializer, remembering
 from callboard.testing import Recorder, ScriptedModel, calls
 

@@ -1,8 +1,8 @@
 """Adapter to LangGraph; only this package uses LangGraph's private names.
 
-`_outer_task`: the graph task that runs callboard. `_call_scope`: the config of code inside a call. `_outer_handlers`:
-streams and callbacks of the outer graph. `_node_scope`: the config of a node of callboard's agent. `_savers`: access to
-checkpointers. `_serializers`, `_message_cache`, `_conversation_cache`: values in LangGraph's storage format.
+`_outer_task`: the graph task that runs callboard. `_call_scope`: the config of code inside a call, and streams of the
+outer graph. `_node_scope`: the config of a node of callboard's agent. `_savers`: access to checkpointers.
+`_serializers`, `_message_cache`: values in LangGraph's storage format.
 
 Names and meanings are those of langgraph 1.2; `tests/langgraph/test_private_names.py` fails when they change.
 """
@@ -16,13 +16,13 @@ from callboard._langgraph._call_scope import answer_is_for as answer_is_for
 from callboard._langgraph._call_scope import bound_answer_waits as bound_answer_waits
 from callboard._langgraph._call_scope import call_configurable as call_configurable
 from callboard._langgraph._call_scope import call_namespace as call_namespace
+from callboard._langgraph._call_scope import config_for_calls as config_for_calls
 from callboard._langgraph._call_scope import is_interrupt_id as is_interrupt_id
 from callboard._langgraph._call_scope import name_of_run as name_of_run
 from callboard._langgraph._call_scope import next_is_asked as next_is_asked
 from callboard._langgraph._call_scope import question_id as question_id
 from callboard._langgraph._call_scope import scope_in_task as scope_in_task
 from callboard._langgraph._call_scope import scope_of as scope_of
-from callboard._langgraph._outer_handlers import config_for_calls as config_for_calls
 from callboard._langgraph._outer_task import NO_RUNTIME as NO_RUNTIME
 from callboard._langgraph._outer_task import GraphTask as GraphTask
 from callboard._langgraph._outer_task import Send as Send

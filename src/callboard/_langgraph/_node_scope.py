@@ -159,13 +159,7 @@ def config_at(
 ) -> RunnableConfig:
     """Return the config for code in a node of the agent, as LangGraph would build it, but without a scratchpad.
 
-    Args:
-        place: the node and the step.
-        config: config of the run, with the callbacks of the node.
-        runtime: runtime of the run.
-        channels: state, for code that reads it through the config.
-        checkpointer: checkpointer for inner graphs.
-        resuming: true if inner graphs resume after an interrupt.
+    `config` has the callbacks of the node; `checkpointer` and `resuming` are for inner graphs.
     """
     conf = config.get(CONF, {})
     info = ExecutionInfo(

@@ -26,8 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
-from callboard._langgraph._conversation_cache import Loads, StoredConversation
-from callboard._langgraph._message_cache import MessageMemory, dumped
+from callboard._langgraph._message_cache import Loads, MessageMemory, StoredConversation, dumped
 from callboard.exceptions import StorageError
 
 Name = tuple[str, ...]
@@ -46,12 +45,8 @@ class StrictSerializer(JsonPlusSerializer):
     """LangGraph's serializer and format, for databases that other programs may have written.
 
     LangGraph's own serializer imports and calls whatever the stored bytes name, or silently returns something else for
-    a forbidden type. This one raises an error when it reads a forbidden type, and already when it writes one.
-
-    Args:
-        where: the database, for errors.
-        types: allowed types in addition to LangGraph's and LangChain's own.
-        unknown: makes a replacement for a value of a forbidden type; `None` for an error.
+    a forbidden type. This one raises an error when it reads a forbidden type, and already when it writes one, unless
+    `unknown` makes a replacement. `types` are allowed in addition to LangGraph's and LangChain's own.
     """
 
     def __init__(self, where: str, types: Iterable[type] = (), *, unknown: Unknown | None = None) -> None:
@@ -236,11 +231,7 @@ class _Remake(_Reading):
 
 
 class OutlineSerializer(JsonPlusSerializer):
-    """Serializer that reads plain data only, with `None` in place of every object.
-
-    Args:
-        conversation: cached conversations of the place that is read.
-    """
+    """Serializer that reads plain data only, with `None` in place of every object."""
 
     def __init__(self, conversation: StoredConversation | None = None) -> None:
         super().__init__(allowed_msgpack_modules=None, __unpack_ext_hook__=lambda _code, _data: None)
@@ -262,13 +253,7 @@ def can_be_outlined(serde: object) -> bool:
 
 
 def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
-    """Return an equivalent serializer that uses the caches; a user's own serializer is returned unchanged.
-
-    Args:
-        serde: serializer of a saver.
-        memory: cache of parsed messages.
-        conversation: cached conversations of the place that is read or written.
-    """
+    """Return an equivalent serializer that uses the caches; a user's own serializer is returned unchanged."""
     if isinstance(serde, StrictSerializer):
         other = copy.copy(serde)
         other.memory, other.conversation = memory, conversation

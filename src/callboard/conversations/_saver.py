@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from callboard._langgraph._conversation_cache import StoredConversations
-from callboard._langgraph._message_cache import MessageMemory
+from callboard._langgraph._message_cache import MessageMemory, StoredConversations
 from callboard._langgraph._savers import AwaitedSaver, aclock, aforget, clock, forget, gone_values, keeps_values
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
 from callboard.conversations._database import LazySaver

@@ -45,14 +45,7 @@ Supervised = SupervisedCall[Any] | None
 
 
 class HandlerCall:
-    """Body of a tool that asks an actor's handler.
-
-    Args:
-        cell: cell of the actor.
-        handler: handler of the actor's class.
-        name: name of the tool.
-        written: names of the arguments that the model writes.
-    """
+    """Body of a tool that asks an actor's handler. `written` are the names of the arguments that the model writes."""
 
     __slots__ = ("_cell", "_handler", "_name", "_written")
 

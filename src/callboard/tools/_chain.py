@@ -289,12 +289,9 @@ def unbounded(run: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
 
 
 class Chain:
-    """Middleware, each around the next. Control flow from inside passes through, even if a middleware catches it.
+    """Middleware, the outermost first. Control flow from inside passes through, even if a middleware catches it.
 
-    Args:
-        middleware: the outermost first.
-        reworks: names and `aerror_message` methods of middleware; they process the message for an error that passed the
-            chain.
+    `reworks` are names and `aerror_message` methods; they process the message for an error that passed the chain.
     """
 
     __slots__ = ("_middleware", "_reworks")

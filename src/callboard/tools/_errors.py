@@ -37,16 +37,7 @@ def only_invalid_arguments(error: Exception) -> str:
 
 
 class ErrorPolicy:
-    """Parsed `handle_tool_errors` option of a node: errors that become messages, and their texts.
-
-    Args:
-        handling: `True` for all errors with the default text, a text for all errors, or exception types with the
-            default text. A function from an error to a text handles the types of its first parameter's annotation.
-            `False` handles no error.
-
-    Raises:
-        ValueError: for any other value, or a function whose annotation is no exception type.
-    """
+    """Parsed `handle_tool_errors` option of a node: errors that become messages, and their texts."""
 
     def __init__(self, handling: ErrorHandling) -> None:
         self._handling = handling
@@ -224,13 +215,7 @@ REPEATS = "__callboard_repeats__"
 
 
 class OutcomeUnknown(GraphInterrupt):
-    """Interrupt of a call with an unknown outcome, so that a person decides about it.
-
-    Args:
-        name: name of the tool.
-        args: arguments that the model wrote.
-        why: clause about the event that ended the body.
-    """
+    """Interrupt of a call with an unknown outcome, so that a person decides; see `question_about`."""
 
     def __init__(self, name: str, args: dict[str, Any], why: str) -> None:
         super().__init__((question_about(name, args, why),))

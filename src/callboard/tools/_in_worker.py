@@ -16,9 +16,7 @@ _SCRATCHPAD = "__pregel_scratchpad"
 def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run a sync function with a LangChain config in its context.
 
-    Raises:
-        RuntimeError: if it calls `interrupt()`, because a worker cannot ask a person.
-        BaseException: any error of the function.
+    `interrupt()` in it raises RuntimeError, because a worker cannot ask a person.
     """
     with marked(), _config(config):
         return fn(*args, **kwargs)
@@ -27,7 +25,7 @@ def run_with_config(fn: Callable[..., Any], config: Mapping[str, Any], /, *args:
 async def await_with_config(
     fn: Callable[..., Awaitable[Any]], config: Mapping[str, Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run an async function with a LangChain config in its context; raises the errors of `run_with_config`."""
+    """Run an async function with a LangChain config in its context, like `run_with_config`."""
     with marked(), _config(config):
         return await fn(*args, **kwargs)
 

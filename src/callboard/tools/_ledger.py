@@ -10,7 +10,7 @@ Answers are matched to open questions by LangGraph's rules.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
@@ -115,29 +115,12 @@ class _Slot(dict[str, Any]):
     attempt: int
 
 
-class MakesLedger(Protocol):
-    """Factory of a batch's ledger that knows the caller's state of an earlier run: `partial(Ledger, held=...)`."""
-
-    def __call__(
-        self, config: RunnableConfig, node: str, keys: Sequence[str], *, graphs: GraphNames | None = None
-    ) -> "Ledger": ...
-
-
 class Ledger:
     """Records of a batch, and the place where they are stored.
 
-    Args:
-        config: complete config; it shows whether a LangGraph task runs the node.
-        node: name of the tool node.
-        keys: keys of the batch's calls, in order.
-        held: ledger of an earlier run that the caller keeps; it is kept up to date.
-        records: records by key that the caller keeps and stores itself.
-        answers: answers by interrupt id, or one plain answer if one question is open; outside of a graph only.
-        namespaces: checkpoint namespaces of the calls, if the caller of the batch chooses them.
-        graphs: receives the names of graphs that calls run.
-
-    Raises:
-        UnknownInterruptError: if an answer matches no open question.
+    The caller may keep the whole ledger of an earlier run (`held`, which is kept up to date), or keep and store the
+    `records` itself. `answers` are for runs outside of a graph. Raises UnknownInterruptError if one matches no open
+    question.
     """
 
     def __init__(

@@ -263,14 +263,10 @@ async def _passing(request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> 
 
 
 class _Redacting:
-    """Applies a hook, made for the tool results in a conversation, to the results of one call.
-
-    Args:
-        hook: sync function of a state and a runtime. It reads the tool messages after the last AIMessage, and returns
-            `None` or changed messages.
-    """
+    """Applies a hook, made for the tool results in a conversation, to the results of one call."""
 
     def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
+        # It reads the tool messages after the last AIMessage, and returns `None` or changed messages.
         self._hook = hook
         # In a worker thread: the hook is sync code of another project and may take long.
         self._in_thread: SyncMiddleware[tuple[ToolCallRequest, Any], Any] = SyncMiddleware(self._redacted)

@@ -43,21 +43,16 @@ from callboard.tools._subclassing import (
     Entries,
     Entry,
     Unbuilt,
-    agent_batch_of,
-    base_call,
-    base_run,
-    beyond_entries,
     check_class,
+    continuation,
     entries_of,
-    hear_sync_entry,
     is_plain,
-    loop_return_of,
     mark_entries,
     one_call_middleware,
-    only_other_overridden,
     own_injection,
-    own_run,
     remember,
+    run_entry,
+    run_sync_entry,
 )
 from callboard.tools._tool_batch import Reports, ToolBatch
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
@@ -333,9 +328,7 @@ class ToolNode(ManyInputs):
                 batch = await self._batch(input, config, ledger, resume, runtime)
                 return await batch.run()
             entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
-            if only_other_overridden(self, "invoke"):
-                return await hear_sync_entry(self, entry, self._run)
-            return await self._run(entry)
+            return await run_entry(self, entry, self._run_batch)
 
     def invoke(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -352,20 +345,7 @@ class ToolNode(ManyInputs):
         errors are those of `ainvoke`.
         """
         entry = Entry(input, config, _given(ledger=ledger, resume=resume, runtime=runtime))
-        if (back := loop_return_of(self)) is not None:
-            return back(entry)
-        if only_other_overridden(self, "ainvoke"):
-            return run_from_sync(partial(self.ainvoke, input, config, **entry.options))
-        with entered_from("sync"):
-            return run_from_sync(partial(self._run, entry))
-
-    def _entries(self) -> Entries | None:
-        """Return a subclass's overrides around a whole run, for an agent that runs the calls without `ainvoke`."""
-        return entries_of(self)
-
-    async def _run(self, entry: Entry) -> Any:
-        inner = agent_batch_of(self) or own_run(self, self._run_batch)
-        return await beyond_entries(partial(inner, entry))
+        return run_sync_entry(self, entry, self._run_batch)
 
     async def _run_batch(self, entry: Entry) -> Any:
         batch = await self._batch(entry.input, entry.config, **entry.options)
@@ -391,7 +371,7 @@ class ToolNode(ManyInputs):
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
         """Continue a run, for `super()._func(...)` in a subclass; called in the worker thread of the override."""
         entry = Entry(input, with_runtime(config, runtime), {})
-        if (rest := base_run(self, sync=True)) is not None:
+        if (rest := continuation(self, "_func")) is not None:
             return rest(entry)
         with entered_from("sync"):
             return run_from_sync(partial(self._run_batch, entry))
@@ -399,21 +379,21 @@ class ToolNode(ManyInputs):
     async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
         """Continue a run, for `super()._afunc(...)` in a subclass."""
         entry = Entry(input, with_runtime(config, runtime), {})
-        if (rest := base_run(self, sync=False)) is not None:
+        if (rest := continuation(self, "_afunc")) is not None:
             return await rest(entry)
         with entered_from("async"):
             return await self._run_batch(entry)
 
     def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """Continue a call, for `super()._run_one(...)` in a subclass; or run one call by itself."""
-        if (rest := base_call(self, sync=True)) is not None:
+        if (rest := continuation(self, "_run_one")) is not None:
             return rest(call, tool_runtime)
         with entered_from("sync"):
             return run_from_sync(partial(self._run_alone, call, input_type, tool_runtime))
 
     async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """Continue a call, for `super()._arun_one(...)` in a subclass; or run one call by itself."""
-        if (rest := base_call(self, sync=False)) is not None:
+        if (rest := continuation(self, "_arun_one")) is not None:
             return await rest(call, tool_runtime)
         with entered_from("async"):
             return await self._run_alone(call, input_type, tool_runtime)
@@ -464,11 +444,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 # No code outside of this package reads a private attribute of a `ToolNode`; it uses this class.
 class NodeAccess:
-    """Inside of a tool node.
-
-    Args:
-        node: the node; later changes of it are visible.
-    """
+    """Inside of a tool node. Later changes of the node are visible."""
 
     __slots__ = ("_node",)
 
@@ -483,7 +459,7 @@ class NodeAccess:
     @property
     def entries(self) -> Entries | None:
         """A subclass's overrides around a whole run; `None` if there are none."""
-        return self._node._entries()
+        return entries_of(self._node)
 
     @property
     def actors(self) -> ActorSet:

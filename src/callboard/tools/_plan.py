@@ -340,9 +340,6 @@ class ToolFacts(Generic[T]):
 
     Facts may refer to their tool, and keep it alive until enough other tools of the same name are cached. May be used
     from any thread.
-
-    Args:
-        find_out: reads the facts of a tool.
     """
 
     __slots__ = ("_find_out", "_known")

@@ -24,9 +24,11 @@ from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
 from callboard.tools._middleware_hooks import check_policies, check_tools, offers_of, shown_by, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import InjectedArgs, Plan, ToolFacts, inject, injected_args, plan_for
-from callboard.tools._subclassing import Injecting
 from callboard.tools._supervision import Supervision
 from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper, ToolRuntime
+
+Injecting = Callable[[ToolCall, Any, Any], ToolCall]
+"""Function of a call, the state and the store that returns the call with injected arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

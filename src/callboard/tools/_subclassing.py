@@ -7,20 +7,22 @@ called are refused when the class is created.
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
-from langchain_core.messages import ToolCall, ToolMessage
+from anyio import to_thread
+from langchain_core.messages import ToolCall
 from langchain_core.runnables.config import ensure_config
 
 from callboard._calls._sync_middleware import SyncMiddleware
 from callboard._langgraph import runtime_of, with_runtime
-from callboard._loops._entry_mode import is_sync_entry
-from callboard.tools._chain import Middleware, Named, Next
-from callboard.tools._results import Output
+from callboard._loops._bridge import run_from_sync
+from callboard._loops._entry_mode import entered_from, is_sync_entry
+from callboard.tools._chain import Middleware, Named
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 _ONE = "use middleware=[...], awrap_tool_call= or wrap_tool_call=, or override _arun_one or _run_one"
@@ -115,86 +117,118 @@ def overrides(node: object, name: str) -> bool:
     return getattr(getattr(node, name), "__func__", None) is not _written[name]
 
 
-def is_written(base: type, name: str) -> bool:
-    """Return whether the base class still has its original method."""
-    return vars(base)[name] is _written[name]
-
-
-R = TypeVar("R")
-
-Rest = Callable[[ToolCall, ToolRuntime[Any, Any]], Any]
-"""Function that runs a call with a runtime; awaitable for the async method."""
-Injecting = Callable[[ToolCall, Any, Any], ToolCall]
-"""Function of a call, the state and the store that returns the call with injected arguments."""
-
-_ENTRIES = frozenset(("invoke", "ainvoke"))
+INVOKES, RUNS, CALLS = ("invoke", "ainvoke"), ("_func", "_afunc"), ("_run_one", "_arun_one")
+"""Pairs of a sync and an async method: around a run with its config, around a run, and around one call."""
 _AROUND_RUNS = ("ainvoke", "invoke", "_afunc", "_func")
 
 
-def mark_entries(cls: type) -> None:
-    """Wrap a subclass's own `invoke` and `ainvoke`, so that they note which node runs."""
-    for name in _ENTRIES:
-        if inspect.isfunction(own := vars(cls).get(name)):
-            setattr(cls, name, _entered_by(own))
+class _Running(NamedTuple):
+    """Override that is running now, and what its `super()` call continues."""
+
+    node: object
+    method: str
+    rest: Callable[..., Any] | None
+    """Continuation, of the same kind (sync or async) as the method; `None` for a new run of the node's batch."""
+    outer: "_Running | None"
 
 
-# The node whose `invoke` or `ainvoke` override is running: the other method's override is not called as well.
-_entered: ContextVar[object] = ContextVar("callboard_entered_node", default=None)
+# The innermost override of the current task or thread. A base method looks for an override of its own pair and node:
+# an override may run another node, whose base methods must start runs of their own.
+_running: ContextVar[_Running | None] = ContextVar("callboard_running_override", default=None)
 
 
-def _entered_by(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an override of `invoke` or `ainvoke` that sets `_entered` while it runs."""
-    if inspect.iscoroutinefunction(fn):
-
-        @functools.wraps(fn)
-        async def aentry(self: object, *args: Any, **kwargs: Any) -> Any:
-            token = _entered.set(self)
-            try:
-                return await fn(self, *args, **kwargs)
-            finally:
-                _entered.reset(token)
-
-        return aentry
-
-    @functools.wraps(fn)
-    def entry(self: object, *args: Any, **kwargs: Any) -> Any:
-        token = _entered.set(self)
-        try:
-            return fn(self, *args, **kwargs)
-        finally:
-            _entered.reset(token)
-
-    return entry
+@contextmanager
+def _as_running(node: object, method: str, rest: Callable[..., Any] | None) -> Generator[None]:
+    token = _running.set(_Running(node, method, rest, _running.get()))
+    try:
+        yield
+    finally:
+        _running.reset(token)
 
 
-def only_other_overridden(node: object, name: str) -> bool:
-    """Return whether a call of `name` must go to the other entry, because only that one is overridden."""
-    (own,) = _ENTRIES - {name}
-    # Without the first test, an override that calls the other entry itself would recurse for ever.
-    return _entered.get() is not node and overrides(node, name) and not overrides(node, own)
+def _running_of(node: object, pair: tuple[str, str]) -> _Running | None:
+    running = _running.get()
+    while running is not None and (running.node is not node or running.method not in pair):
+        running = running.outer
+    return running
+
+
+async def _beyond(inner: Callable[[Any], Awaitable[Any]], given: Any) -> Any:
+    """Run the inside of an override. Code in it that calls the node again starts a new run, as from outside."""
+    token = _running.set(None)
+    try:
+        return await inner(given)
+    finally:
+        _running.reset(token)
 
 
 def is_plain(node: object, base: type) -> bool:
     """Return whether the node has no overrides around a run, and no override is running around this code."""
     own = type(node) is not base or not vars(node).keys().isdisjoint(_AROUND_RUNS)
-    return not own and is_written(base, "_afunc") and _is_outside()
+    return not own and vars(base)["_afunc"] is _written["_afunc"] and _running.get() is None
 
 
-def _is_outside() -> bool:
-    return _entered.get() is None and _place.get() is None and _back.get() is None
+def continuation(node: object, method: str) -> Callable[..., Any] | None:
+    """Return the continuation for a base method of a run or a call; `None` if no override of it is running.
+
+    Raises RuntimeError if an override of the other method of the pair is running.
+    """
+    running = _running_of(node, RUNS if method in RUNS else CALLS)
+    if running is not None and running.method != method:
+        raise RuntimeError(
+            f"ToolNode.{method} cannot go on with what an override of {running.method} was given: call "
+            f"super().{running.method}(...) there"
+        )
+    return running and running.rest
 
 
-async def beyond_entries(run: Callable[[], Awaitable[R]]) -> R:
-    """Run the inside of a node's entries. Code in it that calls the node again starts a new run, as from outside."""
-    if _is_outside():
-        return await run()
-    entered, place, back = _entered.set(None), _place.set(None), _back.set(None)
-    try:
-        return await run()
-    finally:
-        _entered.reset(entered)
-        _place.reset(place)
-        _back.reset(back)
+class _Override:
+    """Override of a pair of methods around a step, as an async function of the step's input and the step.
+
+    `arguments` makes the arguments of the methods from the input. `changed` makes the input of the step from the
+    original input and the arguments that the override has passed to the base method.
+    """
+
+    def __init__(
+        self,
+        node: Any,
+        pair: tuple[str, str],
+        arguments: Callable[[Any], tuple[tuple[Any, ...], Mapping[str, Any]]],
+        changed: Callable[..., Any],
+    ) -> None:
+        self._node, self._pair = node, pair
+        self._arguments, self._changed = arguments, changed
+        self._has_sync, self._has_async = (overrides(node, name) for name in pair)
+
+        def in_thread(given: Any, call_next: Callable[[Any], Any]) -> Any:
+            args, options = arguments(given)
+            with _as_running(node, pair[0], lambda *passed: call_next(changed(given, *passed))):
+                return getattr(node, pair[0])(*args, **options)
+
+        in_thread.__qualname__ = f"{type(node).__qualname__}.{pair[0]}"  # for warnings about its thread
+        self._in_thread: SyncMiddleware[Any, Any] = SyncMiddleware(in_thread)
+
+    def __bool__(self) -> bool:
+        return self._has_sync or self._has_async
+
+    @property
+    def _takes_sync(self) -> bool:
+        return self._has_sync and (is_sync_entry() or not self._has_async)
+
+    @property
+    def name(self) -> str:
+        """Name of the method that the present run calls, for errors."""
+        return f"{type(self._node).__qualname__}.{self._pair[0 if self._takes_sync else 1]}"
+
+    async def __call__(self, given: Any, inner: Callable[[Any], Awaitable[Any]]) -> Any:
+        if self._takes_sync:
+            return await self._in_thread(given, partial(_beyond, inner))
+        args, options = self._arguments(given)
+        with _as_running(self._node, self._pair[1], lambda *passed: _beyond(inner, self._changed(given, *passed))):
+            return await getattr(self._node, self._pair[1])(*args, **options)
+
+
+# Overrides around a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,82 +240,20 @@ class Entry:
     options: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _BaseMethod:
-    """Continuation behind a base method, for an override that calls `super()`."""
-
-    node: object
-    rest: Callable[..., Any]
+def _invokes(node: object) -> _Override:
+    return _Override(node, INVOKES, lambda given: ((given.input, given.config), given.options), lambda _, entry: entry)
 
 
-# Continuations of base methods. Each belongs to one node: an override may run another node, whose base methods must
-# start runs of their own. `_place` is set by an agent that runs the calls itself, `_back` in the worker thread of a
-# sync `invoke` override. The other four belong to `_afunc`, `_func`, `_arun_one` and `_run_one`.
-_place: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_place", default=None)
-_back: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_thread", default=None)
-_whole: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_run", default=None)
-_sync_whole: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_run_thread", default=None)
-_one: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_call", default=None)
-_sync_one: ContextVar[_BaseMethod | None] = ContextVar("callboard_node_call_thread", default=None)
-
-
-def _rest(place: ContextVar[_BaseMethod | None], node: object) -> Callable[..., Any] | None:
-    found = place.get()
-    return found.rest if found is not None and found.node is node else None
-
-
-def agent_batch_of(node: object) -> Callable[[Entry], Awaitable[Any]] | None:
-    """Return the continuation that an agent has set in place of the node's own batch; `None` if there is none."""
-    return _rest(_place, node)
-
-
-def loop_return_of(node: object) -> Callable[[Entry], Any] | None:
-    """Return the continuation in the event loop, for the worker thread of a sync override; `None` outside of it."""
-    return _rest(_back, node)
-
-
-async def hear_sync_entry(node: Any, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
-    """Run a node's own `invoke` in a worker thread; its `super().invoke()` continues in this event loop."""
-
-    def in_thread(entry: Entry, back: Callable[[Entry], Any]) -> Any:
-        token = _back.set(_BaseMethod(node, back))
-        try:
-            return node.invoke(entry.input, entry.config, **entry.options)
-        finally:
-            _back.reset(token)
-
-    return await SyncMiddleware(_named(f"{type(node).__qualname__}.invoke", in_thread))(entry, inner)
-
-
-def own_run(node: Any, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
+def own_run(node: object, inner: Callable[[Entry], Awaitable[Any]]) -> Callable[[Entry], Awaitable[Any]]:
     """Return the function that runs a batch: `inner`, within the node's override of `_func` or `_afunc`, if any."""
-    has_sync, has_async = overrides(node, "_func"), overrides(node, "_afunc")
-    if not (has_sync or has_async):
+
+    def arguments(given: Entry) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        return (given.input,), {"config": given.config, "runtime": runtime_of(given.config)}
+
+    if not any(overrides(node, name) for name in RUNS):
         return inner
-    takes_sync = has_sync and (is_sync_entry() or not has_async)
-    in_thread: SyncMiddleware[Entry, Any] = SyncMiddleware(
-        _named(f"{type(node).__qualname__}._func", partial(_whole_in_thread, node))
-    )
-
-    async def within(entry: Entry) -> Any:
-        given = _with_runtime(entry)
-        if takes_sync:
-            return await in_thread(given, inner)
-        token = _whole.set(_BaseMethod(node, lambda changed: inner(replace(changed, options=given.options))))
-        try:
-            return await node._afunc(given.input, config=given.config, runtime=runtime_of(given.config))
-        finally:
-            _whole.reset(token)
-
-    return within
-
-
-def _whole_in_thread(node: Any, given: Entry, call_next: Callable[[Entry], Any]) -> Any:
-    token = _sync_whole.set(_BaseMethod(node, lambda changed: call_next(replace(changed, options=given.options))))
-    try:
-        return node._func(given.input, config=given.config, runtime=runtime_of(given.config))
-    finally:
-        _sync_whole.reset(token)
+    override = _Override(node, RUNS, arguments, lambda given, entry: replace(entry, options=given.options))
+    return lambda entry: override(_with_runtime(entry), inner)
 
 
 def _with_runtime(entry: Entry) -> Entry:
@@ -292,102 +264,90 @@ def _with_runtime(entry: Entry) -> Entry:
     return Entry(entry.input, config if runtime is None else with_runtime(config, runtime), options)
 
 
-def base_run(node: object, *, sync: bool) -> Callable[[Entry], Any] | None:
-    """Return the continuation for the base class's `_func` or `_afunc`; `None` if no override is running.
-
-    Raises RuntimeError if an override of the other method of the pair is running.
-    """
-    here, elsewhere = (_sync_whole, _whole) if sync else (_whole, _sync_whole)
-    return _base_of(node, here, elsewhere, ("_func", "_afunc") if sync else ("_afunc", "_func"))
+def mark_entries(cls: type) -> None:
+    """Wrap a subclass's own `invoke` and `ainvoke`, so that a run through one override does not enter the other."""
+    for name in INVOKES:
+        if inspect.isfunction(own := vars(cls).get(name)):
+            setattr(cls, name, _noted(own, name))
 
 
-def _base_of(
-    node: object,
-    here: ContextVar[_BaseMethod | None],
-    elsewhere: ContextVar[_BaseMethod | None],
-    names: tuple[str, str],
-) -> Callable[..., Any] | None:
-    found = _rest(here, node)
-    if found is None and _rest(elsewhere, node) is not None:
-        name, other = names
-        raise RuntimeError(
-            f"ToolNode.{name} cannot go on with what an override of {other} was given: call super().{other}(...) there"
-        )
-    return found
+def _noted(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def around(node: object) -> AbstractContextManager[None]:
+        return nullcontext() if _running_of(node, INVOKES) else _as_running(node, name, None)
+
+    @functools.wraps(fn)
+    def entry(self: object, *args: Any, **kwargs: Any) -> Any:
+        with around(self):
+            return fn(self, *args, **kwargs)
+
+    @functools.wraps(fn)
+    async def aentry(self: object, *args: Any, **kwargs: Any) -> Any:
+        with around(self):
+            return await fn(self, *args, **kwargs)
+
+    return aentry if inspect.iscoroutinefunction(fn) else entry
+
+
+async def run_entry(node: object, entry: Entry, batch: Callable[[Entry], Awaitable[Any]]) -> Any:
+    """Run the base class's `ainvoke`; an override of `invoke` alone runs around it, in a worker thread."""
+    running = _running_of(node, INVOKES)
+    if running is None and overrides(node, "invoke") and not overrides(node, "ainvoke"):
+        return await _invokes(node)(entry, own_run(node, batch))
+    if running is None or running.rest is None:
+        return await _beyond(own_run(node, batch), entry)
+    if running.method == "ainvoke":
+        return await running.rest(entry)
+    # An `invoke` override has started an event loop in its thread. The calls belong to the loop of the run.
+    return await to_thread.run_sync(running.rest, entry)
+
+
+def run_sync_entry(node: Any, entry: Entry, batch: Callable[[Entry], Awaitable[Any]]) -> Any:
+    """Run the base class's `invoke`; an override of `ainvoke` alone runs around it."""
+    running = _running_of(node, INVOKES)
+    if running is None and overrides(node, "ainvoke") and not overrides(node, "invoke"):
+        return run_from_sync(partial(node.ainvoke, entry.input, entry.config, **entry.options))
+    if running is not None and running.rest is not None and running.method == "invoke":
+        return running.rest(entry)
+    with entered_from("sync"):
+        if running is None or running.rest is None:
+            return run_from_sync(partial(_beyond, own_run(node, batch), entry))
+        return run_from_sync(partial(running.rest, entry))
 
 
 class Entries:
     """Overrides of a node around a whole run, for an agent that runs the node's calls."""
 
-    def __init__(self, node: Any) -> None:
-        self.node = node
-        self._sync = overrides(node, "invoke")
+    def __init__(self, node: object) -> None:
+        self._node = node
+        self._invokes = _invokes(node)
         own = next(name for name in _AROUND_RUNS if overrides(node, name))
-        self._enters = own in _ENTRIES
         self.name = f"{type(node).__qualname__}.{own}"
 
     async def __call__(self, entry: Entry, inner: Callable[[Entry], Awaitable[Any]]) -> Any:
         """Run the node's override for the entry mode of the run (sync or async); `inner` continues the base method."""
-        inner = own_run(self.node, inner)
-        if not self._enters:
-            return await beyond_entries(partial(inner, entry))
-        if self._sync and is_sync_entry():
-            return await hear_sync_entry(self.node, entry, inner)
-        token = _place.set(_BaseMethod(self.node, inner))
-        try:
-            return await self.node.ainvoke(entry.input, entry.config, **entry.options)
-        finally:
-            _place.reset(token)
+        inner = own_run(self._node, inner)
+        return await (self._invokes(entry, inner) if self._invokes else _beyond(inner, entry))
 
 
-def entries_of(node: Any) -> Entries | None:
+def entries_of(node: object) -> Entries | None:
     """Return a node's overrides around a whole run; `None` if there are none."""
     return Entries(node) if any(overrides(node, name) for name in _AROUND_RUNS) else None
 
 
-def one_call_middleware(node: Any) -> Callable[[str], Middleware] | None:
+# Overrides around one call
+
+
+def one_call_middleware(node: object) -> Callable[[str], Middleware] | None:
     """Return a function from an input's kind to the node's `_run_one` or `_arun_one` override, as middleware."""
-    has_sync, has_async = overrides(node, "_run_one"), overrides(node, "_arun_one")
-    if not (has_sync or has_async):
-        return None
-    owner = type(node).__qualname__
-    in_thread: SyncMiddleware[Any, Output] = SyncMiddleware(_named(f"{owner}._run_one", partial(_in_thread, node)))
-
-    async def here(kind: str, request: ToolCallRequest, call_next: Next) -> Output:
-        token = _one.set(_BaseMethod(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
-        try:
-            return cast("Output", await node._arun_one(request.tool_call, kind, request.runtime))
-        finally:
-            _one.reset(token)
-
-    async def there(kind: str, request: ToolCallRequest, call_next: Next) -> Output:
-        return await in_thread((kind, request), call_next)
 
     def of_kind(kind: str) -> Middleware:
-        if has_sync and (is_sync_entry() or not has_async):
-            return Named(f"{owner}._run_one", partial(there, kind))
-        return Named(f"{owner}._arun_one", partial(here, kind))
+        def arguments(request: ToolCallRequest) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+            return (request.tool_call, kind, request.runtime), {}
 
-    return of_kind
+        override = _Override(node, CALLS, arguments, _changed)
+        return Named(override.name, override)
 
-
-def _in_thread(node: Any, given: tuple[str, ToolCallRequest], call_next: Callable[[Any], Output]) -> Output:
-    kind, request = given
-    token = _sync_one.set(_BaseMethod(node, lambda call, runtime: call_next(_changed(request, call, runtime))))
-    try:
-        return cast("Output", node._run_one(request.tool_call, kind, request.runtime))
-    finally:
-        _sync_one.reset(token)
-
-
-def _named(name: str, fn: Callable[..., R]) -> Callable[..., R]:
-    """Return the function with a name for warnings about its thread."""
-
-    def named(*args: Any) -> R:
-        return fn(*args)
-
-    named.__qualname__ = name
-    return named
+    return of_kind if overrides(node, CALLS[0]) or overrides(node, CALLS[1]) else None
 
 
 def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
@@ -397,21 +357,7 @@ def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any,
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)
 
 
-def base_call(node: object, *, sync: bool) -> Rest | None:
-    """Return the continuation for the base class's `_run_one` or `_arun_one`; `None` if no override is running.
-
-    Raises RuntimeError if an override of the other method of the pair is running.
-    """
-    here, elsewhere = (_sync_one, _one) if sync else (_one, _sync_one)
-    return _base_of(node, here, elsewhere, ("_run_one", "_arun_one") if sync else ("_arun_one", "_run_one"))
-
-
-async def untouched(message: ToolMessage, _: object) -> ToolMessage:
-    """Return the error message unchanged; used if no middleware may change it."""
-    return message
-
-
-def own_injection(node: Any) -> Injecting | None:
+def own_injection(node: Any) -> Callable[[ToolCall, Any, Any], ToolCall] | None:
     """Return the node's override of `inject_tool_args`; `None` if there is none."""
     if not overrides(node, "inject_tool_args"):
         return None

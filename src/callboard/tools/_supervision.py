@@ -46,18 +46,8 @@ _DEFAULT_THREADS = 40
 class Supervision:
     """Policies, limits and threads for the calls of one object that a user built, such as a node.
 
-    Args:
-        owner: class of that object, for errors: "ToolNode".
-        queue: name of the queue of `limit`, for rejections: "node 'tools'".
-        timeout: seconds for one attempt, for every tool whose policy sets no timeout.
-        limit: limit for all calls together.
-        policies: policies by tool name.
-        grace: seconds of clean-up after a cancel.
-        on_unknown: action for a call whose outcome is unknown, for every tool whose policy sets none.
-
-    Raises:
-        ValueError: for a number out of range, or an unknown option.
-        TypeError: for an option of the wrong type.
+    `owner` names the object's class in errors ("ToolNode"), `queue` the queue of `limit` in rejections
+    ("node 'tools'"). `timeout` and `on_unknown` apply to every tool whose policy sets none.
     """
 
     def __init__(
@@ -197,6 +187,11 @@ async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge
         return await supervised.within_budget(reworked, at_least=grace)
     except (CallTimeoutError, DeadlineExceededError) as error:
         return failed(error)
+
+
+async def untouched(message: ToolMessage, _: object) -> ToolMessage:
+    """Return the error message unchanged; used if no middleware may change it."""
+    return message
 
 
 def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, CallPolicy]:

@@ -37,12 +37,11 @@ from callboard.tools._call_record import CallRecord, naming
 from callboard.tools._chain import Chain, Middleware
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
 from callboard.tools._invoke import filled_in, invoke, manager_for, own_copy, raise_without_key
-from callboard.tools._ledger import CallsInterrupted, Ledger, MakesLedger
+from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import Plan
 from callboard.tools._results import Output, Requested, ResultRules, left_of
 from callboard.tools._setup import Setup
-from callboard.tools._subclassing import untouched
-from callboard.tools._supervision import OnFailure, limiters_of_run
+from callboard.tools._supervision import OnFailure, limiters_of_run, untouched
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 
 _log = logging.getLogger("callboard")
@@ -52,9 +51,6 @@ class ProgressChunks:
     """Writes progress to a graph's stream, and sends heartbeats for a node with an idle timeout.
 
     An error of the stream is logged once, and does not affect the call.
-
-    Args:
-        runtime: LangGraph's runtime of the node.
     """
 
     __slots__ = ("_failed", "_runtime")
@@ -113,22 +109,14 @@ class Reports(TypedDict, total=False):
 
 
 class ToolBatch:
-    """Run of a node's calls.
-
-    Args:
-        setup: setup of the node.
-        requested: the calls.
-        config: complete config.
-        ledger: makes the ledger, with the caller's state of an earlier run.
-        reports: callbacks and wrappers of the caller; see `Reports`.
-    """
+    """Run of a node's calls. `ledger` makes the ledger with the caller's state of an earlier run."""
 
     def __init__(
         self,
         setup: Setup,
         requested: Requested,
         config: RunnableConfig,
-        ledger: MakesLedger,
+        ledger: Callable[..., Ledger],
         **reports: Unpack[Reports],
     ) -> None:
         self._on_finish, self._on_ask = reports.get("on_finish"), reports.get("on_ask")
