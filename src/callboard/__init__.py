@@ -27,8 +27,8 @@ from callboard._util._lazy import lazy
 if TYPE_CHECKING:
     # 0: vocabulary
     # 1: supervised calls
-    from callboard._calls._attempt import fencing_token as fencing_token
-    from callboard._calls._idempotency import idempotency_key as idempotency_key
+    from callboard._calls._call_keys import fencing_token as fencing_token
+    from callboard._calls._call_keys import idempotency_key as idempotency_key
     from callboard._calls._observers import observe as observe
     from callboard._calls._progress import progress as progress
     from callboard._calls._shutdown import Shutdown as Shutdown
@@ -170,8 +170,7 @@ _HOMES = {
         "StorageError",
         "ThreadBusyError",
     ),
-    "callboard._calls._attempt": ("fencing_token",),
-    "callboard._calls._idempotency": ("idempotency_key",),
+    "callboard._calls._call_keys": ("fencing_token", "idempotency_key"),
     "callboard._calls._observers": ("observe",),
     "callboard._calls._shutdown": ("Shutdown", "drain_on_signal"),
     "callboard._calls._progress": ("progress",),

@@ -20,7 +20,7 @@ from callboard._calls._call_context import dispatch_event as dispatch_event
 from callboard._calls._call_context import forwarded_context as forwarded_context
 from callboard._calls._call_context import inject_context as inject_context
 from callboard._calls._draining import EngineOperations as EngineOperations
-from callboard._calls._limit_guard import LimitGuard as LimitGuard
+from callboard._calls._limits import LimitGuard as LimitGuard
 from callboard._records._documents import EVERYBODY as EVERYBODY
 from callboard._records._documents import Away as Away
 from callboard._records._documents import Document as Document

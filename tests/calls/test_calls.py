@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard._calls._attempt import Attempt, ThreadPermits
 from callboard._calls._batch import Batch
 from callboard._calls._batch_context import batch_context
-from callboard._calls._call import SupervisedCall
+from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._limits import Gate, Limiter
 from callboard._calls._observers import observe
+from callboard._calls._thread_pool import ThreadPermits
 from callboard._records._events import CallEvent
 from callboard._records._policies import CallPolicy, Limit, OnError, Rate
 from callboard.exceptions import (

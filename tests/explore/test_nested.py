@@ -2,7 +2,7 @@
 
 import pytest
 
-from callboard._calls._attempt import Attempt
+from callboard._calls._call import Attempt
 
 from . import WORLDS
 from ._nested import Nest, Nested, play

@@ -10,7 +10,7 @@ import pytest
 from langchain_core.tools import tool
 
 from callboard import AbandonedTaskWarning, Actor, ToolNode, handler, running
-from callboard._calls import _left_task_warnings
+from callboard._calls import _batch
 from callboard._loops import _left_tasks
 from callboard.testing import tool_call
 
@@ -21,9 +21,9 @@ left: list[asyncio.Task[None]] = []
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget earlier warnings and pauses: each function is named once, and a slow check is followed by a pause."""
     monkeypatch.setattr(_left_tasks, "_look_again", 0.0)
-    _left_task_warnings._told.clear()
+    _batch._told.clear()
     yield
-    _left_task_warnings._told.clear()
+    _batch._told.clear()
 
 
 async def forever() -> None:

@@ -1,20 +1,22 @@
 """Batch of supervised calls that run together and end together."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Generic, NoReturn, TypeVar
 
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from callboard._calls._call import SupervisedCall
+from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._draining import operations
-from callboard._calls._left_task_warnings import warn_about_left_tasks
+from callboard._calls._progress import reporter
 from callboard._loops._current import current_loop
 from callboard._loops._left_tasks import LeftTasks
 from callboard._loops._protocol import ChildFn, Nursery, Scope
-from callboard._loops._watchdog import Holder, marks
+from callboard._loops._watchdog import mark
 from callboard._records._policies import OnError
-from callboard.exceptions import CallError
+from callboard.exceptions import AbandonedTaskWarning, CallError
 
 T = TypeVar("T")
 
@@ -23,14 +25,7 @@ PORTION = 32
 
 
 class Batch(Generic[T]):
-    """Supervised calls that run together; when `run()` returns, all of them have ended.
-
-    Args:
-        calls: the calls in the order in which they start.
-        on_error: "cancel" the others when a call fails, or let them "finish" first.
-        is_signal: returns whether an exception is no failure (such as an interrupt), so that the others continue.
-        live: set in which the batch is registered while it runs.
-    """
+    """Supervised calls that run together; when `run()` returns, all of them have ended."""
 
     def __init__(
         self,
@@ -91,7 +86,7 @@ class Batch(Generic[T]):
         if self._failed:
             self._raise_failures(count)
         if left is not None:
-            warn_about_left_tasks(left)
+            _warn_about_left_tasks(left)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
         """Start an additional task unless the batch is closed; the batch waits for its end."""
@@ -150,9 +145,34 @@ def _note(error: Exception, call: SupervisedCall[Any]) -> None:
         error.add_note(f"In tool {name} (call {call_id}).")
 
 
-def _of_middleware(variables: Mapping[str, Any]) -> Holder:
-    call = variables["call"]
-    return Holder(f"around {call.name}", f"the middleware around tool {call.name!r} (call {call.id!r})")
+mark(Batch._run_next, SupervisedCall)
+
+# Tasks that a tool has created and that outlive its batch; only on asyncio
+
+_told: set[tuple[str, str]] = set()
+"""Pairs of tool and coroutine function that were warned about."""
 
 
-marks[Batch._run_next.__code__] = _of_middleware
+def _warn_about_left_tasks(left: LeftTasks) -> None:
+    """Warn about each left task, once for each pair of tool and coroutine function."""
+    for task, context in left.found():
+        # The task has a copy of the context in which it was created, and so the attempt that created it.
+        owner = context.get(reporter)
+        tool = owner.tool if isinstance(owner, Attempt) else str(getattr(owner, "name", "a middleware"))
+        call_id = owner.owner.id if isinstance(owner, Attempt) else getattr(owner, "id", None)
+        function = getattr(task.get_coro(), "__qualname__", "")
+        if not function or (tool, function) in _told:
+            continue
+        _told.add((tool, function))
+        warnings.warn(
+            f"tool {tool!r} (call {call_id!r}) left a task behind that outlives its batch: {task.get_name()!r}, "
+            f"{function}(){_place(task)}. It is neither cancelled nor awaited; await it in the tool, such as in an "
+            "asyncio.TaskGroup, or start it in an actor, which may outlive calls",
+            AbandonedTaskWarning,
+            stacklevel=2,
+        )
+
+
+def _place(task: "asyncio.Task[object]") -> str:
+    stack = task.get_stack(limit=1)
+    return f" at {stack[0].f_code.co_filename}:{stack[0].f_lineno}" if stack else ""

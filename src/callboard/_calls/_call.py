@@ -1,40 +1,357 @@
 """Supervised call: runs the attempts of one tool call with limits and timeouts, and records the outcome.
 
-A call has a time budget as a whole. The middleware around its attempts has a timeout of its own.
+A call has a time budget as a whole. The middleware around its attempts has a timeout of its own. An attempt is one
+execution of the body; its timeouts are suspended while the body waits for its turn in an engine.
 Independent of LangChain: a call is a mapping, its body an async function, its result any object.
 """
 
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from time import monotonic
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
-from callboard._calls._attempt import Attempt, ThreadPermits
 from callboard._calls._batch_context import BatchContext
-from callboard._calls._limits import Gates, NoPlaceError
+from callboard._calls._call_keys import KeyScope, key_of
+from callboard._calls._limits import (
+    AnyGate,
+    AnyLimiter,
+    Holder,
+    Loan,
+    LoanTurn,
+    NoPlaceError,
+    SharedPermit,
+    Wait,
+    count_start,
+)
+from callboard._calls._nested_permits import waiting as waiting_for_permit
 from callboard._calls._observers import numbers
-from callboard._calls._progress import Progress, Reporter, Throttle, reporter
-from callboard._loops._deadline import DEFAULT_GRACE, INSTANT, Timed, TimeLimit, current_timed, is_cleaning_up
+from callboard._calls._progress import Host, Progress, Reporter, Throttle, reporter
+from callboard._calls._thread_pool import ThreadPermits
+from callboard._loops._deadline import (
+    DEFAULT_GRACE,
+    INSTANT,
+    AttemptClock,
+    OutOfTime,
+    Timed,
+    TimeLimit,
+    Turn,
+    current_timed,
+    is_cleaning_up,
+)
 from callboard._loops._idle import report_activity
-from callboard._loops._protocol import ChildFn, Scope
-from callboard._loops._watchdog import Holder, marks
+from callboard._loops._protocol import EventLoop, Scope
+from callboard._loops._threads import run_in_thread
+from callboard._loops._watchdog import LoopHolder, mark
 from callboard._records._events import ActorObserver, CallEvent, CallPhase
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard.exceptions import CallCancelledError, CallRejectedError, CallTimeoutError, DeadlineExceededError
 
+T = TypeVar("T")
 R = TypeVar("R")
+Args = TypeVarTuple("Args")
 
 
-class CallTime(Timed):
-    """Tool call with its time limits; base class of `SupervisedCall`."""
+# Attempts
 
-    __slots__ = ("_around", "_away", "_middleware_scope", "attempts", "call", "policy")
 
-    def __init__(self, call: ToolCallLike, policy: CallPolicy, around: BatchContext) -> None:
+_lending = threading.Lock()
+"""Lock for lending a permit and for releasing all permits of an attempt; shared, because it is held very briefly."""
+
+
+class Attempt:
+    """Single execution of a call's body, with its permits, worker thread and time limits."""
+
+    __slots__ = (
+        "_call",
+        "_handed_over",
+        "_loans",
+        "_places",
+        "_thread_limiter",
+        "_threads",
+        "clock",
+        "number",
+        "owner",
+        "scope",
+        "stalled",
+        "waits_for",
+    )
+
+    def __init__(self, owner: "SupervisedCall[Any]", call: ToolCallLike, threads: ThreadPermits | None) -> None:
+        self.owner = owner
+        self.number = 0
+        """Number of the attempt within its call while the body runs; 0 before and after."""
+        self.clock: AttemptClock | None = None
+        """Timeouts of the body, if it has any, while it runs."""
+        self.scope: KeyScope | None = None
+        """Unique name of the call for idempotency keys, once known."""
+        self._call = call
+        self._threads = threads
+        self._thread_limiter = None if threads is None else threads.limiters.here()
+        # Both change only under `_lending` once the body runs: nested calls borrow from other threads and loops.
+        self._places: tuple[AnyGate | Loan, ...] = ()
+        self._loans: dict[Hashable, Loan] | None = None
+        """Permits that are, or were, lent to nested calls, by identity of the gate."""
+        self.waits_for: Wait | None = None
+        self.stalled: dict[Holder, None] | None = None
+        self._handed_over = False  # True once an abandoned thread is responsible for releasing the permits
+
+    @property
+    def tool(self) -> str:
+        """Name of the tool."""
+        return str(self._call["name"])
+
+    @property
+    def call(self) -> ToolCallLike:
+        """Tool call as this attempt executes it, without injected arguments."""
+        return self._call
+
+    @property
+    def title(self) -> str:
+        """Tool and call, for errors."""
+        return f"{self.tool!r} (call {self.owner.id!r})"
+
+    @property
+    def loop_holder(self) -> LoopHolder:
+        """Name for the warning about a blocked event loop."""
+        return LoopHolder(self.tool, f"tool {self.title}")
+
+    def begin(self, number: int) -> None:
+        """Record the start of the body."""
+        report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
+        self.number = number
+        reporter.set(self)
+
+    def end(self) -> None:
+        """Record the end of the body."""
+        self.number = 0  # from now on `report` ignores a thread or a task that the body has left behind
+        reporter.set(self.owner)
+        if self.owner.throttle is not None:
+            self.owner.throttle.flush()
+        report_activity()
+
+    def report(self, progress: Progress) -> None:
+        """Report progress of the body; from any thread, ignored after the end of the body."""
+        if number := self.number:  # read once: the loop may set it to 0 meanwhile
+            self.owner.report(progress, number)
+
+    async def in_time(self, body: Callable[[], Awaitable[T]], policy: CallPolicy) -> T:
+        """Run the body; raise `CallTimeoutError` when the timeout or the idle timeout of the policy is over."""
+        owner = self.owner
+        clock = self.clock = AttemptClock(
+            owner.loop, timeout=policy.timeout, idle=policy.idle_timeout, until=owner.until, grace=owner.grace
+        )
+        found = await clock.run(body)
+        if not isinstance(found, OutOfTime):
+            return found
+        name, seconds = self._call["name"], found.seconds
+        raise CallTimeoutError(name, owner.id, seconds, held=found.held, idle=found.is_idle) from found.cause
+
+    def waits(self) -> Turn | None:
+        """Suspend the timeouts while the body waits for its turn in an engine; `None` without timeouts."""
+        return None if self.clock is None else Turn(self.clock)
+
+    async def run_in_thread(self, fn: Callable[[], T]) -> T:
+        """Run a sync body in a worker thread; an abandoned thread keeps the attempt's permits until it ends."""
+        name = f"tool {self._call['name']!r} (call {self._call.get('id')!r})"
+        if self._threads is None:
+            return await run_in_thread(self.owner.loop, fn, name, self)
+        # Tools that `fn` runs and waits for use the thread limit one level deeper, or they could wait for `fn`.
+        with self._threads.limiters.below():
+            return await run_in_thread(self.owner.loop, fn, name, self, order=self._threads.order)
+
+    async def enter(self, limiters: Sequence[AnyLimiter]) -> None:
+        """Acquire a permit at every limiter, in order; raise `NoPlaceError` if a queue is full."""
+        loop = self.owner.loop
+        if self._thread_limiter is not None:
+            limiters = (*limiters, self._thread_limiter)
+        around: tuple[Attempt, ...] | None = None
+        while True:
+            for limiter in limiters:
+                gate = limiter.gate(self._call, loop)
+                self._refuse_if_lost()  # all threads may have been abandoned while this attempt waited
+                if around is None:
+                    around = tuple(self._around())
+                if around or self._places:
+                    place = await self._place_at(gate, around, loop)
+                else:  # no call waits for this one, so no deadlock is possible; fewer frames for thousands of waiters
+                    if not gate.try_enter(loop):
+                        await gate.enter(loop)
+                    place = self._holding(gate)
+                self._places = (*self._places, place)
+            if await count_start(self._places, loop):
+                return
+            # A shared permit was lost during the wait. All are acquired anew, in order: see `count_start`.
+            self._leave_places()
+
+    def _around(self) -> "Iterator[Attempt]":
+        """Yield the enclosing attempts, the nearest first."""
+        one = self.owner.outer
+        while one is not None:
+            if isinstance(one, Attempt):
+                yield one
+                one = one.owner.outer
+            else:
+                one = getattr(one, "outer", None)  # a call, if its middleware runs this attempt's call
+
+    async def _place_at(self, gate: AnyGate, around: "tuple[Attempt, ...]", loop: EventLoop) -> AnyGate | Loan:
+        """Acquire a permit, or borrow it from the nearest enclosing attempt; raise `DeadlockError` on a cycle."""
+        # Only for nested attempts, and for attempts that hold a permit already: only these can be part of a deadlock.
+        lent = (one.lend(gate.identity) for one in around) if around and gate.is_lendable else ()
+        loan = next((one for one in lent if one is not None), None)
+        if loan is not None and loan.try_borrow(self):
+            return loan
+        if loan is None and gate.try_enter(loop):
+            return self._holding(gate)
+        turn = None if loan is None else LoanTurn(self)
+        # The attempt waits in two queues, of the gate and of the loan, and takes the permit that comes first.
+        with waiting_for_permit(self, Wait(gate, loan), around, self.tool, self.owner.id):
+            if loan is None or turn is None:
+                await gate.enter(loop)
+                return self._holding(gate)
+            loan.wait_for(turn)
+            try:
+                has_own = await gate.enter(loop, turn)
+            except BaseException:
+                loan.withdraw(turn)
+                raise
+            if not has_own:
+                return loan
+            loan.withdraw(turn)  # returns the loan if it was granted at the same moment
+            return self._holding(gate)
+
+    def _holding(self, gate: AnyGate) -> AnyGate:
+        """Register the attempt as holder of a permit, for deadlock detection."""
+        if isinstance(gate, SharedPermit):
+            gate.note_holder(self, has=True)
+        elif gate.concurrency is not None:
+            gate.holders.add(self)
+        return gate
+
+    def _give_back(self, gate: AnyGate) -> None:
+        # Unregistered before the permit is free: `holders` must never list more attempts than there are permits.
+        if isinstance(gate, SharedPermit):
+            gate.note_holder(self, has=False)
+        elif gate.concurrency is not None:
+            gate.holders.discard(self)
+        gate.leave()
+
+    def lend(self, identity: Hashable) -> Loan | None:
+        """Return the loan of a permit for a nested attempt; `None` if this attempt has no such permit or lost it."""
+        with _lending:  # a permit that is being released must not be lent any more
+            loan = None if self._loans is None else self._loans.get(identity)
+            if loan is not None:
+                return None if loan.is_lost else loan
+            place = next((one for one in self._places if one.identity == identity), None)
+            # The store may have given a lost permit to another process: the borrower has to acquire its own.
+            if place is None or (isinstance(place, (SharedPermit, Loan)) and place.is_lost):
+                return None
+            give_back = place.leave if isinstance(place, Loan) else partial(self._give_back, place)
+            loan = Loan(place, give_back)
+            self._loans = {**(self._loans or {}), identity: loan}
+            return loan
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """Idempotency key of the call, as `callboard.idempotency_key` returns it; `None` without a scope."""
+        return None if self.scope is None else key_of(self._call, self.scope)
+
+    @property
+    def fencing_token(self) -> int | None:
+        """Fencing token of the narrowest shared limit at which the attempt has a permit; `None` without one."""
+        tokens = (place.token for place in self._places if isinstance(place, (SharedPermit, Loan)))
+        return next((token for token in tokens if token is not None), None)
+
+    def _refuse_if_lost(self) -> None:
+        if self._threads is not None and (lost := self._threads.lost) is not None:
+            raise NoPlaceError(lost)
+
+    def leave(self) -> None:
+        """Release the permits, unless an abandoned thread keeps them."""
+        if not self._handed_over:
+            self._leave_places()
+
+    def _leave_places(self) -> None:
+        if not self._places:
+            return
+        with _lending:  # taken out in one step: a nested attempt either borrows before, or finds no permit
+            places, self._places = self._places, ()
+            loans, self._loans = self._loans or {}, None
+        for place in reversed(places):
+            if (loan := loans.get(place.identity)) is not None:
+                loan.lender_leaves()  # the last borrower releases it, if one has it now
+            elif isinstance(place, Loan):
+                place.leave()
+            else:
+                self._give_back(place)
+
+    def thread_abandoned(self) -> None:
+        """Let the thread keep the permits; reject queued calls if this was the last usable thread."""
+        self._handed_over = True  # before `leave`, which the call reaches right after this
+        self.owner.note("abandoned", {})
+        threads, limiter = self._threads, self._thread_limiter
+        if threads is not None and limiter is not None:
+            threads.abandoned.add(self)
+            if threads.lost is not None:
+                limiter.gate(self._call, self.owner.loop).refuse_waiting(threads.lost)
+
+    def thread_ended(self) -> None:
+        """Release the permits at the end of an abandoned thread."""
+        if self._threads is not None:
+            self._threads.abandoned.discard(self)
+        self._leave_places()
+
+
+# Calls
+
+
+class CallOptions(NamedTuple):
+    """Tool call as an attempt executes it, with its policy and limiters."""
+
+    call: ToolCallLike
+    policy: CallPolicy
+    limiters: Sequence[AnyLimiter]
+
+
+class SupervisedCall(Timed, Generic[T]):
+    """Tool call of a batch, from the queue to its outcome."""
+
+    __slots__ = (
+        "_around",
+        "_away",
+        "_batch",
+        "_limiters",
+        "_middleware_scope",
+        "_observers",
+        "_queue_wait",
+        "attempts",
+        "call",
+        "do_not_cache",
+        "ended",
+        "error",
+        "handled",
+        "number",
+        "outer",
+        "policy",
+        "result",
+        "resumes",
+        "run",
+        "running",
+        "throttle",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        call: ToolCallLike,
+        policy: CallPolicy,
+        limiters: Sequence[AnyLimiter],
+        run: "Callable[[SupervisedCall[T]], Awaitable[T]]",
+        around: BatchContext,
+    ) -> None:
         super().__init__(around.loop, _end(policy, around), DEFAULT_GRACE if policy.grace is None else policy.grace)
         self.call = call
         self.policy = policy
@@ -43,6 +360,26 @@ class CallTime(Timed):
         self._around = around
         self._middleware_scope: Scope | None = None
         self._away = 0  # number of open `outside_timeout` blocks: a middleware may run several attempts at once
+        self.run = run
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.handled: BaseException | None = None
+        """Error that was turned into the result, if one was."""
+        self.ended = self.do_not_cache = False
+        """True after the end of the call; true if the result is meant for the current caller only, not to be stored."""
+        self.running = self.waiting = 0
+        """Number of running and of queued attempts; a middleware may start several at once."""
+        self.resumes: str | None = None
+        """Mark that observers left where the call stopped in an earlier run."""
+        self.number = next(numbers)
+        self.outer: Reporter | None = None
+        """Enclosing attempt or call (in its middleware), set when the call begins."""
+        # Narrowest first: a call that waits at a narrow limit must not hold a permit of a wide one.
+        self._limiters = limiters
+        self._batch: Host | None = None
+        self._observers = around.observers.calls
+        self._queue_wait = 0.0  # seconds, over all attempts
+        self.throttle: Throttle[_Report] | None = None
 
     @property
     def name(self) -> str:
@@ -51,6 +388,11 @@ class CallTime(Timed):
     @property
     def id(self) -> str | None:
         return self.call.get("id")
+
+    @property
+    def loop_holder(self) -> LoopHolder:
+        """Name of the middleware for the warning about a blocked event loop."""
+        return LoopHolder(f"around {self.name}", f"the middleware around tool {self.name!r} (call {self.id!r})")
 
     async def within_budget(self, run: Callable[[], Awaitable[R]], *, at_least: float = 0.0) -> R:
         """Run the call, queue wait and backoff included, and raise `DeadlineExceededError` when its budget is spent.
@@ -109,99 +451,7 @@ class CallTime(Timed):
             self._middleware_scope.move(deadline)
             self.until = min(_end(self.policy, self._around), deadline)
 
-
-def _end(policy: CallPolicy, around: BatchContext) -> float:
-    """Return the deadline of a call; its budget includes the time in the queue."""
-    return around.until if policy.budget is None else min(around.until, around.now + policy.budget)
-
-
-T = TypeVar("T")
-
-Args = TypeVarTuple("Args")
-
-
-class Batch(Protocol):
-    """Batch, as its calls see it."""
-
-    @property
-    def closed(self) -> bool:
-        """True if no call and no attempt may start any more."""
-        ...
-
-    def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start an additional task in the batch, unless the batch is closed."""
-        ...
-
-
-class CallOptions(NamedTuple):
-    """Tool call as an attempt executes it, with its policy and limiters."""
-
-    call: ToolCallLike
-    policy: CallPolicy
-    limiters: Sequence[Gates]
-
-
-class SupervisedCall(CallTime, Generic[T]):
-    """Tool call of a batch, from the queue to its outcome.
-
-    Args:
-        call: the tool call.
-        policy: timeout, budget and grace; the limits are in `limiters`.
-        limiters: limits to pass before a body starts, narrowest first: a call that waits at a narrow limit must not
-            hold a permit of a wide one.
-        run: middleware and body of the call; starts bodies only through `attempt`.
-        around: context of the batch.
-    """
-
-    __slots__ = (
-        "_batch",
-        "_limiters",
-        "_observers",
-        "_queue_wait",
-        "do_not_cache",
-        "ended",
-        "error",
-        "handled",
-        "number",
-        "outer",
-        "result",
-        "resumes",
-        "run",
-        "running",
-        "throttle",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        call: ToolCallLike,
-        policy: CallPolicy,
-        limiters: Sequence[Gates],
-        run: "Callable[[SupervisedCall[T]], Awaitable[T]]",
-        around: BatchContext,
-    ) -> None:
-        super().__init__(call, policy, around)
-        self.run = run
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.handled: BaseException | None = None
-        """Error that was turned into the result, if one was."""
-        self.ended = self.do_not_cache = False
-        """True after the end of the call; true if the result is meant for the current caller only, not to be stored."""
-        self.running = self.waiting = 0
-        """Number of running and of queued attempts; a middleware may start several at once."""
-        self.resumes: str | None = None
-        """Mark that observers left where the call stopped in an earlier run."""
-        self.number = next(numbers)
-        self.outer: Reporter | None = None
-        """Enclosing attempt or call (in its middleware), set when the call begins."""
-        self._limiters = limiters
-        self._batch: Batch | None = None
-        self._observers = around.observers.calls
-        self._queue_wait = 0.0  # seconds, over all attempts
-        self.throttle: Throttle[_Told] | None = None
-
-    def begin(self, batch: Batch) -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
+    def begin(self, batch: Host) -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
         """Prepare the call in its own task; return the function that runs it."""
         run = self.run
         del self.run  # a closure that refers to this object: a reference cycle
@@ -249,19 +499,7 @@ class SupervisedCall(CallTime, Generic[T]):
         *args: *Args,
         terms: "CallOptions | None" = None,
     ) -> R:
-        """Run a body once: wait for its permits, start it, and cancel it when its timeout is over.
-
-        Args:
-            threads: worker threads of the node, for a body that runs in a thread.
-            body: takes the attempt, for `Attempt.run_in_thread`, and `args`.
-            args: arguments of the body.
-            terms: call, policy and limiters, if a middleware has changed them.
-
-        Raises:
-            CallRejectedError: if the queue of a limit is full.
-            CallTimeoutError: if it took longer than the policy's timeout.
-            CallCancelledError: if the body cancelled itself.
-        """
+        """Run a body once: wait for its permits, start it, and cancel it when its timeout is over."""
         await self._check_open()
         call, policy, limiters = terms or (self.call, self.policy, self._limiters)
         attempt = Attempt(self, call, threads)
@@ -301,7 +539,7 @@ class SupervisedCall(CallTime, Generic[T]):
         if closed or is_cleaning_up():
             raise CallCancelledError(self.name, self.id)  # behind a shield, the loop raises no cancellation
 
-    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[Gates]) -> float:
+    async def _enter(self, attempt: Attempt, tool: str, limiters: Sequence[AnyLimiter]) -> float:
         """Wait for the permits; return the seconds of the wait."""
         since = self.loop.now()
         self.waiting += 1
@@ -363,7 +601,7 @@ class SupervisedCall(CallTime, Generic[T]):
         if self._observers or self._around.on_progress is not None:
             self._throttled().put((self, progress, attempt or self.attempts))
 
-    def _throttled(self) -> "Throttle[_Told]":
+    def _throttled(self) -> "Throttle[_Report]":
         if (found := self.throttle) is not None:
             return found
         with _one_for_each:  # threads of one call may report for the first time at the same moment
@@ -390,11 +628,18 @@ class SupervisedCall(CallTime, Generic[T]):
             observer(event)
 
 
-_Told = tuple[SupervisedCall[Any], Progress, int]
+def _end(policy: CallPolicy, around: BatchContext) -> float:
+    """Return the deadline of a call; its budget includes the time in the queue."""
+    return around.until if policy.budget is None else min(around.until, around.now + policy.budget)
+
+
+mark(SupervisedCall.attempt, Attempt)
+
+_Report = tuple[SupervisedCall[Any], Progress, int]
 _one_for_each = threading.Lock()
 
 
-def _tell_of(told: _Told) -> None:
+def _tell_of(told: _Report) -> None:
     call, progress, attempt = told
     message, facts = progress.message, progress.facts
     call._tell("noted", call.name, attempt=attempt, what="progress", facts=facts, message=message)
@@ -430,9 +675,7 @@ def note(what: str, **facts: object) -> None:
         call.note(what, facts)
 
 
-def _of_attempt(variables: Mapping[str, Any]) -> Holder:
-    tool, supervised = variables["call"]["name"], variables["self"]
-    return Holder(tool, f"tool {tool!r} (call {supervised.id!r})")
-
-
-marks[SupervisedCall.attempt.__code__] = _of_attempt
+def own_attempt(tool: str) -> Attempt | None:
+    """Return the running attempt if it executes this tool; `None` in another tool, whose timeout includes the wait."""
+    attempt = reporter.get()
+    return attempt if isinstance(attempt, Attempt) and attempt.tool == tool else None

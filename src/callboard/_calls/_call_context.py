@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, cast
 
-from callboard._calls._idempotency import current_key
+from callboard._calls._call_keys import current_key
 from callboard._calls._progress import Progress, check_progress, progress, reporter
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, current_timed, remaining
 from callboard._loops._protocol import EventLoop

@@ -39,13 +39,7 @@ class HasCalls(Protocol):
 
 
 class Operation:
-    """Operation in progress: a block in one task, which a drain may cancel. Raises `DrainingError` on entering.
-
-    Args:
-        whole: operations of the object to which this one belongs.
-        grace: seconds of clean-up after a cancellation by a drain.
-        thread_id: id of the conversation that the operation belongs to.
-    """
+    """Operation in progress: a block in one task, which a drain may cancel. Raises `DrainingError` on entering."""
 
     def __init__(self, whole: "InFlight", *, grace: float = DEFAULT_GRACE, thread_id: str | None = None) -> None:
         self.loop = current_loop()
@@ -126,9 +120,6 @@ class InFlight:
 
     An operation that begins within a running operation of the same object belongs to that one. It is admitted during a
     drain, too: otherwise the outer operation could not finish.
-
-    Args:
-        what: the object in words, such as "the node 'tools'".
     """
 
     def __init__(self, what: str) -> None:
@@ -177,10 +168,6 @@ class InFlight:
 
         Cancelled operations have their grace in addition. If the caller is cancelled, running operations are cancelled
         at once. The operations that the caller itself runs in are not waited for.
-
-        Raises:
-            ValueError: if the timeout is out of range.
-            RuntimeError: if an event loop with a running operation is blocked by the sync code that drains.
         """
         check_duration("drain(timeout=...)", timeout)
         loop = current_loop()

@@ -3,20 +3,40 @@
 Decisions are plain functions under a lock that is never held across an `await`. Only the head of a queue is awake; a
 call that gets a permit wakes the next one. So calls start in the order of their arrival even on trio, which runs
 ready tasks in any order.
+
+A limit is one of this process, with gates, or one that many processes share, in a `SharedLimits` store. The store
+receives only digests of keys and tenants, which may contain confidential arguments of calls.
+
+A call that runs an agent, or another node, only waits for the calls inside. So it lends each of its permits to these
+nested calls, one at a time. The limit still holds: the innermost bodies that run are never more than the permits.
 """
 
 import math
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 from weakref import ref
 
 from anyio import sleep_until
 
-from callboard._calls._nested_permits import Holder, LoanTurn, Turnstile
+from callboard._loops._current import current_loop
 from callboard._loops._protocol import EventLoop, Wakeup
-from callboard._records._policies import CallContext, Limit, Rate, ToolCallLike, key_function
+from callboard._records._policies import (
+    CallContext,
+    KeyFunction,
+    Limit,
+    Permit,
+    PermitRequest,
+    Rate,
+    SharedLimits,
+    ToolCallLike,
+    _check_type,
+    key_function,
+)
+from callboard._util._canonical import digest
+from callboard.exceptions import CallRejectedError
 
 
 class NoPlaceError(Exception):
@@ -34,6 +54,155 @@ def without_key(error: Exception, title: str, call: ToolCallLike, option: str = 
         f"{call['name']!r} (call {call.get('id')!r}). Return a key for every call, whatever its arguments are."
     )
     return NoKeyError()
+
+
+# Loans of permits to nested calls
+
+
+class Holder(Protocol):
+    """Attempt, as deadlock detection sees it: it holds permits, and may wait for one more."""
+
+    waits_for: "Wait | None"
+    """Current wait for a permit; `None` while the attempt does not wait."""
+    stalled: "dict[Holder, None] | None"
+    """Nested attempts that wait for a permit."""
+
+    @property
+    def title(self) -> str:
+        """Tool and call, for errors."""
+        ...
+
+
+class LoanTurn:
+    """Wait of one attempt for a lent permit."""
+
+    __slots__ = ("borrower", "is_granted", "wake")
+
+    def __init__(self, borrower: Holder) -> None:
+        self.borrower = borrower
+        self.is_granted = False
+        self.wake: Callable[[], object] | None = None
+        """Called when the loan is granted; set by the gate in whose queue the attempt waits, too."""
+
+    def when_granted(self, wake: Callable[[], object]) -> None:
+        """Call `wake` when the loan is granted, or at once if it is granted already."""
+        # No lock is needed: this thread writes `wake` and then reads `is_granted`; `_grant` writes `is_granted` and
+        # then reads `wake`. So at least one of the two calls `wake`; a second call has no effect.
+        self.wake = wake
+        if self.is_granted:
+            wake()
+
+
+class Loan:
+    """Permit of an attempt, lent to the attempts nested in it, one at a time; `give_back` releases it finally."""
+
+    __slots__ = ("_give_back", "_lender_has_left", "_lock", "_place", "_waiting", "borrower")
+
+    def __init__(self, place: "Gate | SharedPermit | Loan", give_back: Callable[[], None]) -> None:
+        # Invariant: `_give_back` is called exactly once, when the lender has left and there is no borrower. `borrower`,
+        # `_waiting` and `_lender_has_left` change only under `_lock`; callbacks run outside of it.
+        self.borrower: Holder | None = None
+        self._place = place
+        self._give_back = give_back
+        self._waiting: dict[LoanTurn, None] = {}
+        self._lender_has_left = False
+        self._lock = threading.Lock()
+
+    @property
+    def identity(self) -> Hashable:
+        """Identity of the permit."""
+        return self._place.identity
+
+    @property
+    def starts(self) -> "Gate | None":
+        """Gate that counts starts; the start of a borrower counts like any other."""
+        return self._place.starts
+
+    @property
+    def token(self) -> int | None:
+        """Fencing token of the permit, if it is shared."""
+        return None if isinstance(self._place, Gate) else self._place.token
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the store of a shared limit may have given the permit to another process."""
+        return not isinstance(self._place, Gate) and self._place.is_lost
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the lender has left, so that the permit is not lent any more."""
+        return self._lender_has_left
+
+    def try_borrow(self, borrower: Holder) -> bool:
+        """Borrow the permit if it is available now."""
+        with self._lock:
+            if self.borrower is not None or self._lender_has_left:
+                return False
+            self.borrower = borrower
+            return True
+
+    def wait_for(self, turn: LoanTurn) -> None:
+        """Join the queue of the loan; `turn` is granted at once if the permit is available."""
+        with self._lock:
+            if self._lender_has_left:  # the attempt waits in the queue of the gate, too
+                return
+            if self.borrower is not None:
+                self._waiting[turn] = None
+                return
+            self.borrower = turn.borrower
+        self._grant(turn)
+
+    def withdraw(self, turn: LoanTurn) -> None:
+        """Leave the queue of the loan, and return the permit if it was granted."""
+        with self._lock:
+            self._waiting.pop(turn, None)
+            is_mine = self.borrower is turn.borrower
+        if is_mine:
+            self.leave()
+
+    def leave(self) -> None:
+        """Pass the permit to the next borrower or to the lender; release it if the lender has left."""
+        with self._lock:
+            turn = next(iter(self._waiting), None)
+            if turn is not None:
+                del self._waiting[turn]
+            self.borrower = None if turn is None else turn.borrower
+            is_over = turn is None and self._lender_has_left
+        if turn is not None:
+            self._grant(turn)
+        elif is_over:
+            self._give_back()
+
+    def lender_leaves(self) -> None:
+        """Stop lending; release the permit now, or when the last borrower returns it."""
+        with self._lock:
+            self._lender_has_left = True
+            self._waiting.clear()  # these attempts wait in the queue of the gate, too
+            is_over = self.borrower is None
+        if is_over:
+            self._give_back()
+
+    def _grant(self, turn: LoanTurn) -> None:
+        turn.is_granted = True
+        if turn.wake is not None:
+            turn.wake()
+
+
+class Wait:
+    """Wait for a permit of a limit, or for a loan of such a permit."""
+
+    __slots__ = ("crowd", "loan")
+
+    def __init__(self, crowd: "Gate | SharedPermit", loan: Loan | None) -> None:
+        self.crowd = crowd
+        self.loan = loan
+
+    def may_end_by(self) -> tuple[Collection[Holder], Holder | None]:
+        """Return the holders of the permits and the borrower of the loan; the end of any of them may end the wait."""
+        return list(self.crowd.holders), None if self.loan is None else self.loan.borrower
+
+
+# Limits of this process
 
 
 class Window:
@@ -121,11 +290,7 @@ class Gate:
             return not self._queue and self._take(loop)
 
     async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Take a permit in FIFO order; return `False` without one if `turn` is granted first.
-
-        Raises:
-            NoPlaceError: if the queue is full.
-        """
+        """Take a permit in FIFO order; return `False` without one if `turn` is granted first."""
         waiter = self._join_queue(loop)
         if waiter is None:
             return True
@@ -227,68 +392,6 @@ def _common_time(loop: EventLoop) -> float:
     return loop.now() + loop.offset
 
 
-class GatePermit(Protocol):
-    """Gate of a limit, as one attempt sees it."""
-
-    @property
-    def identity(self) -> Hashable:
-        """Key that is equal for gates with interchangeable permits."""
-        ...
-
-    @property
-    def concurrency(self) -> int | None:
-        """Number of permits; `None` for no limit."""
-        ...
-
-    @property
-    def is_lendable(self) -> bool:
-        """True if a call may lend its permit to a nested call."""
-        ...
-
-    @property
-    def holders(self) -> set[Holder]:
-        """Attempts of this process that hold such a permit."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """Name of the queue, for errors."""
-        ...
-
-    @property
-    def starts(self) -> Turnstile | None:
-        """Gate that counts starts, if there is a rate."""
-        ...
-
-    def try_enter(self, loop: EventLoop) -> bool:
-        """Take a permit without waiting; return `False` if none is free or calls are queued."""
-        ...
-
-    async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
-        """Take a permit in FIFO order; return `False` without one if `turn` is granted first.
-
-        Raises:
-            NoPlaceError: if no permit is free and the queue is full.
-        """
-        ...
-
-    def leave(self) -> None:
-        """Release the permit; from any thread."""
-        ...
-
-
-class Gates(Protocol):
-    """Limiter, as an attempt sees it."""
-
-    def gate(self, call: ToolCallLike, loop: EventLoop) -> GatePermit:
-        """Return the gate for a call; create it if there is none yet.
-
-        Raises:
-            NoKeyError: if the key function fails, or returns an invalid key.
-        """
-        ...
-
-
 class Limiter:
     """Limit of this process with its gates: one gate, or one for each key in use."""
 
@@ -308,16 +411,12 @@ class Limiter:
         """True if the key function takes a context in addition to the call."""
         return self._key is not None and self._key.takes_context
 
-    def seeing(self, context: Callable[[], CallContext]) -> Gates:
+    def seeing(self, context: Callable[[], CallContext]) -> "Limiter | Seeing":
         """Return a view of the limiter that passes a context to the key function, if the function takes one."""
         return Seeing(self, context) if self.takes_context else self
 
     def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext) -> Gate:
-        """Return the gate for a call; `context` creates the context for the key function.
-
-        Raises:
-            NoKeyError: if the key function fails, or returns an invalid key.
-        """
+        """Return the gate for a call; `context` creates the context for the key function."""
         if self._gate is not None:
             return self._gate
         assert self._key is not None
@@ -350,22 +449,240 @@ class Limiter:
             self._prune_at = max(64, 2 * len(self._by_key))
 
 
-class SeeingGates(Protocol):
-    """Limiter whose key function may take a context."""
+# Limits that processes share
 
-    def gate(self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext]) -> GatePermit:
-        """Return the gate for a call; `context` creates the context for the key function."""
-        ...
+
+def limiter_of(limit: Limit, name: str, title: str) -> "Limiter | SharedLimiter":
+    """Return the limiter of a limit: of this process, or of the store that `limit.shared` names.
+
+    `name` must be equal in all processes that share the limit; `title` names the queue in rejections.
+    """
+    return Limiter(limit, title) if limit.shared is None else SharedLimiter(limit, limit.shared, name, title)
+
+
+class SharedLimiter:
+    """Limit in a shared store."""
+
+    __slots__ = ("_key", "_limit", "_name", "_shared", "_tenant", "_title")
+
+    def __init__(self, limit: Limit, shared: SharedLimits, name: str, title: str) -> None:
+        shared.check(limit)
+        self._limit = limit
+        self._shared = shared
+        self._name = name
+        self._title = title
+        self._key = None if limit.key is None else key_function("Limit(key=...)", limit.key)
+        self._tenant = None if limit.tenant is None else key_function("Limit(tenant=...)", limit.tenant)
+
+    @property
+    def takes_context(self) -> bool:
+        """True if the key or tenant function takes a context in addition to the call."""
+        return any(one is not None and one.takes_context for one in (self._key, self._tenant))
+
+    def seeing(self, context: Callable[[], CallContext]) -> "SharedLimiter | Seeing":
+        """Return a view of the limiter that passes a context to its functions, if one of them takes it."""
+        return Seeing(self, context) if self.takes_context else self
+
+    def gate(
+        self, call: ToolCallLike, loop: EventLoop, context: Callable[[], CallContext] = CallContext
+    ) -> "SharedPermit":
+        """Return the gate for a call; `context` creates the context for the key and tenant functions."""
+        # A new object for each attempt: it holds the attempt's own request at the store.
+        key, tenant = (_text_of(one, call, context, self._title) for one in (self._key, self._tenant))
+        title = f"{self._title} for calls like this one" if key else self._title
+        wanted = PermitRequest(limit=self._limit, name=self._name, key=key, tenant=tenant, title=title)
+        return SharedPermit(self._shared, wanted)
+
+
+def _text_of(function: KeyFunction | None, call: ToolCallLike, context: Callable[[], CallContext], title: str) -> str:
+    if function is None:
+        return ""
+    try:
+        return digest(function.of(call, context))[:32]
+    except Exception as error:
+        option = "tenant" if "tenant" in function.name else "key"
+        raise without_key(error, title, call, option) from error
+
+
+_holders: dict[Hashable, set[Holder]] = {}
+"""Attempts of this process that hold a permit at a shared limit, by the identity of the permit."""
+# Guards changes of `_holders`: an empty set is removed, and another thread may add to it.
+_holders_lock = threading.Lock()
+
+
+class SharedPermit:
+    """Permit of one attempt at a shared limit, from the request to the release."""
+
+    __slots__ = ("_shared", "_stay", "_wanted")
+
+    def __init__(self, shared: SharedLimits, wanted: PermitRequest) -> None:
+        self._shared = shared
+        self._wanted = wanted
+        self._stay: Permit | None = None
+
+    @property
+    def identity(self) -> Hashable:
+        """Store, name of the limit in the store, and key."""
+        # Without the tenant, which affects only the order of the queue: permits are interchangeable between tenants.
+        return (id(self._shared), getattr(self._shared, "name", None) or self._wanted.name, self._wanted.key)
+
+    @property
+    def concurrency(self) -> int | None:
+        """Number of permits of all processes together; `None` for no limit."""
+        return self._wanted.limit.concurrency
+
+    @property
+    def is_lendable(self) -> bool:
+        """True if a call may lend the permit to a nested call; false with a rate: the store counts no nested starts."""
+        return self.concurrency is not None and self._wanted.limit.rate is None
+
+    @property
+    def holders(self) -> set[Holder]:
+        """Copy of the set of this process's attempts that hold such a permit."""
+        return set(_holders.get(self.identity, ()))
+
+    @property
+    def title(self) -> str:
+        """Name of the queue, for errors."""
+        return self._wanted.title
+
+    def note_holder(self, holder: Holder, *, has: bool) -> None:
+        """Register or unregister an attempt as holder of such a permit."""
+        identity = self.identity
+        with _holders_lock:
+            holders = _holders.setdefault(identity, set())
+            (holders.add if has else holders.discard)(holder)
+            if not holders:
+                del _holders[identity]
+
+    @property
+    def starts(self) -> None:
+        """No gate for starts: the store grants a permit together with a start, which `begin` counts."""
+        return
+
+    @property
+    def token(self) -> int | None:
+        """Fencing token of the permit, while it is held."""
+        return None if self._stay is None else self._stay.token
+
+    def try_enter(self, loop: EventLoop) -> bool:
+        """Return `False`: only the store knows whether a permit is free."""
+        return False
+
+    async def enter(self, loop: EventLoop, turn: LoanTurn | None = None) -> bool:
+        """Request a permit and wait for it; return `False` without one if `turn` is granted first."""
+        # Stored at once: `leave` must withdraw the request even if this wait is cancelled.
+        wakeup = loop.wakeup()
+        stay = self._stay = self._shared.ask(self._wanted, wakeup.set)
+        if turn is not None:
+            turn.when_granted(wakeup.set)
+        try:
+            await wakeup.wait()
+        except BaseException:  # cancelled, perhaps after the store has granted the permit: release it
+            self.leave()
+            raise
+        if turn is not None and turn.is_granted:
+            self.leave()
+            return False
+        failure = stay.failure
+        if failure is not None:
+            self.leave()
+            raise NoPlaceError(failure) if isinstance(failure, str) else failure
+        return True
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the store may have given the permit to another process."""
+        return self._stay is not None and self._stay.is_lost
+
+    def begin(self) -> None:
+        """Count the start of the body at the store; its rate counts from this moment."""
+        if self._stay is not None:
+            self._stay.begin()
+
+    def leave(self) -> None:
+        """Release the permit, or withdraw the request; from any thread."""
+        stay, self._stay = self._stay, None  # so that a second call does nothing
+        if stay is not None:
+            stay.leave()
+
+
+# All limits
+
+
+AnyGate = Gate | SharedPermit
+"""Gate of a limit, as one attempt sees it."""
 
 
 class Seeing:
-    """Limiter together with the context that its key function takes."""
+    """Limiter together with the context that its key functions take."""
 
     __slots__ = ("_context", "_limiter")
 
-    def __init__(self, limiter: SeeingGates, context: Callable[[], CallContext]) -> None:
+    def __init__(self, limiter: Limiter | SharedLimiter, context: Callable[[], CallContext]) -> None:
         self._limiter = limiter
         self._context = context
 
-    def gate(self, call: ToolCallLike, loop: EventLoop) -> GatePermit:
+    def gate(self, call: ToolCallLike, loop: EventLoop) -> Gate | SharedPermit:
         return self._limiter.gate(call, loop, self._context)
+
+
+AnyLimiter = Limiter | SharedLimiter | Seeing
+
+
+async def count_start(places: Sequence[Gate | SharedPermit | Loan], loop: EventLoop) -> bool:
+    """Wait until all rates allow a start, and count it; return `False` if a shared permit was lost meanwhile."""
+    # A permit is lost if this process was suspended longer than its lease. Then the caller must release all permits and
+    # acquire them again in order: a call that holds a later one and waits for an earlier one could wait for ever.
+    for place in places:
+        if place.starts is not None:
+            await place.starts.pass_through(loop)
+    if any(place.is_lost for place in places if isinstance(place, (SharedPermit, Loan))):
+        return False
+    # Last, and without an `await`: between the start that other processes count and the body, nothing may wait.
+    for place in places:
+        if isinstance(place, SharedPermit):
+            place.begin()
+    return True
+
+
+class LimitGuard:
+    """Permits at a limit, for code that acquires them explicitly; may be used from any event loop.
+
+    Args:
+        limit: the limit; with `shared`, it holds for all processes.
+        name: name of the limited work, equal in all processes that share the limit; also used in errors.
+
+    Raises:
+        ValueError: if the shared store does not support the limit.
+    """
+
+    def __init__(self, limit: Limit, name: str) -> None:
+        _check_type("LimitGuard(limit=...)", limit, Limit, "Limit(concurrency=8)")
+        self._limiter = limiter_of(limit, name, f"the queue of {name}")
+
+    @asynccontextmanager
+    async def place(self, call: ToolCallLike) -> AsyncGenerator[None]:
+        """Hold a permit during the block; wait for it in FIFO order.
+
+        Args:
+            call: description of the work in the form of a tool call, for the limit's key and tenant functions.
+
+        Raises:
+            CallRejectedError: if the queue is full.
+        """
+        loop = current_loop()
+        while True:
+            gate = self._limiter.gate(call, loop)
+            try:
+                if not gate.try_enter(loop):
+                    await gate.enter(loop)
+            except NoPlaceError as full:
+                raise CallRejectedError(call["name"], call.get("id"), str(full)) from None
+            try:
+                if await count_start([gate], loop):
+                    yield
+                    return
+                # The shared permit was lost before the block began: acquire another one.
+            finally:
+                gate.leave()

@@ -1,15 +1,15 @@
 """Observers of calls, runs and actors: registration, lookup and protection of calls against faulty observers."""
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from time import perf_counter
 from traceback import format_tb
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from callboard._loops._watchdog import Holder, marks, watchdog_looks
+from callboard._loops._watchdog import LoopHolder, mark, watchdog_looks
 from callboard._records._events import (
     ActorEvent,
     ActorObserver,
@@ -177,13 +177,7 @@ def joined(first: Observers, second: Observers) -> Observers:
 
 
 class CarefulObserver(Generic[E]):
-    """Wrapper of an observer that catches its errors and pauses it after it has blocked the event loop.
-
-    Args:
-        observer: the wrapped observer.
-        clock: real time in seconds.
-        looks: number of watchdog checks so far; `None` while the watchdog is idle.
-    """
+    """Wrapper of an observer that catches its errors and pauses it after it has blocked the event loop."""
 
     def __init__(
         self,
@@ -208,6 +202,12 @@ class CarefulObserver(Generic[E]):
     @property
     def name(self) -> str:
         return _name(self._observer)
+
+    @property
+    def loop_holder(self) -> LoopHolder:
+        """Name for the warning about a blocked event loop."""
+        name = f"the observer {self.name}"
+        return LoopHolder(name, name, "an observer has to return at once: let a thread do what takes long")
 
     def __call__(self, event: E) -> None:
         is_careful = self._missed or self._paused_until is not None or event.phase in _BOUNDS
@@ -294,9 +294,4 @@ def _name(observer: object) -> str:
     return found if isinstance(found, str) else type(observer).__qualname__
 
 
-def _of_observer(variables: Mapping[str, Any]) -> Holder:
-    name = f"the observer {variables['self'].name}"
-    return Holder(name, name, "an observer has to return at once: let a thread do what takes long")
-
-
-marks[CarefulObserver.tell.__code__] = _of_observer
+mark(CarefulObserver.tell, CarefulObserver)

@@ -94,10 +94,15 @@ _lock = threading.Lock()
 
 
 class Host(Protocol):
-    """Owner of tasks that outlives the throttle, such as a batch."""
+    """Batch, as its calls and their throttles see it."""
+
+    @property
+    def closed(self) -> bool:
+        """True if no call and no attempt may start any more."""
+        ...
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
-        """Start a task, unless no task may start any more."""
+        """Start an additional task in the batch, unless it is closed."""
         ...
 
 
@@ -106,11 +111,6 @@ class Throttle(Generic[T]):
 
     Invariant: the last item is always delivered, at most `PAUSE` seconds late. An item that comes too soon waits in a
     task, and a newer one replaces it.
-
-    Args:
-        loop: the event loop whose thread delivers.
-        host: runs the waiting task.
-        hand_on: delivers an item, in the loop's thread and with the context variables of the code that put it.
     """
 
     __slots__ = ("_closed", "_due", "_hand_on", "_host", "_is_awaited", "_loop", "_newest", "_wakeup")

@@ -1,10 +1,11 @@
-"""Bounded worker threads of one middleware, for work that would block the event loop."""
+"""Bounded worker threads: of one middleware, for work that would block the event loop, and of one node."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from callboard._calls._limits import Gate
+from callboard._calls._limits import Gate, Limiter
 from callboard._loops._current import current_loop
+from callboard._loops._start_order import StartOrder
 from callboard._loops._threads import PerDepth, run_in_thread
 from callboard._records._policies import Limit
 
@@ -51,3 +52,28 @@ class Threads:
         finally:
             if not place.is_abandoned:  # otherwise the thread releases the permit at its end
                 place.thread_ended()
+
+
+class ThreadPermits:
+    """Worker threads of one node: their limit, and the attempts whose threads were abandoned."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.limiters = PerDepth(lambda: Limiter(Limit(concurrency=concurrency), "the worker threads' queue"))
+        self.concurrency = concurrency
+        self.abandoned: set[object] = set()  # added in event loops, removed in the threads: set operations are atomic
+        self.order = StartOrder()
+
+    def at_least(self, concurrency: int | None) -> "ThreadPermits":
+        """Return this object, or a wider one for a run that asks for more threads."""
+        if concurrency is None or concurrency <= self.concurrency:
+            return self
+        wider = ThreadPermits(concurrency)
+        wider.abandoned = self.abandoned  # shared: an abandoned thread occupies the process, not one run
+        return wider
+
+    @property
+    def lost(self) -> str | None:
+        """Error text if all threads are abandoned and still run, else `None`."""
+        if len(self.abandoned) < self.concurrency:
+            return None
+        return f"all {self.concurrency} worker threads are held by calls that were given up and still run"

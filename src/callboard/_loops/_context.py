@@ -14,11 +14,6 @@ class InContext(Generic[T]):
 
     A task that works for another one, such as an actor for its callers, needs its own cancel scopes and the caller's
     variables. `asyncio.Task` accepts a context for its whole life, and no loop accepts one for a part of it.
-
-    Args:
-        loop: the running event loop.
-        context: copied from the other task; no other code may use it meanwhile.
-        fn: the async function.
     """
 
     __slots__ = ("_context", "_fn", "_loop")

@@ -22,12 +22,6 @@ class IdleScope:
 
     Invariant: the block is never cancelled as idle earlier than `seconds` after a report. With frequent reports, or
     reports from other threads, it may go on `_OFTEN` longer: each move of the deadline adds that much in advance.
-
-    Args:
-        loop: the running event loop.
-        seconds: longest time without a report.
-        deadline: fixed deadline in loop time.
-        grace: seconds of clean-up after a cancellation.
     """
 
     __slots__ = (

@@ -108,16 +108,9 @@ async def run_in_thread(
 ) -> T:
     """Run `fn` in a worker thread, with the caller's context variables.
 
-    A cancelled caller waits up to `patience` seconds for the thread; then it returns, and the result is dropped.
-
-    Args:
-        loop: the running event loop.
-        fn: the sync function.
-        name: name of the function in the warning about an abandoned thread.
-        owner: told if the thread is abandoned, and when it ends.
-        thread: thread to run it in; `None` for any free worker thread.
-        patience: seconds that a cancelled caller waits for the thread.
-        order: functions with the same `order` begin in the order of their submission.
+    A cancelled caller waits up to `patience` seconds for the thread; then it returns, and the result is dropped. Then
+    `owner` is told, and again at the end of the thread. Functions with the same `order` begin in the order of their
+    submission. `name` is for the warning about the abandoned thread.
     """
     run = loop.run_in_daemon if thread is None else thread.run
     ticket = None if order is None else order.ticket()

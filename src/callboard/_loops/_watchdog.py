@@ -13,10 +13,10 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from callboard._loops._forks import after_fork_in_child
 from callboard.exceptions import LoopBlockedWarning
@@ -37,8 +37,8 @@ _NOT_THEIRS = ("callboard.", "langchain_core.", "langgraph.", "pydantic.")
 """Prefixes of modules whose frames are not users' code."""
 
 
-class Holder(NamedTuple):
-    """Tool or function that may block an event loop, as named in the warning."""
+class LoopHolder(NamedTuple):
+    """Tool or function that blocks an event loop, as named in the warning."""
 
     key: str
     """Identity for warnings: one warning per key."""
@@ -46,18 +46,30 @@ class Holder(NamedTuple):
     remedy: str = "await what can be awaited, or make the tool a plain function, which runs in a thread"
 
 
-Named = Callable[[Mapping[str, Any]], Holder]
-"""Function that reads the holder from the local variables of a marked callboard function."""
+class HasLoopHolder(Protocol):
+    """Object that stands for users' code."""
 
-marks: dict[CodeType, Named] = {}
-"""callboard functions that call users' code, by code object."""
+    @property
+    def loop_holder(self) -> LoopHolder: ...
+
+
+_marks: dict[CodeType, type[HasLoopHolder]] = {}
+"""callboard functions that call users' code, by code object, with the class whose instance stands for this code."""
+
+
+# The watchdog needs the call of the running task, in another thread. asyncio would tell the task, but trio keeps it in
+# a variable of the loop's thread, and a table of tasks would cost each call. So the call is found in the frames, which
+# exist anyway: by its class, not by the name of a variable.
+def mark(fn: Callable[..., object], kind: type[HasLoopHolder]) -> None:
+    """Mark a function that calls users' code, which one of its local variables, an instance of `kind`, stands for."""
+    _marks[fn.__code__] = kind
 
 
 @dataclass(slots=True)
 class Hold:
     """Period in which an event loop was blocked; `until` is `None` while it lasts."""
 
-    holder: Holder
+    holder: LoopHolder
     where: str
     since: float
     until: float | None = None
@@ -149,7 +161,7 @@ def _mark(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
     """Return the outermost frame of users' code on the loop's stack, and the marked callboard frame around it."""
     body = None
     while frame is not None:
-        if frame.f_code in marks:
+        if frame.f_code in _marks:
             return None if body is None else (body, frame)
         if not frame.f_globals.get("__name__", "").startswith(_NOT_THEIRS):
             body = frame
@@ -158,12 +170,16 @@ def _mark(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
 
 
 def _hold_by(frame: FrameType | None, since: float) -> Hold | None:
-    found = _mark(frame)
-    if frame is None or found is None:
+    marked = _mark(frame)
+    if frame is None or marked is None:
         return None
-    body, around = found
+    body, around = marked
+    kind = _marks[around.f_code]
+    found = next((one for one in around.f_locals.values() if isinstance(one, kind)), None)
+    if found is None:
+        return None  # the function has only begun
     where = _place(body) if body is frame else f"{_place(body)} (in {_place(frame)})"
-    return Hold(marks[around.f_code](around.f_locals), where, since)
+    return Hold(found.loop_holder, where, since)
 
 
 def _place(frame: FrameType) -> str:

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from callboard._loops._context import InContext
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Wakeup
-from callboard._loops._watchdog import Holder, marks
+from callboard._loops._watchdog import mark
 from callboard.actors._actor import CONTROL, Actor, Lifespan, Resources, keeps_snapshots, living
 from callboard.actors._cell import Cell
 from callboard.actors._mailbox import Message, current_message
@@ -460,10 +460,4 @@ class Incarnation:
             on_start(failed)
 
 
-def _of_handler(variables: Mapping[str, Any]) -> Holder:
-    # The watchdog reads this local variable from frames of `Incarnation._body`: the two names must agree.
-    message = variables["message"]
-    return Holder(message.handler.title, f"the handler {message.handler.title}")
-
-
-marks[Incarnation._body.__code__] = _of_handler
+mark(Incarnation._body, Message)

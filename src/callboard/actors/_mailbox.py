@@ -16,6 +16,7 @@ from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import DEFAULT_GRACE, current_timed
 from callboard._loops._left_tasks import unmarked
 from callboard._loops._protocol import EventLoop, Scope
+from callboard._loops._watchdog import LoopHolder
 from callboard._records._events import ActorObserver, AskEvent, AskPhase
 from callboard._records._policies import check_count
 from callboard._util._canonical import digest, place_of
@@ -231,6 +232,11 @@ class Message:
     def has_ended(self) -> bool:
         """Return whether the message was settled. Type checkers would narrow `state` in a loop that polls it."""
         return self.state == "ended"
+
+    @property
+    def loop_holder(self) -> LoopHolder:
+        """Name of the handler for the warning about a blocked event loop."""
+        return LoopHolder(self.handler.title, f"the handler {self.handler.title}")
 
     def ends_actor(self, scope: Scope) -> bool:
         """Return whether the handler was cancelled by its scope, and the actor must then be restarted."""

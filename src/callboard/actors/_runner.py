@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypeVar, cast
 
-from callboard._calls._attempt import fenced_by
+from callboard._calls._call_keys import fenced_by
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE, cap_grace
 from callboard._loops._own_thread import OwnThread

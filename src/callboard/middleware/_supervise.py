@@ -9,10 +9,9 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
-from callboard._calls._attempt import Attempt
 from callboard._calls._batch import Batch
 from callboard._calls._batch_context import BatchContext, batch_context
-from callboard._calls._call import CallOptions, SupervisedCall, note
+from callboard._calls._call import Attempt, CallOptions, SupervisedCall, note
 from callboard._calls._limits import NoKeyError
 from callboard._langgraph import runtime_of, scope_in_task
 from callboard._loops._bridge import run_from_sync

@@ -19,8 +19,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param, _stringify
 from langgraph.types import Command
 
-from callboard._calls._attempt import Attempt, own_attempt
-from callboard._calls._call import SupervisedCall, current_call, note
+from callboard._calls._call import Attempt, SupervisedCall, current_call, note, own_attempt
 from callboard._loops._current import current_loop
 from callboard._records._policies import CallContext, Engine, KeyFunction, ToolActor, has_members_of, mark_as_actors
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots

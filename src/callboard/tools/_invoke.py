@@ -23,8 +23,7 @@ from langchain_core.tools.base import (
 from pydantic import ValidationError
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
-from callboard._calls._attempt import Attempt
-from callboard._calls._call import current_call, note
+from callboard._calls._call import Attempt, current_call, note
 from callboard._calls._limits import NoKeyError
 from callboard._langgraph import scope_of
 from callboard._loops._bridge import run_on_asyncio

@@ -9,8 +9,7 @@ from langchain_core.messages import ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from callboard._calls._attempt import own_attempt
-from callboard._calls._call import SupervisedCall, current_call, note
+from callboard._calls._call import SupervisedCall, current_call, note, own_attempt
 from callboard._calls._call_context import BodyRaisedError
 from callboard._records._policies import Body, Engine, actor_behind
 from callboard.actors._actor_set import ActorSet

@@ -9,12 +9,11 @@ from typing import Any, TypeVar, cast
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 
-from callboard._calls._attempt import ThreadPermits
 from callboard._calls._batch import Batch
 from callboard._calls._call import CallOptions, SupervisedCall
 from callboard._calls._durations import warn_about_idle_timeout, warn_about_milliseconds
-from callboard._calls._limits import Gates, Limiter
-from callboard._calls._shared_limits import SharedLimiter, limiter_of
+from callboard._calls._limits import AnyLimiter, Limiter, SharedLimiter, limiter_of
+from callboard._calls._thread_pool import ThreadPermits
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._records._policies import (
     CallContext,
@@ -93,13 +92,13 @@ class Supervision:
     def terms(
         self,
         call: ToolCallLike,
-        wider: Sequence[Gates] = (),
+        wider: Sequence[AnyLimiter] = (),
         context: Callable[[], CallContext] = CallContext,
     ) -> CallOptions:
         """Return the policy of a call's tool, and the limits that apply; the limits in `wider` come last."""
         name = call["name"]
         known = self.limiters.get(name, self.shared)
-        limiters: Sequence[Gates] = [one.seeing(context) for one in known] if self.takes_context else known
+        limiters: Sequence[AnyLimiter] = [one.seeing(context) for one in known] if self.takes_context else known
         return CallOptions(call, self.policies.get(name, self.default), [*limiters, *wider] if wider else limiters)
 
     async def run(

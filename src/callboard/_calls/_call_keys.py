@@ -1,5 +1,6 @@
-"""`idempotency_key`: key by which a service recognizes a repeated call."""
+"""Marks of a call for the services that it uses: `idempotency_key` for repeated, `fencing_token` for late requests."""
 
+from contextvars import ContextVar
 from typing import Protocol
 
 from callboard._calls._progress import reporter
@@ -48,3 +49,28 @@ def idempotency_key() -> str:
             "an agent runs, or in the handler of an actor that works for one"
         )
     return key
+
+
+_owned: ContextVar[tuple[int, object] | None] = ContextVar("callboard_owned", default=None)
+"""Fencing token of the running actor's key in its fleet, and the attempt in which it was set."""
+
+
+def fenced_by(token: int) -> None:
+    """Set the fencing token of the current context; a call that begins within it has a token of its own."""
+    _owned.set((token, reporter.get()))
+
+
+def fencing_token() -> int | None:
+    """Return the fencing token of the lease that protects the running code; `None` without a lease.
+
+    In an actor of a fleet, the lease is that of its key. In a tool call, it is the permit at a shared limit; with
+    several shared limits, at the narrowest.
+
+    A later permit or owner has a higher token. A process that was suspended for too long loses its lease without
+    noticing. So a resource should store the highest token that it has seen, and refuse requests with a lower one.
+    This gives exclusive access with `Limit(concurrency=1)`; with more permits, it only recognizes late calls.
+    """
+    attempt, owned = reporter.get(), _owned.get()
+    if owned is not None and owned[1] is attempt:
+        return owned[0]
+    return getattr(attempt, "fencing_token", None)
