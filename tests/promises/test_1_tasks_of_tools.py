@@ -21,9 +21,9 @@ left: list[asyncio.Task[None]] = []
 def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget earlier warnings and pauses: each function is named once, and a slow check is followed by a pause."""
     monkeypatch.setattr(_left_tasks, "_look_again", 0.0)
-    _batch._told.clear()
+    _batch._warned.clear()
     yield
-    _batch._told.clear()
+    _batch._warned.clear()
 
 
 async def forever() -> None:

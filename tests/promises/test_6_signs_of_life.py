@@ -354,9 +354,9 @@ async def test_a_silent_sync_tool_is_given_up_and_its_thread_reports_no_more() -
 
 @pytest.fixture
 def _nothing_told() -> Iterator[None]:
-    _watchdog._told.clear()
+    _watchdog._warned.clear()
     yield
-    _watchdog._told.clear()
+    _watchdog._warned.clear()
 
 
 @pytest.mark.real_clock

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.real_clock
 @pytest.fixture(autouse=True)
 def _nothing_told() -> Iterator[None]:
     """Forget earlier warnings, because each warning is issued once per tool and process."""
-    _watchdog._told.clear()
+    _watchdog._warned.clear()
     yield
-    _watchdog._told.clear()
+    _watchdog._warned.clear()
 
 
 async def blocking() -> str:

@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, MessagesState, StateGraph
 
 from callboard import Limit, ToolNode, create_react_agent
-from callboard._loops._start_order import StartOrder
+from callboard._loops._threads import StartOrder
 from callboard.testing import ScriptedModel, calls, tool_call
 
 BATCHES = 100

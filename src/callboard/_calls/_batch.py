@@ -109,8 +109,8 @@ class Batch(Generic[T]):
         # After the scope was left: `_fail` cancels every child, and a child must not cancel itself while it ends.
         if failed is not None:
             self._fail(failed)
-        if self._pulse.untold:
-            self._pulse.tell()
+        if self._pulse.unreported:
+            self._pulse.warn()
 
     def _fail(self, call: SupervisedCall[T]) -> None:
         self._failed.append(call)
@@ -149,7 +149,7 @@ mark(Batch._run_next, SupervisedCall)
 
 # Tasks that a tool has created and that outlive its batch; only on asyncio
 
-_told: set[tuple[str, str]] = set()
+_warned: set[tuple[str, str]] = set()
 """Pairs of tool and coroutine function that were warned about."""
 
 
@@ -161,18 +161,18 @@ def _warn_about_left_tasks(left: LeftTasks) -> None:
         tool = owner.tool if isinstance(owner, Attempt) else str(getattr(owner, "name", "a middleware"))
         call_id = owner.owner.id if isinstance(owner, Attempt) else getattr(owner, "id", None)
         function = getattr(task.get_coro(), "__qualname__", "")
-        if not function or (tool, function) in _told:
+        if not function or (tool, function) in _warned:
             continue
-        _told.add((tool, function))
+        _warned.add((tool, function))
         warnings.warn(
             f"tool {tool!r} (call {call_id!r}) left a task behind that outlives its batch: {task.get_name()!r}, "
-            f"{function}(){_place(task)}. It is neither cancelled nor awaited; await it in the tool, such as in an "
+            f"{function}(){_location(task)}. It is neither cancelled nor awaited; await it in the tool, such as in an "
             "asyncio.TaskGroup, or start it in an actor, which may outlive calls",
             AbandonedTaskWarning,
             stacklevel=2,
         )
 
 
-def _place(task: "asyncio.Task[object]") -> str:
+def _location(task: "asyncio.Task[object]") -> str:
     stack = task.get_stack(limit=1)
     return f" at {stack[0].f_code.co_filename}:{stack[0].f_lineno}" if stack else ""

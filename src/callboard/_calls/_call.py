@@ -639,8 +639,8 @@ _Report = tuple[SupervisedCall[Any], Progress, int]
 _one_for_each = threading.Lock()
 
 
-def _tell_of(told: _Report) -> None:
-    call, progress, attempt = told
+def _tell_of(report: _Report) -> None:
+    call, progress, attempt = report
     message, facts = progress.message, progress.facts
     call._tell("noted", call.name, attempt=attempt, what="progress", facts=facts, message=message)
     if call._around.on_progress is not None:

@@ -104,7 +104,7 @@ def attached_context(given: Carried, tell: Tell, *, logs: bool = True) -> Abstra
 class _AttachedContext:
     """Context manager of `attached_context()`; a class, because a generator would take twice as long in every call."""
 
-    __slots__ = ("_around", "_given", "_logs", "_relay", "_reporter", "_tell", "_timed", "_told")
+    __slots__ = ("_around", "_given", "_logs", "_relay", "_reporter", "_sender", "_tell", "_timed")
 
     def __init__(self, given: Carried, tell: Tell, *, logs: bool) -> None:
         self._given = given
@@ -125,7 +125,7 @@ class _AttachedContext:
             self._around.enter_context(_bound(given.get("bound")))
         self._timed = current_timed.set(Timed(_MONOTONIC, until, given.get("grace", DEFAULT_GRACE)))
         self._reporter = reporter.set(_Reports(tell, given.get("key")))
-        self._told = _tell.set(tell if self._logs else None)
+        self._sender = _tell.set(tell if self._logs else None)
         self._relay = _relay.set(None)  # the body's own engine calls are no relay, even in a relaying process
 
     def __exit__(
@@ -134,7 +134,7 @@ class _AttachedContext:
         if self._logs:
             _newest.remove(self._tell)
         _relay.reset(self._relay)
-        _tell.reset(self._told)
+        _tell.reset(self._sender)
         reporter.reset(self._reporter)
         current_timed.reset(self._timed)
         if self._around is not None:
@@ -168,15 +168,15 @@ def dispatch_event(told: Told) -> None:
         _delivering.reset(token)
 
 
-def _understood(told: Told) -> Callable[[], None]:
+def _understood(event: Told) -> Callable[[], None]:
     # Untrusted input: each wrong shape, type or length has to raise here, before anything is reported or logged.
-    ((kind, said),) = told.items()
+    ((kind, content),) = event.items()
     if kind == "progress":
-        message, done, total = said
+        message, done, total = content
         check_progress(message, done, total)
         return partial(progress, message[:_LONGEST_TEXT], done=done, total=total)
     if kind == "log":
-        logger, record = _record(said)
+        logger, record = _record(content)
         return partial(logger.handle, record) if logger.isEnabledFor(record.levelno) else _nothing
     raise ValueError(kind)
 
@@ -287,11 +287,11 @@ class _Forwarding(logging.Handler):
             return
         # Text only: arguments and exceptions of the record are not JSON, and would have to be unpickled.
         try:
-            said = record.getMessage()
+            text = record.getMessage()
             if record.exc_info:
-                said += "\n" + logging.Formatter().formatException(record.exc_info)
+                text += "\n" + logging.Formatter().formatException(record.exc_info)
             place = [record.pathname, record.lineno, record.funcName]
-            tell({"log": [record.name, record.levelno, said[-_LONGEST_TEXT:], record.created, record.process, place]})
+            tell({"log": [record.name, record.levelno, text[-_LONGEST_TEXT:], record.created, record.process, place]})
         except Exception:
             self.handleError(record)
 
@@ -317,9 +317,9 @@ def _forward_logs(levels: Mapping[str, int]) -> None:
     _applied = dict(levels)
 
 
-def _record(said: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
+def _record(content: list[Any]) -> tuple[logging.Logger, logging.LogRecord]:
     """Return a worker's log record, rebuilt for the logger of the same name in this process."""
-    name, level, message, created, process, place = said
+    name, level, message, created, process, place = content
     if not isinstance(name, str) or not isinstance(message, str):
         raise TypeError(f"{name!r:.80} and {message!r:.80} are no texts")
     name = name[:_LONGEST_NAME]  # before the lookup: a hostile name with 60,000 dots has as many parent loggers

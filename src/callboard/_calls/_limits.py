@@ -96,13 +96,13 @@ class LoanTurn:
 class Loan:
     """Permit of an attempt, lent to the attempts nested in it, one at a time; `give_back` releases it finally."""
 
-    __slots__ = ("_give_back", "_lender_has_left", "_lock", "_place", "_waiting", "borrower")
+    __slots__ = ("_give_back", "_lender_has_left", "_lock", "_permit", "_waiting", "borrower")
 
-    def __init__(self, place: "Gate | SharedPermit | Loan", give_back: Callable[[], None]) -> None:
+    def __init__(self, permit: "Gate | SharedPermit | Loan", give_back: Callable[[], None]) -> None:
         # Invariant: `_give_back` is called exactly once, when the lender has left and there is no borrower. `borrower`,
         # `_waiting` and `_lender_has_left` change only under `_lock`; callbacks run outside of it.
         self.borrower: Holder | None = None
-        self._place = place
+        self._permit = permit
         self._give_back = give_back
         self._waiting: dict[LoanTurn, None] = {}
         self._lender_has_left = False
@@ -111,22 +111,22 @@ class Loan:
     @property
     def identity(self) -> Hashable:
         """Identity of the permit."""
-        return self._place.identity
+        return self._permit.identity
 
     @property
     def starts(self) -> "Gate | None":
         """Gate that counts starts; the start of a borrower counts like any other."""
-        return self._place.starts
+        return self._permit.starts
 
     @property
     def token(self) -> int | None:
         """Fencing token of the permit, if it is shared."""
-        return None if isinstance(self._place, Gate) else self._place.token
+        return None if isinstance(self._permit, Gate) else self._permit.token
 
     @property
     def is_lost(self) -> bool:
         """True if the store of a shared limit may have given the permit to another process."""
-        return not isinstance(self._place, Gate) and self._place.is_lost
+        return not isinstance(self._permit, Gate) and self._permit.is_lost
 
     @property
     def is_closed(self) -> bool:

@@ -46,7 +46,7 @@ class Shutdown:
         self._stages = stages
         self._timeout = timeout
         self._loop = current_loop()
-        self._told, self._over = Event(), Event()
+        self._begun, self._over = Event(), Event()
         self._deadline = math.inf
         self._current: Sequence[CanDrain] = ()
         self._hurries: list[Spawned] = []
@@ -55,7 +55,7 @@ class Shutdown:
     @property
     def has_begun(self) -> bool:
         """True after a signal, or while the block is being left; new work is refused then."""
-        return self._told.is_set()
+        return self._begun.is_set()
 
     @property
     def exit_code(self) -> int:
@@ -67,7 +67,7 @@ class Shutdown:
         if not self.has_begun:
             # Set once, at the start: a stage that takes long leaves less time for the next one.
             self._deadline = self._loop.now() + self._timeout
-            self._told.set()
+            self._begun.set()
 
     def hear(self) -> None:
         """Handle a signal: start the shutdown; at the second signal, cancel running work at once."""
@@ -87,7 +87,7 @@ class Shutdown:
     async def keep(self, then: Callable[[], object], scope: Scope) -> None:
         """Wait for the start of the shutdown, drain one stage after the other, and call `then`."""
         with scope:
-            await self._told.wait()
+            await self._begun.wait()
             for stage in self._stages:
                 self._current = stage
                 async with create_task_group() as group:

@@ -5,8 +5,7 @@ from typing import TypeVar
 
 from callboard._calls._limits import Gate, Limiter
 from callboard._loops._current import current_loop
-from callboard._loops._start_order import StartOrder
-from callboard._loops._threads import PerDepth, run_in_thread
+from callboard._loops._threads import PerDepth, StartOrder, run_in_thread
 from callboard._records._policies import Limit
 
 T = TypeVar("T")

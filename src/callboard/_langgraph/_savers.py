@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer, _create_msgp
 from callboard._loops._bridge import run_on_asyncio, stands_still
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import is_sync_entry
-from callboard._loops._shielded import CutOffError, shielded
+from callboard._loops._side_tasks import CutOffError, shielded
 from callboard.exceptions import StorageError
 
 T = TypeVar("T")

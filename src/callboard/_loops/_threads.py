@@ -1,6 +1,7 @@
 """Sync functions in worker threads, and the accounting of threads that run on after their call was cancelled.
 
 A thread cannot be cancelled, so its owner is told when it runs on. Nested calls use separate limits for each depth.
+Objects that must stay in one thread have a thread of their own.
 """
 
 import atexit
@@ -11,21 +12,177 @@ import warnings
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar, cast
 
+import sniffio
 from anyio import CancelScope
+from anyio.lowlevel import EventLoopToken, current_token
 
+from callboard._loops._current import current_loop
 from callboard._loops._forks import after_fork_in_child
-from callboard._loops._own_thread import OwnThread
 from callboard._loops._protocol import EventLoop, Wakeup
-from callboard._loops._start_order import StartOrder, Ticket
+from callboard._loops._worker_threads import outcome_in_thread
 from callboard.exceptions import AbandonedThreadWarning
 
 T = TypeVar("T")
 
 _log = logging.getLogger("callboard")
+
+# Order of starts
+
+_PREDECESSOR = 1.0
+"""Seconds that a thread waits at most for its predecessor to begin; the system may start a new thread late."""
+
+
+class Ticket:
+    """Position of one function in the order."""
+
+    __slots__ = ("_before", "_lock")
+
+    def __init__(self, before: "Ticket | None") -> None:
+        self._before = before
+        self._lock = threading.Lock()
+        self._lock.acquire()  # released exactly once, by `pass_on`: a second release would raise
+
+    def wait(self) -> None:
+        """Wait in the worker thread until the previous function has begun, or will never begin."""
+        before, self._before = self._before, None  # or each ticket would keep all its predecessors alive
+        if before is not None:
+            # Only this ticket waits for that lock. After the timeout the function begins out of order: a late start
+            # is better than a call that hangs behind a thread that the system does not run.
+            before._lock.acquire(timeout=_PREDECESSOR)
+
+    def pass_on(self) -> None:
+        """Let the next function begin, when this one begins or will never begin; exactly once."""
+        # The next thread needs the GIL, which this thread still has: so this function begins first.
+        self._before = None
+        self._lock.release()
+
+
+class StartOrder:
+    """Source of tickets; may be used from any thread."""
+
+    __slots__ = ("_last", "_lock")
+
+    def __init__(self) -> None:
+        self._last: Ticket | None = None
+        self._lock = threading.Lock()
+
+    def ticket(self) -> Ticket:
+        """Return the next ticket."""
+        with self._lock:
+            ticket = self._last = Ticket(self._last)
+            return ticket
+
+
+# Thread of one owner
+
+
+class OwnThread:
+    """Daemon thread that runs one job after another; the first job starts it, `close()` ends it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._is_started = False
+        self._token: EventLoopToken | None = None
+
+    async def run(self, fn: Callable[[], T], scope: CancelScope) -> T:
+        """Run `fn` in the thread after all earlier jobs, with the caller's context variables.
+
+        A cancelled caller returns at once, and the result is dropped. `anyio.from_thread` works inside `fn`; on
+        asyncio, its `check_cancelled()` raises if `scope` is cancelled.
+        """
+        if not self._is_started:
+            self._is_started = True
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        context, wakeup = copy_context(), current_loop().wakeup()
+        context.run(sniffio.current_async_library_cvar.set, None)  # no event loop runs in the thread
+        token = self._token_of(current_token())
+        outcome: list[tuple[T | None, BaseException | None]] = []
+        cancelled: list[BaseException] = []
+
+        def job() -> None:
+            _here.cancelled = cancelled
+            outcome.append(outcome_in_thread(lambda: context.run(fn), token, scope))
+            wakeup.set()
+
+        self._jobs.put(job)
+        try:
+            await wakeup.wait()
+        except BaseException as cancellation:
+            # The job stays in the queue, or runs on. On trio, `check_cancelled()` in the thread reads this list.
+            cancelled.append(cancellation)
+            raise
+        value, error = outcome.pop()
+        if error is None:
+            return cast("T", value)
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame: a reference cycle
+
+    def _token_of(self, token: EventLoopToken) -> EventLoopToken:
+        if sniffio.current_async_library() != "trio":
+            return token
+        if self._token is None:
+            self._token = _leading_back(token)
+        return self._token
+
+    def close(self, last: Callable[[], object] | None = None) -> None:
+        """Ask the thread to end after its jobs and then `last`; return at once."""
+        if last is not None:
+            self._jobs.put(partial(_try, last))
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # or the thread keeps the last result alive while it waits for the next job
+
+
+def _try(last: Callable[[], object]) -> None:
+    try:
+        last()
+    except Exception:
+        _log.exception("%r failed, in a thread that nobody waited for", last)
+
+
+class _Here(threading.local):
+    """Thread-local state of the running job."""
+
+    cancelled: list[BaseException]
+    """Cancellation of the job's caller; empty if the caller was not cancelled."""
+
+
+_here = _Here()
+
+
+def _leading_back(token: EventLoopToken) -> EventLoopToken:
+    """Return a token with which `anyio.from_thread` reaches trio; trio's own token works only in threads of trio."""
+    backend, native = cast("Any", token.backend_class), token.native_token
+
+    class Backend(backend):  # type: ignore[misc, valid-type]  # the backend is known when it runs
+        @classmethod
+        def check_cancelled(cls) -> None:
+            if _here.cancelled:
+                raise _here.cancelled[0]
+
+        @classmethod
+        def run_async_from_thread(cls, func: Any, args: Any, token: object) -> Any:
+            return super().run_async_from_thread(func, args, native if token is None else token)
+
+        @classmethod
+        def run_sync_from_thread(cls, func: Any, args: Any, token: object) -> Any:
+            return super().run_sync_from_thread(func, args, native if token is None else token)
+
+    return EventLoopToken(Backend, native)
+
+
+# Worker threads
 
 _BEAT = 0.1
 """Seconds that a cancelled caller waits for its thread, which may call `anyio.from_thread.check_cancelled()`."""

@@ -73,7 +73,7 @@ class Hold:
     where: str
     since: float
     until: float | None = None
-    told: bool = False
+    is_logged: bool = False
 
     def __str__(self) -> str:
         seconds = (time.monotonic() if self.until is None else self.until) - self.since
@@ -87,7 +87,7 @@ class Pulse:
         # The watchdog's thread runs `look` and `_ask`, the loop's thread the other methods. There is no lock: single
         # assignments and deque operations are atomic, and an answer that overlaps with a check is handled in `look`.
         self.thread = threading.get_ident()
-        self.untold: deque[Hold] = deque(maxlen=16)
+        self.unreported: deque[Hold] = deque(maxlen=16)
         self._post = post
         self._batches = 0
         self._recent: deque[Hold] = deque(maxlen=16)
@@ -113,12 +113,12 @@ class Pulse:
         longest = max(found, key=lambda hold: (hold.until or math.inf) - hold.since, default=None)
         return None if longest is None else str(longest)
 
-    def tell(self) -> None:
+    def warn(self) -> None:
         """Emit one warning for each holder that blocked the loop."""
-        while self.untold:
-            hold = self.untold.popleft()
-            if hold.holder.key not in _told:
-                _told.add(hold.holder.key)
+        while self.unreported:
+            hold = self.unreported.popleft()
+            if hold.holder.key not in _warned:
+                _warned.add(hold.holder.key)
                 text = f"{hold}, and no other call could go on; {hold.holder.remedy}"
                 warnings.warn(text, LoopBlockedWarning, stacklevel=2)
 
@@ -133,11 +133,11 @@ class Pulse:
             if self._looks >= _LOOKS and now - asked >= _HELD and (hold := _hold_by(frame, asked)) is not None:
                 self._hold = hold
                 self._recent.append(hold)
-                self.untold.append(hold)
+                self.unreported.append(hold)
                 if self._asked is None:  # the loop answered just before `_hold` was set: end the hold here
                     self._answer()
-        elif now - asked >= _STILL and not hold.told:
-            hold.told = True
+        elif now - asked >= _STILL and not hold.is_logged:
+            hold.is_logged = True
             _log.warning("%s, and still does", hold)
 
     def _ask(self, now: float) -> None:
@@ -154,7 +154,7 @@ class Pulse:
             hold.until = time.monotonic()
 
 
-_told: set[str] = set()  # keys of holders that were warned about
+_warned: set[str] = set()  # keys of holders that were warned about
 
 
 def _mark(frame: FrameType | None) -> tuple[FrameType, FrameType] | None:
@@ -178,11 +178,11 @@ def _hold_by(frame: FrameType | None, since: float) -> Hold | None:
     found = next((one for one in around.f_locals.values() if isinstance(one, kind)), None)
     if found is None:
         return None  # the function has only begun
-    where = _place(body) if body is frame else f"{_place(body)} (in {_place(frame)})"
+    where = _location(body) if body is frame else f"{_location(body)} (in {_location(frame)})"
     return Hold(found.loop_holder, where, since)
 
 
-def _place(frame: FrameType) -> str:
+def _location(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, {frame.f_code.co_name}()"
 
 

@@ -440,7 +440,7 @@ def _handlers_of(cls: type[Actor]) -> dict[str, Handler]:
             fn = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
             mark = getattr(fn, "__callboard_handler__", None)
             if isinstance(mark, _Mark):
-                _check_place(base, name, value)
+                _check_placement(base, name, value)
                 is_sync = not inspect.iscoroutinefunction(mark.fn)
                 found[name] = Handler(name=name, owner=cls.__name__, fn=mark.fn, is_sync=is_sync, **mark.options)
             elif name in found:
@@ -459,7 +459,7 @@ def _check_hidden(cls: type[Actor]) -> None:
             )
 
 
-def _check_place(cls: type, name: str, value: object) -> None:
+def _check_placement(cls: type, name: str, value: object) -> None:
     """Raise an error if a handler is no plain method, or has a name that Python reserves."""
     title = f"{cls.__name__}.{name}"
     if isinstance(value, (staticmethod, classmethod)):

@@ -29,12 +29,7 @@ class HeldEngines:
         self._is_closed = False
 
     async def hold(self, engine: Engine, title: str) -> None:
-        """Open an engine, unless it is open here already, until `close`.
-
-        Raises:
-            ActorStartError: if the engine cannot be opened.
-            EngineError: if `close` was called, perhaps during the await.
-        """
+        """Open an engine, unless it is open here already, until `close`."""
         if id(engine) in self._held:
             return
         self._refuse_if_closed(title)
@@ -86,13 +81,7 @@ class ActorSession:
 
 
 class ActorSet:
-    """Child specs of an owner, and the session in which their actors run now.
-
-    Args:
-        specs: child specs of the actors.
-        owner: name of the owner, for errors.
-        uses_engines: whether other bodies of the owner run on engines.
-    """
+    """Child specs of an owner, and the session in which their actors run now."""
 
     def __init__(self, specs: Sequence[ChildSpec[Any]], owner: str, *, uses_engines: bool = False) -> None:
         self.specs = specs
@@ -105,19 +94,14 @@ class ActorSet:
         """KeyboardInterrupt and the like, raised in actors of an open owner; `close` raises the first."""
 
     async def open(self) -> None:
-        """Open a session until `close`, and start the actors that have no keys.
-
-        Raises:
-            ActorStartError: if an actor does not start.
-            RuntimeError: if the set is open already.
-        """
+        """Open a session until `close`, and start the actors that have no keys."""
         if self._opened_in is not None and not is_over(self._opened_in):
             raise RuntimeError(f"{self._owner} is open already: one `async with` at a time")
         # A session of a loop that has ended cannot be closed any more; its actors ended with the loop.
         # Set before the first await, so that a second `open` at the same time fails.
         self._open, self._opened_in = None, current_loop()
         interrupts = self._interrupts = list[BaseException]()
-        session = self._lodging(interrupts)
+        session = self._new_session(interrupts)
         try:
             for spec, keyed_actors in zip(self.specs, session.keyed_actors.values(), strict=True):
                 if spec.runs_in is not None:
@@ -131,11 +115,7 @@ class ActorSet:
         self._open = session  # only now: a call during the start must not start a second actor
 
     async def close(self) -> None:
-        """Stop the actors in reverse order.
-
-        Raises:
-            KeyboardInterrupt: or the like, if a handler raised it.
-        """
+        """Stop the actors in reverse order."""
         # Before the await: a run that begins meanwhile opens a session of its own.
         session, self._open, self._opened_in = self._open, None, None
         if session is not None:
@@ -158,7 +138,7 @@ class ActorSet:
                     await session.engines.close()
             return
         interrupts = list[BaseException]()
-        with self._known_here(self._lodging(interrupts)) as session:
+        with self._known_here(self._new_session(interrupts)) as session:
             try:
                 yield
             finally:
@@ -188,7 +168,7 @@ class ActorSet:
         # The session of a run goes first: the run keeps its actors even if the owner is opened meanwhile.
         return _sessions.get().get(id(self)) or self._open
 
-    def _lodging(self, interrupts: list[BaseException]) -> ActorSession:
+    def _new_session(self, interrupts: list[BaseException]) -> ActorSession:
         keyed_actors = {
             number: KeyedActors(spec.kept_in(JournalSnapshots()) if spec.is_in_journal else spec, interrupts.append)
             for number, spec in enumerate(self.specs)
@@ -202,11 +182,7 @@ class ActorSet:
 
     @asynccontextmanager
     async def kept_in(self, journal: Journal) -> AsyncGenerator[None]:
-        """Store the states of actors in this journal during the block; first stop actors with another state.
-
-        Raises:
-            ThreadBusyError: if another run of the thread uses the same actors.
-        """
+        """Store the states of actors in this journal during the block; first stop actors with another state."""
         session = self.session()
         living = [] if session is None else session.keyed_actors.values()
         here = [(one, kept) for one in living if isinstance(kept := one.spec.snapshots, JournalSnapshots)]
@@ -224,11 +200,7 @@ class ActorSet:
                 kept.close(journal, keyed_actors.alive)
 
     def journal(self) -> Journal:
-        """Return the journal of the current task.
-
-        Raises:
-            ValueError: if no agent has set one.
-        """
+        """Return the journal of the current task."""
         found = _journals.get().get(id(self))
         if found is None:
             raise ValueError(
@@ -247,5 +219,5 @@ def _raise_first(interrupts: list[BaseException]) -> None:
 _journals: ContextVar[Mapping[int, Journal]] = ContextVar("callboard_journals", default=MappingProxyType({}))
 """Journals of the current task, by id of the actor set."""
 
-_sessions: ContextVar[Mapping[int, ActorSession]] = ContextVar("callboard_lodgings", default=MappingProxyType({}))
+_sessions: ContextVar[Mapping[int, ActorSession]] = ContextVar("callboard_actor_sessions", default=MappingProxyType({}))
 """Sessions of the current task, by id of the actor set."""

@@ -65,13 +65,6 @@ class Cell:
     """Stable identity of an actor, to which references point. Any thread may call its methods.
 
     `lock` guards the mailbox, the states of messages, `life` and `gone`. No task awaits while it holds the lock.
-
-    Args:
-        name: of the actor, for errors and observers.
-        kind: the actor's class.
-        size: maximum number of waiting calls.
-        when_full: policy for a call that comes when the mailbox is full.
-        poison: number of crashes after which a call is refused.
     """
 
     __slots__ = (
@@ -157,25 +150,7 @@ class Cell:
         """Send a message and wait for its reply.
 
         If the caller is cancelled, a message that has not begun is taken back. Otherwise its handler is cancelled, too,
-        and the caller waits until it has ended.
-
-        Args:
-            handler: the handler to run.
-            args: positional arguments.
-            kwargs: keyword arguments.
-            title: name of the call in errors; the handler's by default.
-            call: the tool call that this is; `None` to look for the current one.
-            passes: predicate; an exception for which it is true does not crash the actor.
-            on_begin: called in the actor's thread when the handler begins.
-            named_by: the arguments that identify the call for poison detection; `None` for all.
-
-        Raises:
-            MailboxFullError: if the mailbox is full and rejects the call.
-            ActorGoneError: if the actor will not run again.
-            ActorDiedError: if the actor ends while the handler runs.
-            DeadlockError: if the call would wait for itself.
-            PoisonousCallError: if this call has crashed the actor too often.
-            BaseException: any error of the handler.
+        and the caller waits until it has ended. See `Message` for `passes`, `on_begin` and `named_by`.
         """
         # Read without the lock: an estimate for observers.
         ahead = len(self.mailbox.waiting) + len(self.mailbox.running)
@@ -590,11 +565,7 @@ class Reference:
 
 
 def cell_of(reference: object) -> Cell:
-    """Return the cell of a reference.
-
-    Raises:
-        TypeError: if the value is no reference.
-    """
+    """Return the cell of a reference."""
     if not isinstance(reference, Reference):
         hint = "; this is the description of one" if isinstance(reference, Actor) else ""
         raise TypeError(f"a reference to an actor is needed, got {reference!r}{hint}")

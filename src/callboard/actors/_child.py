@@ -248,13 +248,6 @@ def check_grace(spec: ChildSpec[Any], graces: Mapping[str, float | None]) -> Non
     """Raise an error for handlers with a grace so long that they could run while another process owns their key.
 
     The default grace is not refused: with a short lease, the rest of the lease limits it.
-
-    Args:
-        spec: child spec of the actor.
-        graces: seconds, by name of the tool.
-
-    Raises:
-        ValueError: names the grace, the lease and the change that helps.
     """
     if (fleet := spec.fleet) is None:
         return
@@ -318,9 +311,5 @@ def check_store(spec: ChildSpec[Any], where: str) -> None:
 
 
 def spec_of(given: object) -> ChildSpec[Any]:
-    """Return a child spec for an actor, a class or a child spec.
-
-    Raises:
-        TypeError: if the value is no actor.
-    """
+    """Return a child spec for an actor, a class or a child spec."""
     return given if isinstance(given, ChildSpec) else child(cast("Actor", given))

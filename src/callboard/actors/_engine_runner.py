@@ -13,9 +13,9 @@ from uuid import uuid4
 from anyio import Event
 
 from callboard._calls._call_context import BodyRaisedError, marked
-from callboard._loops._background import beside
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned
+from callboard._loops._side_tasks import beside
 from callboard._records._policies import Body, Engine, Seat
 from callboard.actors._actor import Actor, Handler, Lifespan, Reply, Resources
 from callboard.actors._cell import Cell
@@ -148,11 +148,7 @@ def _found(ident: str, title: str) -> _HostedActor:
 
 
 async def start(ident: str, description: Description, lifespan: Lifespan, state: object) -> None:
-    """Make and start an actor, from a snapshot unless that is `None`.
-
-    Raises:
-        ActorStartError: if it does not start.
-    """
+    """Make and start an actor, from a snapshot unless that is `None`."""
     hosted = _hosted[ident] = _HostedActor(description, lifespan, state)
     try:
         await hosted.has_started()
@@ -162,12 +158,7 @@ async def start(ident: str, description: Description, lifespan: Lifespan, state:
 
 
 async def call(ident: str, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Run a handler, and return its result.
-
-    Raises:
-        EngineError: if the actor died of the call. A similar error of the handler itself arrives as `BodyRaisedError`.
-        BaseException: any other error of the handler.
-    """
+    """Run a handler, and return its result."""
     hosted = _found(ident, name)
     return await hosted.ask(hosted.cell.kind._handlers[name], args, kwargs)
 
@@ -240,15 +231,7 @@ class _SeatLostError(EngineError):
 
 
 class EngineRunner:
-    """Runner of one incarnation's code in a worker of its own.
-
-    Args:
-        engine: provides the worker.
-        actor: describes the actor that is made in the worker.
-        name: of the actor.
-        lifespan: time limits of the actor.
-        on_lost: called with the reason when the worker ends.
-    """
+    """Runner of one incarnation's code in a worker of its own."""
 
     def __init__(
         self,

@@ -165,15 +165,7 @@ def _called(posting: Delivery, ask: FleetAsk) -> Any:
 
 
 class FleetHostAdapter:
-    """Host of one kind of keyed actors in a fleet. Any thread may call the methods that the fleet calls.
-
-    Args:
-        fleet: the fleet to join.
-        name: name of the actors.
-        cell: returns the cell of a key, whether its actor runs or not; from any thread.
-        lose: ends the actor of a key at once, for a reason; from any thread.
-        rests: returns the key to the fleet if its actor does not run and no call waits; from any thread.
-    """
+    """Host of one kind of keyed actors in a fleet. Any thread may call the methods that the fleet calls."""
 
     def __init__(
         self,
@@ -185,6 +177,8 @@ class FleetHostAdapter:
         rests: Callable[[Hashable], None],
     ) -> None:
         self.name = name
+        # Any thread may call these three functions of the keyed actors. `cell` returns the cell of a key, whether its
+        # actor runs or not; `lose` ends the actor of a key at once; `rests` returns an unused key to the fleet.
         self.rests = rests
         self._cell = cell
         self._lose = lose
@@ -236,9 +230,6 @@ class FleetHostAdapter:
         """Hold a remote call until the drained key has been returned to the fleet, then send it to the next owner.
 
         The call waits here, because its sender would only find the same owner again.
-
-        Raises:
-            KeyMovedError: always.
         """
         while self.owned(key) is not None:
             # Asked again and again: the key can be returned only after the actor and its last call have ended.
@@ -264,21 +255,14 @@ class _Once:
 
 
 class _Served:
-    """Task that answers one remote call. Any thread may cancel it.
-
-    Args:
-        loop: event loop of the actors.
-        work: answers the call.
-        last: last call of each key; it gives the order, because trio starts tasks in any order.
-        key: key of the call.
-    """
+    """Task that answers one remote call. Any thread may cancel it."""
 
     def __init__(
         self, loop: EventLoop, work: Callable[[], Awaitable[None]], last: "dict[Hashable, _Served]", key: Hashable
     ) -> None:
         self._loop = loop
         self._work = work
-        self._last = last
+        self._last = last  # last call of each key; it gives the order, because trio starts tasks in any order
         self._key = key
         self._is_taken: Wakeup
         # Changed in the loop's thread only: `cancel` posts there.

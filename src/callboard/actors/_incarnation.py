@@ -46,15 +46,6 @@ class Incarnation:
     the handlers, so that they can be cancelled and `stop` still runs. A shield around `stop` would not do: it would be
     entered inside the context managers that `start` has entered, and left after them. The inner scope surrounds one
     handler.
-
-    Args:
-        cell: the actor's cell, which outlives this incarnation.
-        actor: an object made for this incarnation.
-        lifespan: limits in seconds and calls.
-        on_start: called once, with the result of the start.
-        snapshot: the state to restore; `None` for none.
-        keep: saves the state after each call, before the caller is answered; `None` to save it at the end only.
-        code: makes the runner of the actor's code from a callback that reports its loss; by default it runs here.
     """
 
     def __init__(
@@ -74,6 +65,7 @@ class Incarnation:
         self._lifespan = lifespan
         self._on_start: OnStart | None = on_start
         self._snapshot = snapshot
+        # Saves the state after each call, before the caller is answered; `None` to save it at the end only.
         self._keep = keep
         # Entered by `run()`. Its deadline is moved by the phase: `start`, then none, then `stop`.
         self._outer = self.loop.scope(math.inf, lifespan.stop)

@@ -63,10 +63,6 @@ class KeyedActors:
 
     At most one actor per key runs at a time. Calls of an actor that does not run wait until it does. All decisions are
     made in the loop's thread; only methods that say so may be called from other threads.
-
-    Args:
-        spec: child spec of each actor.
-        on_interrupt: called with a KeyboardInterrupt or SystemExit raised in an actor; the owner must raise it.
     """
 
     def __init__(self, spec: ChildSpec[Any], on_interrupt: Callable[[BaseException], object]) -> None:
@@ -135,11 +131,7 @@ class KeyedActors:
         )
 
     async def start(self, key: Hashable) -> None:
-        """Start the actor of a key before its first call.
-
-        Raises:
-            ActorStartError: if it does not start.
-        """
+        """Start the actor of a key before its first call."""
         cell = self.cell(key)
         # Entered before the await: a call that comes meanwhile must not start a second actor.
         resident = self._alive[key] = self._resident(cell)

@@ -29,10 +29,6 @@ class WatchedAsk:
     """Reporter of one actor call to its observers.
 
     Created in the caller's task, before the handler's context is copied.
-
-    Args:
-        observers: observers of the call.
-        begun: the first event.
     """
 
     __slots__ = ("_began_at", "_begun", "_loop", "_observers")
@@ -119,21 +115,7 @@ class Target(Protocol):
 
 
 class Message:
-    """One call of an actor. Its state changes only under the lock of its target.
-
-    Args:
-        target: the actor.
-        handler: the handler to run.
-        args: positional arguments.
-        kwargs: keyword arguments.
-        loop: event loop of the caller.
-        title: name of the call in errors.
-        call_id: id of the tool call, for errors.
-        passes: predicate; an exception for which it is true does not crash the actor.
-        on_begin: called in the actor's thread when the handler begins.
-        watch: reports the call to observers; `None` without observers.
-        named_by: the arguments that identify the call for poison detection; `None` for all.
-    """
+    """One call of an actor. Its state changes only under the lock of its target."""
 
     __slots__ = (
         "args",
@@ -181,12 +163,12 @@ class Message:
         self.handler = handler
         self.args = args
         self.kwargs = kwargs
-        self.loop = loop
+        self.loop = loop  # of the caller
         self.title = title
         self.call_id = call_id
-        self.passes = passes
-        self.on_begin = on_begin
-        self.named_by = named_by
+        self.passes = passes  # an exception for which it is true does not crash the actor
+        self.on_begin = on_begin  # called in the actor's thread when the handler begins
+        self.named_by = named_by  # the arguments that identify the call as poison; `None` for all
         self.watch = watch
         around = current_message.get()
         # A task that a handler has left running asks for itself: nothing waits behind a message that has ended.
@@ -303,11 +285,7 @@ _KEPT = 100
 
 
 class Poison:
-    """Crashes of an actor by call. Arguments that are not JSON count by their type alone.
-
-    Args:
-        limit: number of crashes after which a call is refused.
-    """
+    """Crashes of an actor by call. Arguments that are not JSON count by their type alone."""
 
     __slots__ = ("_limit", "times")
 
@@ -459,11 +437,6 @@ class Mailbox:
     Only the first message may begin, so that none is overtaken for ever. Messages of one group run side by side, all
     others alone. Messages that bypass the queue are kept by the cell: control calls, and reentrant calls that the actor
     itself awaits.
-
-    Args:
-        size: maximum number of waiting messages; see `when_full`.
-        when_full: policy for a message that exceeds `size`.
-        groups: maximum number of running messages, by group; a group that is missing is unlimited.
     """
 
     __slots__ = ("_group", "_groups", "_size", "_when_full", "running", "waiting")

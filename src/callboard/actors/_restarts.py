@@ -108,17 +108,7 @@ Decision = Forget | StartAgain | ShutDown | GiveUp
 
 
 class Restarts:
-    """Restart policy of one supervisor. Pure decisions, without clock or tasks.
-
-    Args:
-        children: in the order in which they are started.
-        strategy: see `Strategy`.
-        intensity: maximum number of restarts within `period`.
-        period: seconds; the window slides.
-        backoff: delay before each restart.
-        auto_shutdown: see `AutoShutdown`.
-        chance: returns a random number from 0 to 1.
-    """
+    """Restart policy of one supervisor. Pure decisions, without clock or tasks."""
 
     def __init__(
         self,
@@ -148,12 +138,7 @@ class Restarts:
     ) -> Decision:
         """Decide about a child that has ended by itself, and about the others.
 
-        Args:
-            index: index of the child.
-            how: kind of its end.
-            now: seconds.
-            cause: identity of the call that crashed it, if known.
-            is_refused: true if this call is refused from now on. The child's crashes by it then no longer count.
+        `cause` is the call that crashed it. If that `is_refused` from now on, the crashes by it no longer count.
         """
         if how == "never_starts" or not _is_restarted(self._children[index].restart, how):
             return self._stays_away(index)

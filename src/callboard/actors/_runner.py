@@ -15,8 +15,7 @@ from typing import Literal, Protocol, TypeVar, cast
 from callboard._calls._call_keys import fenced_by
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE, cap_grace
-from callboard._loops._own_thread import OwnThread
-from callboard._loops._threads import run_in_thread
+from callboard._loops._threads import OwnThread, run_in_thread
 from callboard._records._fleets import KeyMovedError, Ownership
 from callboard.actors._actor import Actor, Reply, Resources
 from callboard.actors._mailbox import Message
@@ -78,11 +77,7 @@ async def snapshot_or_none(name: str, taken: Taken) -> object:
 
 
 async def restored(name: str, restore: Callable[[], Awaitable[object]]) -> None:
-    """Restore an actor from its snapshot.
-
-    Raises:
-        ActorStartError: if `restore` fails.
-    """
+    """Restore an actor from its snapshot."""
     try:
         await restore()
     except Exception as error:
@@ -126,11 +121,7 @@ class ActorRunner(Protocol):
     """Runner of one incarnation's code."""
 
     async def start(self, resources: Resources, snapshot: object) -> None:
-        """Start the actor, from a snapshot unless that is `None`. Opened resources are added to `resources`.
-
-        Raises:
-            ActorStartError: if the snapshot is not accepted, or the code cannot run.
-        """
+        """Start the actor, from a snapshot unless that is `None`. Opened resources are added to `resources`."""
         ...
 
     def handle(self, message: Message) -> Awaitable[object]:
@@ -159,13 +150,7 @@ class ActorRunner(Protocol):
 
 
 class LocalRunner:
-    """Runner of one incarnation's code in this process.
-
-    Args:
-        actor: the actor.
-        name: name of the thread, which is started at first use.
-        on_lost: called if the thread does not end a job after its cancellation and grace.
-    """
+    """Runner of one incarnation's code in this process."""
 
     __slots__ = ("_actor", "_is_lost", "_name", "_on_lost", "_thread")
 
@@ -217,11 +202,7 @@ class LocalRunner:
         return await found if inspect.isawaitable(found) else found
 
     async def in_thread(self, fn: Callable[[], object], name: str, grace: float = DEFAULT_GRACE) -> object:
-        """Run sync code in the actor's thread; after a cancellation, wait up to `grace` seconds for it to end.
-
-        Raises:
-            RuntimeError: if the thread was lost; the actor's objects may be used in no other thread.
-        """
+        """Run sync code in the actor's thread; after a cancellation, wait up to `grace` seconds for it to end."""
         if self._is_lost:
             raise RuntimeError(f"{name} was not called, because the actor's thread is lost")
         if self._thread is None:
@@ -262,13 +243,7 @@ beginning: ContextVar[Begin | None] = ContextVar("callboard_beginning", default=
 
 
 class LeasedRunner:
-    """Runner that checks the ownership of the key, and sets the fencing token, around another runner.
-
-    Args:
-        inner: the runner of the code.
-        ownership: ownership of the key.
-        clean_up: seconds in which the code must end after the key is lost.
-    """
+    """Runner that checks the ownership of the key, and sets the fencing token, around another runner."""
 
     __slots__ = ("_clean_up", "_inner", "_ownership")
 

@@ -36,11 +36,7 @@ class Journal(Protocol):
         ...
 
     def keep(self, actor: str, key: str, snapshot: object, call_id: str | None) -> str:
-        """Replace the state of an actor, and return the new version. It is stored with the result of the call.
-
-        Raises:
-            Exception: if the state cannot be stored.
-        """
+        """Replace the state of an actor, and return the new version. It is stored with the result of the call."""
         ...
 
 
@@ -57,11 +53,7 @@ class InThread:
 
     @classmethod
     def of(cls, journal: Journal, key: Hashable) -> "InThread":
-        """Return the key of an actor in the thread of a journal.
-
-        Raises:
-            ValueError: for a key that another process could not write in the same way.
-        """
+        """Return the key of an actor in the thread of a journal."""
         return cls(journal.identity, _text(key), journal.thread_id, key)
 
     def __repr__(self) -> str:
@@ -121,12 +113,7 @@ class JournalSnapshots:
         self._versions.pop(key, None)
 
     def open(self, journal: Journal) -> None:
-        """Store the states of one thread in its journal.
-
-        Raises:
-            ThreadBusyError: if another run of the thread has its journal open. Both would share actors with different
-                states.
-        """
+        """Store the states of one thread in its journal."""
         if journal.identity in self._open:
             raise ThreadBusyError(journal.thread_id, "another run, which uses the same actors")
         self._open[journal.identity] = journal

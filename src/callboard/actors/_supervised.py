@@ -112,13 +112,13 @@ class ActorUnit:
 
     async def start(self) -> None:
         loop, last = self._loop, self._last
-        told, outcome = loop.wakeup(), list[BaseException | None]()
+        started, outcome = loop.wakeup(), list[BaseException | None]()
 
         def on_start(failed: BaseException | None) -> None:
             if failed is None:  # reported here, before the first waiting call begins
                 self._tell("started" if last is None else "restarted", None if last is None else last.error)
             outcome.append(failed)
-            told.set()
+            started.set()
 
         ownership = self.cell.ownership
         # After the key was lost the actor may only be restarted by the process that owns the key now.
@@ -143,7 +143,7 @@ class ActorUnit:
         )
         self._task = loop.spawn(self._live, self.spec.lifespan.stop)
         try:
-            await told.wait()
+            await started.wait()
         except BaseException:
             # A cancelled start leaves no task behind: wait until the incarnation has ended.
             life.kill("its start was cancelled")
@@ -292,11 +292,7 @@ class ActorUnit:
 
 
 class _Turns:
-    """Lock around the saves of one incarnation: parallel handlers must not overwrite a newer state by an older one.
-
-    Args:
-        keep: saves a state.
-    """
+    """Lock around the saves of one incarnation: parallel handlers must not overwrite a newer state by an older one."""
 
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
@@ -317,12 +313,7 @@ _LOOK = 0.01
 
 
 class Draining:
-    """Drain of several actors. Calls between actors of one drain are still accepted.
-
-    Args:
-        what: name of the drained object, for the log.
-        cells: returns the cells; more may appear during the drain.
-    """
+    """Drain of several actors. Calls between actors of one drain are still accepted."""
 
     def __init__(self, what: str, cells: Callable[[], Collection[Cell]]) -> None:
         self._what = what
@@ -332,14 +323,7 @@ class Draining:
         """Number of messages that another process of the fleet will run."""
 
     async def run(self, timeout: float) -> Drained:
-        """Wait for accepted calls to finish; end those that do not finish in time.
-
-        Args:
-            timeout: seconds; ended calls have their grace in addition.
-
-        Raises:
-            ValueError: for a number out of range.
-        """
+        """Wait for accepted calls to finish; end those that do not finish in time."""
         check_duration("drain(timeout=...)", timeout)
         for cell in self._cells():
             # Before the first count: from here on the number of messages can only grow by calls inside the drain.

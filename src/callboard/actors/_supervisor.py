@@ -64,12 +64,7 @@ OnEnd = Callable[[BaseException | None], None]
 
 
 class Tree:
-    """Running supervisor with its children. All methods run in its loop's thread.
-
-    Args:
-        options: configuration of the supervisor.
-        on_end: called once, when it has ended by itself and all children have ended.
-    """
+    """Running supervisor with its children. All methods run in its loop's thread."""
 
     def __init__(self, options: SupervisorOptions, on_end: OnEnd) -> None:
         self.loop = current_loop()
@@ -99,11 +94,7 @@ class Tree:
             self._wakeup.set()
 
     async def start(self) -> None:
-        """Start the children in order. If one fails, stop the others again.
-
-        Raises:
-            ActorStartError: the error of that child.
-        """
+        """Start the children in order. If one fails, stop the others again."""
         self._is_stopping = False
         self._ends.clear()
         self._due.clear()

@@ -22,9 +22,9 @@ from callboard._calls._batch_context import batch_context
 from callboard._calls._draining import InFlight
 from callboard._langgraph import runtime_of
 from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write_nothing, writer_of_run
-from callboard._loops._background import beside
 from callboard._loops._deadline import DEFAULT_GRACE, Timed, TimeLimit, current_timed
 from callboard._loops._entry_mode import Door, entered_from
+from callboard._loops._side_tasks import beside
 from callboard._util._suggestions import did_you_mean
 from callboard.agent._run import Run
 from callboard.agent._run_context import AgentPlan, Breakpoints, ResumeState, RunContext

@@ -20,8 +20,8 @@ from langgraph.errors import GraphInterrupt, ParentCommand, is_invalid_resume
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
-from callboard._calls._batch import PORTION, Batch
 from callboard._calls._batch import PORTION as STARTED_TOGETHER
+from callboard._calls._batch import Batch
 from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall
 from callboard._calls._limits import NoKeyError

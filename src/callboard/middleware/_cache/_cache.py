@@ -20,7 +20,7 @@ from callboard._calls._call import current_call, note
 from callboard._calls._thread_pool import THREADS, Threads
 from callboard._langgraph import graph_task
 from callboard._loops._current import current_loop
-from callboard._loops._shielded import CutOffError, shielded
+from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, key_function
 from callboard._util._extras import require

@@ -1,7 +1,9 @@
-"""Shielded work: once begun, it continues through a cancellation of its caller, up to the caller's grace."""
+"""Work in tasks of its own: beside a block of code, or shielded from the cancellation of its caller."""
 
+import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from anyio import Event, current_effective_deadline
@@ -12,8 +14,35 @@ from callboard._loops._protocol import EventLoop, Scope
 
 T = TypeVar("T")
 
+_log = logging.getLogger("callboard")
+
 LOOK = 1.0
 """Seconds between two checks whether the caller was cancelled; a shielded task is not notified."""
+
+
+@asynccontextmanager
+async def beside(work: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[None]:
+    """Run `work` in a task during the block, and cancel it at the end; its errors are logged only."""
+    if work is None:
+        yield
+        return
+    loop = current_loop()
+
+    async def child(scope: Scope) -> None:
+        try:
+            with scope:
+                await work()
+        except Exception:
+            _log.exception("%r failed", work)
+
+    task = loop.spawn(child, 0.0)  # no grace: the block must not wait for the clean-up of its background work
+    try:
+        yield
+    finally:
+        task.cancel()
+        # Shielded: if the block was cancelled, the work must still have ended before the block is left.
+        with loop.shield(float("inf")):
+            await task.wait()
 
 
 class CutOffError(Exception):
