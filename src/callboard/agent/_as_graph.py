@@ -40,12 +40,7 @@ _UNHEARD = {
 
 
 class AgentBuilder(StateGraph[Any, Any, Any, Any]):
-    """Read-only LangGraph builder with the nodes and edges of an agent; `compile` returns the agent as a graph.
-
-    Args:
-        drawing: drawing of the agent.
-        agent: the agent that runs.
-    """
+    """Read-only LangGraph builder with the nodes and edges of an agent; `compile` returns the agent as a graph."""
 
     def __init__(self, drawing: StateGraph[Any, Any, Any, Any], agent: Any) -> None:
         # Takes over a finished builder; `StateGraph.__init__` would start an empty one.
@@ -77,15 +72,7 @@ class AgentBuilder(StateGraph[Any, Any, Any, Any]):
 
 
 class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
-    """Compiled graph that runs an agent, with the checkpointer, store and stops of the graph.
-
-    Args:
-        agent: the agent that runs.
-        attributes: attributes of the compiled graph.
-
-    Raises:
-        ValueError: for a setting that an agent does not have.
-    """
+    """Compiled graph that runs an agent, with the checkpointer, store and stops of the graph."""
 
     def __init__(self, *, agent: Any, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -139,14 +126,7 @@ for _name in ("astream", "stream", "aget_state_history", "get_state_history"):
 
 
 class GraphLike(PregelProtocol[Any, Any, Any, Any]):
-    """Agent with the attributes of a compiled LangGraph graph, without its runs.
-
-    Args:
-        builder: nodes and edges of the agent; see `drawing`.
-        runner: starts the runs.
-        checkpointer: stores the threads.
-        stops: nodes at which every run stops.
-    """
+    """Agent with the attributes of a compiled LangGraph graph, without its runs."""
 
     cache: None = None
     """LangGraph's cache of nodes, which an agent does not have; `callboard.middleware.Cache` caches calls."""

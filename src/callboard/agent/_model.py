@@ -49,15 +49,7 @@ def model_with_tools(
 ) -> Model:
     """Return the model with its tools bound.
 
-    Args:
-        model: a chat model, a model with bound tools, a sequence that ends in one, or `provider:name` for langchain's
-            `init_chat_model`.
-        tools: tools that run in the agent.
-        provider_tools: descriptions of tools that run at the provider.
-
-    Raises:
-        ValueError: if the bound tools are not the agent's. ImportError, NotImplementedError and TypeError are raised
-            for unusable models.
+    `provider_tools` describe tools that run at the provider. Raises ValueError if bound tools are not the agent's.
     """
     if isinstance(model, str):
         model = _init_chat_model(model)

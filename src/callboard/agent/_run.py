@@ -68,11 +68,8 @@ def in_order(ran: Iterable[Ran], *, by_call: bool) -> list[Ran]:
 def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
     """Return the targets of the edges of a step's nodes.
 
-    Args:
-        thread: thread with the writes of the step applied.
-        ran: nodes of the step, in order.
-        before: the state before the step, if the step had sends. Each node's edge is then decided from its own writes.
-        by_call: also run the calls of replies that are not the last one.
+    The thread has the writes of the step. `before` is the state before the step, if the step had sends: the edge of each
+    node is then decided from its own writes. With `by_call`, calls of replies that are not the last one run, too.
     """
     flow, messages = thread.schema.flow, _messages(thread.state)
     if before is None:
@@ -129,13 +126,7 @@ class Run:
         """Conversation that was last checked or repaired."""
 
     async def go(self) -> None:
-        """Run steps until none is left, or the run has to wait.
-
-        Raises:
-            GraphRecursionError: if the recursion limit is reached.
-            GraphDrained: if the run's control requests a stop before the next step.
-            BaseException: the error of a task, if nothing handles it.
-        """
+        """Run steps until none is left, or the run has to wait."""
         thread = self.thread
         self._tell_place(thread.arrival())
         self.tell.values(thread.state)

@@ -105,13 +105,7 @@ async def traced(
 ) -> Any:
     """Run an agent as a chain run of its own; without callback handlers, no chain run is made.
 
-    Args:
-        run: runs the agent, with the config for nested runs.
-        given: input of the agent.
-        config: complete config.
-        name: name of the run, unless the config has a `run_name`.
-        handlers: further handlers for nested runs.
-        metadata: further metadata; the config's own values win.
+    `handlers` are further handlers for nested runs. The config's own values win over `metadata` and `name`.
     """
     manager = _manager(config, ())
     if not manager.handlers and not handlers:

@@ -47,10 +47,7 @@ from callboard.tools._node import NodeAccess
 async def apply_input(given: Any, thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     """Apply the input of a run to its thread; return the answers, and whether the run resumes from a stop.
 
-    Raises:
-        EmptyInputError: if the input is empty and the thread has nothing to resume.
-        UnknownInterruptError: if an answer matches no open question.
-        RuntimeError: for answers without a checkpointer.
+    Raises `EmptyInputError` if nothing can be resumed, and `UnknownInterruptError` for an answer without a question.
     """
     if START in thread.next and (given is None or isinstance(given, Command)):
         # The thread stands where earlier input had arrived: resuming applies that input, new input replaces it.
@@ -165,17 +162,7 @@ class Runner:
     async def run(self, checkpointer: Any, request: Request, put: Put | None) -> Run:
         """Run until the model gives an answer, or a person has to be asked.
 
-        Args:
-            checkpointer: stores the thread, unless the graph around the agent has a checkpointer.
-            request: parameters of the run.
-            put: receives the chunks of the stream.
-
-        Raises:
-            GraphInterrupt: in another graph, with the questions for which the agent stopped.
-            RunDeadlineExceededError: if the budget is used up; the state is kept.
-            RuntimeError: if the checkpointer has to come from the graph around the agent, and there is no such graph.
-            DrainingError: if the agent accepts no runs, or a drain ended this run.
-            BaseException: see `Run.go`.
+        A checkpointer of the graph around the agent replaces `checkpointer`. `put` receives the chunks of the stream.
         """
         tools, thread_id = NodeAccess(self.plan.tools), request.config["configurable"].get("thread_id")
         work = partial(self._run_with_actors if tools.actors.is_needed else self._run, checkpointer, request, put)

@@ -32,12 +32,7 @@ class Clock:
 
 
 class Schema:
-    """Schema of the state, and of each node's view of it, taken from LangGraph's builder.
-
-    Args:
-        builder: builder of the agent's drawing.
-        flow: nodes of the agent.
-    """
+    """Schema of the state, and of each node's view of it, taken from LangGraph's builder."""
 
     def __init__(self, builder: "StateGraph[Any, Any, Any, Any]", flow: Flow) -> None:
         self._builder = builder
@@ -107,9 +102,7 @@ class Schema:
 class State:
     """Values of one thread's state, each in a LangGraph channel.
 
-    Args:
-        schema: schema of the state.
-        stored: values by channel, as `snapshot` returned them.
+    `stored` are values by channel, as `snapshot` returned them.
     """
 
     def __init__(self, schema: Schema, stored: Mapping[str, Any]) -> None:

@@ -6,14 +6,19 @@ their number and the id of the checkpoint that has them.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.errors import GraphBubbleUp
+from pydantic import ConfigDict, Strict, TypeAdapter
+from typing_extensions import TypedDict
 
+from callboard._langgraph._serializers import MEND, described
 from callboard.conversations._journal_entries import (
     Amended,
     Entry,
@@ -22,8 +27,11 @@ from callboard.conversations._journal_entries import (
     Move,
     NotedStates,
     entry_of,
+    kind_of,
     now,
+    validated,
 )
+from callboard.exceptions import StorageError
 
 FIRST_ID = "1ee00000-0000-6000-8000-000000000000"
 """Id of the checkpoint before the first change: older than all others, and the same in all processes."""
@@ -107,12 +115,87 @@ def base_of(found: CheckpointTuple) -> Base:
 
 def entries_of(found: CheckpointTuple) -> list[Entry]:
     """Return the entries on a checkpoint, in order."""
+    return [entry_of(stored) for stored in _stored_entries(found)]
+
+
+def holders_of(found: CheckpointTuple) -> list[Held | Left]:
+    """Return the entries on a checkpoint, or on its outline, that tell which run holds the thread."""
+    kinds = (Held.KIND, Left.KIND)
+    entries = (entry_of(stored) for stored in _stored_entries(found) if kind_of(stored) in kinds)
+    return cast("list[Held | Left]", list(entries))
+
+
+def _stored_entries(found: CheckpointTuple) -> list[Any]:
     # Savers need not keep the order of writes; sorted by their zero-padded task ids, writes are in order again.
     commits = sorted(
         ((task_id, value) for task_id, channel, value in found.pending_writes or () if channel == CHANNEL),
         key=itemgetter(0),
     )
-    return [entry_of(stored) for _, together in commits for stored in together]
+    return [stored for _, together in commits for stored in together]
+
+
+@contextmanager
+def reading_stored_data(where: str) -> Generator[None]:
+    """Raise StorageError for any error in a block that reads stored data; `where` names the data in the error."""
+    try:
+        yield
+    # Control flow and storage errors pass; cancellation does too, since it is no `Exception`.
+    except (StorageError, GraphBubbleUp):
+        raise
+    except Exception as error:
+        raise StorageError(where, f"cannot be read: {described(error)}. {MEND}") from error
+
+
+class _StoredCheckpoint(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    id: str
+    ts: str
+    channel_values: dict[Any, Any]
+    channel_versions: dict[Any, Any]
+    versions_seen: dict[Any, dict[Any, Any]]
+
+
+class _StoredMetadata(TypedDict, total=False):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    source: str
+    step: int
+    parents: dict[Any, Any]
+
+
+class _StoredNotes(TypedDict, total=False):
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
+    of: str
+    parent: str | None
+    next: str
+    count: int
+    sends: int
+    actors: list[Annotated[tuple[str, str, str, str], Strict(False)]]
+
+
+_CHECKPOINT = TypeAdapter(_StoredCheckpoint)
+_METADATA = TypeAdapter(_StoredMetadata)
+_NOTES = TypeAdapter(_StoredNotes)
+_WRITES: TypeAdapter[Any] = TypeAdapter(Sequence[tuple[str, str, Any]] | None)
+_COMMIT: TypeAdapter[Any] = TypeAdapter(list[Any] | tuple[Any, ...])
+
+
+def check_checkpoint(found: CheckpointTuple, *, outlined: bool = False) -> None:
+    """Raise ValueError for a checkpoint that no agent can have written.
+
+    With `outlined`, objects in it were read as `None`, and only the entries of holders are complete.
+    """
+    checkpoint = found.checkpoint
+    validated("the checkpoint", _CHECKPOINT, checkpoint)
+    validated("its metadata", _METADATA, found.metadata)
+    validated("its notes", _NOTES, _last_notes(checkpoint))
+    validated("what was written on it", _WRITES, found.pending_writes)
+    kinds = {type(version).__name__ for version in checkpoint["channel_versions"].values()}
+    if len(kinds) > 1:
+        raise ValueError(f"its channels have versions of several kinds: {', '.join(sorted(kinds))}")
+    for _, channel, value in found.pending_writes or ():
+        if channel == CHANNEL:
+            validated("what callboard wrote on it", _COMMIT, value)
+    _ = holders_of(found) if outlined else entries_of(found)
 
 
 def input_in(entry: Entry) -> Amended | None:
@@ -196,15 +279,8 @@ def new_base(
 ) -> Base:
     """Build a checkpoint to be stored after `before`.
 
-    Args:
-        before: the previous checkpoint.
-        values: values of its channels.
-        checkpoint_id: its id.
-        metadata: its metadata.
-        place_before: id of the previous position, which may be that of an entry.
-        sends: number of sends that are not calls of the conversation.
-        actors: states of actors.
-        next_version: returns the channel version after the given one.
+    `place_before` is the id of the previous position, which may be that of an entry. `sends` counts the sends that are
+    not calls of the conversation.
     """
     old: Mapping[str, Any] = {} if before is None else before.checkpoint["channel_versions"]
     # One new version for all channels, greater than every older one: LangGraph compares versions to find due nodes.

@@ -33,14 +33,8 @@ def saver_of(checkpointer: object, types: Iterable[type] = ()) -> "BaseCheckpoin
     Touches neither disk nor network: the database is opened on first use, in a worker thread. It is closed with the
     saver, at the latest when the saver is garbage-collected.
 
-    Args:
-        checkpointer: a URL, or a value that LangGraph accepts: a saver, None, True or False.
-        types: types that a database may contain besides those of LangGraph and of LangChain's messages.
-
-    Raises:
-        ImportError: if a package for the URL is missing; names the extra to install.
-        TypeError: if the value is neither a URL nor accepted by LangGraph.
-        ValueError: if the form of the URL is unknown; lists the known forms.
+    Other values are those that LangGraph accepts: a saver, None, True or False. `types` may be stored besides those of
+    LangGraph and of LangChain's messages. Raises ImportError that names the extra to install, TypeError or ValueError.
     """
     if not isinstance(checkpointer, str):
         _check_made("checkpointer", checkpointer, BaseCheckpointSaver)

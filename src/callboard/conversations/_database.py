@@ -100,11 +100,6 @@ class LazySaver(BaseCheckpointSaver[str]):
     """LangGraph saver with sync methods only, usable by any number of threads at once.
 
     Every operation is idempotent, as LangGraph requires of savers.
-
-    Args:
-        place: access to the database.
-        next_version: returns the channel version after the given one.
-        types: types that may be stored besides those of LangGraph and of LangChain's messages.
     """
 
     def __init__(
@@ -202,11 +197,7 @@ class LazySaver(BaseCheckpointSaver[str]):
 
 
 class LazyStore(BaseStore):
-    """LangGraph store; its async methods run in worker threads, on asyncio and on trio.
-
-    Args:
-        place: access to the database.
-    """
+    """LangGraph store; its async methods run in worker threads, on asyncio and on trio."""
 
     supports_ttl = True
 

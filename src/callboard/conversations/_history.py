@@ -26,9 +26,7 @@ def repaired(messages: Sequence[BaseMessage], whole: Sequence[BaseMessage] = ())
     No provider accepts another order. Messages in between, such as a remark of the user, come after the answers. A call
     without an answer gets an error message.
 
-    Args:
-        messages: the conversation; not changed.
-        whole: a conversation that needs no repair; if `messages` begins with it, only the rest is checked.
+    `whole` is a conversation that needs no repair; if `messages` begins with it, only the rest is checked.
     """
     begins = all(map(is_, messages, whole)) and len(messages) >= len(whole)
     if is_whole(messages[len(whole) :] if begins else messages):

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
 from anyio import Event, sleep
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -33,6 +34,7 @@ from callboard.conversations._checkpoint import (
     commits_in,
     entries_of,
     holder_in,
+    holders_of,
     input_in,
     is_damaged,
     is_incomplete,
@@ -43,6 +45,7 @@ from callboard.conversations._checkpoint import (
     new_base,
     noted_actors,
     notes_of,
+    reading_stored_data,
     thinned,
     unknown_values,
 )
@@ -59,6 +62,7 @@ from callboard.conversations._journal_entries import (
     Stepped,
     new_id,
     now,
+    stored_form,
 )
 from callboard.conversations._langgraph_threads import (
     kept_records,
@@ -71,7 +75,6 @@ from callboard.conversations._lease import LEASE, OwnLease, described, is_over, 
 from callboard.conversations._saver import Saver
 from callboard.conversations._stored_types import tracked_entry, tracked_writes
 from callboard.conversations._thread import START, Following, Thread
-from callboard.conversations._validation import check_messages, reading_stored_data
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._call_record import NOTHING_KNOWN, CallRecord
 
@@ -83,11 +86,8 @@ Durability = Literal["sync", "async", "exit"]
 class SavedThread(Thread):
     """Thread of conversation with its journal.
 
-    Args:
-        schema: of the state.
-        saver: the thread's part of a checkpointer.
-        durability: when entries must be stored: before the run goes on ("sync"), in the background ("async"), or when
-            the run stops ("exit").
+    Entries are stored before the run goes on (durability "sync"), in the background ("async"), or when the run stops
+    ("exit").
     """
 
     def __init__(self, schema: Schema, saver: Saver, durability: Durability) -> None:
@@ -145,9 +145,8 @@ class SavedThread(Thread):
     async def open(self, checkpoint_id: str | None, *, looks: bool = False) -> None:
         """Load the thread where it stands now, or at an earlier position; raise ValueError for an unknown one.
 
-        Args:
-            checkpoint_id: the position; by default the latest. A run from an earlier position starts a new branch.
-            looks: only read the position, including results of tasks that ran there later.
+        A run from an earlier position starts a new branch. With `looks`, the position is only read, with the results of
+        tasks that ran there later.
         """
         found = await self.saver.get()
         if found is None:
@@ -186,7 +185,7 @@ class SavedThread(Thread):
             if self.checkpoint_id == self._base.id:
                 self.records = merged_records(self.records, theirs)
             for name in self.schema.conversations:
-                check_messages(self.state.get(name) or [])
+                _check_messages(self.state.get(name) or [])
 
     def load(self, found: CheckpointTuple) -> None:
         """Load a checkpoint of callboard or of LangGraph, without entries."""
@@ -300,9 +299,7 @@ class SavedThread(Thread):
         """Store the entries so far; entries that arrive during a write go into the next one, together.
 
         An error reaches only the task that writes. The entries stay in `_sending` or `_entries` for the next flush.
-
-        Args:
-            wait: wait if another task is writing; otherwise return at once, since that task also writes new entries.
+        Without `wait`, it returns at once if another task is writing, since that task also writes new entries.
         """
         while self._flushing is not None:
             if not wait:
@@ -342,7 +339,7 @@ class SavedThread(Thread):
 
     def _drop_unserializable(self) -> None:
         """Drop entries that the serializer refuses; the rest of the write is repeated."""
-        left_out = [entry for entry in self._sending if not self.saver.can_store(entry.encode())]
+        left_out = [entry for entry in self._sending if not self.saver.can_store(stored_form(entry))]
         for entry in left_out:
             if isinstance(entry, Finished):
                 # The thread must not know more than its journal: a later checkpoint would try to store it again.
@@ -363,7 +360,7 @@ class SavedThread(Thread):
         """Read the holder from the database; `None` if nobody holds the thread, or it stands at another checkpoint."""
         found = await self.saver.outline()
         is_ours = found is not None and self._base is not None and found.checkpoint["id"] == self._base.id
-        return holder_in(entries_of(found)) if found is not None and is_ours else None
+        return holder_in(holders_of(found)) if found is not None and is_ours else None
 
     @property
     def is_held(self) -> bool:
@@ -386,7 +383,7 @@ class SavedThread(Thread):
         except BaseException:
             self._give_up_hold()  # no `stop` follows a failed start: the thread would be busy while the process lives
             raise
-        holders = [entry.holder for entry in entries_of(found) if isinstance(entry, Held)] if found else []
+        holders = [entry.holder for entry in holders_of(found) if isinstance(entry, Held)] if found else []
         if mine not in holders:
             self._give_up_hold()
             if self._base is not None and is_damaged(found, self._base.id, self._commits):
@@ -495,7 +492,16 @@ class SavedThread(Thread):
 
 def _stored(entries: Iterable[Entry]) -> list[Write]:
     """Return entries as one write to the checkpointer."""
-    return [(CHANNEL, [entry.encode() for entry in entries])]
+    return [(CHANNEL, [stored_form(entry) for entry in entries])]
+
+
+def _check_messages(messages: object) -> None:
+    """Raise TypeError if a stored conversation contains anything but messages; checks one object of each type."""
+    if not isinstance(messages, list):
+        raise TypeError(f"the conversation should be a list, and is {type(messages).__name__}")
+    for kind in {type(message) for message in messages}:
+        if not issubclass(kind, BaseMessage):
+            raise TypeError(f"a message should be BaseMessage, and is {kind.__name__}")
 
 
 class HistoryPlace(NamedTuple):
@@ -535,10 +541,7 @@ async def whole(
 ) -> CheckpointTuple:
     """Return a checkpoint with its messages, which a later one may have; raise StorageError if that one is missing.
 
-    Args:
-        saver: the thread's part of a checkpointer.
-        found: the checkpoint.
-        known: later checkpoints by id, which need not be read again.
+    `known` are later checkpoints by id, which need not be read again.
     """
     thin: list[CheckpointTuple] = []
     # The later checkpoint may be thin itself; a chain ends at the newest one, which is complete.

@@ -89,10 +89,7 @@ class OwnLease:
 async def is_over(holder: Mapping[str, Any], now: Now, current: Callable[[], Awaitable[object]]) -> bool:
     """Return whether the run that holds a thread has ended; may take up to one lease, and may be cancelled meanwhile.
 
-    Args:
-        holder: the entry of that run.
-        now: reads the clock of the database.
-        current: reads the entry again.
+    `now` reads the clock of the database, `current` reads the holder's entry again.
     """
     # The clock of the database decides only about other machines; processes of this machine are looked up by id.
     there = await now() if _is_elsewhere(holder) else None
@@ -124,9 +121,7 @@ def _is_elsewhere(holder: Mapping[str, Any]) -> bool:
 def is_alive(holder: Mapping[str, Any], now: float | None = None) -> bool:
     """Return whether the run of a holder may still be going on.
 
-    Args:
-        holder: the entry of that run.
-        now: the time by the clock of the database; without it, the time of this machine counts.
+    `now` is the time by the clock of the database; without it, the time of this machine counts.
     """
     if _is_elsewhere(holder):
         return bool(holder["until"] > (time.time() if now is None else now))

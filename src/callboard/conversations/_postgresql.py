@@ -88,10 +88,7 @@ def _store(connections: Any) -> PostgresStore:
 class PostgresServer(Generic[T]):
     """Database on a server.
 
-    Args:
-        url: URL of the database; libpq's environment variables supply missing parts.
-        make: makes a saver or a store on a connection or a pool.
-        versions: table with the version of the saver's or store's tables.
+    libpq's environment variables supply missing parts of the URL. The table `versions` has the version of the tables.
     """
 
     def __init__(self, url: str, make: Callable[[Any], T], versions: str) -> None:

@@ -12,8 +12,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, Checkpoin
 from callboard._langgraph._message_cache import MessageMemory, StoredConversations
 from callboard._langgraph._savers import AwaitedSaver, aclock, aforget, clock, forget, gone_values, keeps_values
 from callboard._langgraph._serializers import OutlineSerializer, can_be_outlined, remembering
+from callboard.conversations._checkpoint import check_checkpoint, reading_stored_data
 from callboard.conversations._database import LazySaver
-from callboard.conversations._validation import check_checkpoint, reading_stored_data
 
 _PLACE = frozenset(("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"))
 """Config keys that locate a checkpoint."""
@@ -25,11 +25,7 @@ Place = tuple[str, str]
 class Saver:
     """Part of a checkpointer that belongs to one thread.
 
-    Args:
-        saver: the checkpointer.
-        thread_id: id of the thread.
-        namespace: of the graph within it.
-        about: config of the run; its metadata are stored with checkpoints, as LangGraph does.
+    Metadata of the run's config `about` are stored with checkpoints, as LangGraph does.
     """
 
     def __init__(

@@ -12,13 +12,12 @@ from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
 from callboard._langgraph._node_scope import PULL, PUSH, task_id_of
 from callboard.conversations._channels import Write
-from callboard.conversations._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in
+from callboard.conversations._checkpoint import FIRST_ID, MESSAGES, entries_of, input_in, reading_stored_data
 from callboard.conversations._flow import AFTER, AGENT, END, TOOLS, Flow, Sent
 from callboard.conversations._journal import SavedThread, whole
 from callboard.conversations._journal_entries import Move
 from callboard.conversations._langgraph_threads import open_calls
 from callboard.conversations._thread import START, Thread
-from callboard.conversations._validation import reading_stored_data
 
 COPY = "__copy__"
 """Node name of an update that copies a position."""
@@ -154,19 +153,8 @@ def _fits(snapshot: StateSnapshot, wanted: Mapping[str, Any] | None) -> bool:
 async def update(thread: SavedThread, flow: Flow, values: Any, as_node: str | None) -> RunnableConfig:
     """Change the state of a thread from outside of a run.
 
-    Args:
-        thread: the thread, at the position to change.
-        flow: the order of the nodes.
-        values: the change, in the form of a node's output.
-        as_node: node to attribute the change to; its successor runs next. After `__end__` nothing runs, except the
-            model if it has not seen the last message. `__copy__` copies the position. Default: the node that ran last.
-
-    Returns:
-        The config of the changed thread.
-
-    Raises:
-        InvalidUpdateError: if the node does not exist, or a copy is given values.
-        ThreadBusyError: if a run holds the thread; that run would overwrite the change.
+    `as_node` is the node to attribute the change to, by default the node that ran last; its successor runs next. After
+    `__end__` nothing runs, except the model if it has not seen the last message. `__copy__` copies the position.
     """
     if as_node == COPY:
         return await _copied(thread, flow, values)

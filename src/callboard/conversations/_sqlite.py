@@ -47,12 +47,7 @@ def _store(path: str) -> SqliteStore:
 
 
 class SqliteFile(Generic[T]):
-    """Database in a file.
-
-    Args:
-        path: absolute path.
-        connect: makes a saver or a store on a new connection.
-    """
+    """Database in a file."""
 
     def __init__(self, path: str, connect: Callable[[str], T]) -> None:
         self._path = path

@@ -88,11 +88,7 @@ class _AnyThread(SavedThread):
 async def read_thread(
     saver: "BaseCheckpointSaver[Any]", thread_id: str, checkpoint_id: str | None = None
 ) -> StoredThread | None:
-    """Return a thread as it is now, or as it was at a checkpoint; `None` if it does not exist.
-
-    Raises:
-        ValueError: if the thread has no such checkpoint.
-    """
+    """Return a thread as it is now, or as it was at a checkpoint; `None` if it does not exist."""
     thread = _thread(saver, thread_id)
     found = await thread.saver.get(checkpoint_id)
     if found is None and await thread.saver.get() is None:

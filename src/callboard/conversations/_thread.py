@@ -50,10 +50,7 @@ _SHOWN: Mapping[Source, Source] = {"input": "loop", "command": "update"}
 class Thread:
     """Thread of conversation in memory.
 
-    Args:
-        schema: of the state.
-        namespace: of the agent within the graphs around it.
-        messages_key: state key of the messages.
+    `namespace` is that of the agent within the graphs around it.
     """
 
     def __init__(self, schema: Schema, *, namespace: str = "", messages_key: str = "messages") -> None:
@@ -131,10 +128,7 @@ class Thread:
     async def amend(self, writes: Iterable[Write], following: Following | None, source: Source) -> None:
         """Change the state outside of a step.
 
-        Args:
-            writes: writes to channels.
-            following: returns the next nodes after the change; `None` keeps the current ones.
-            source: source of the change.
+        `following` returns the next nodes after the change; `None` keeps the current ones.
         """
         await self.prepare()
         # Streams show the position where the input arrived; the entry covers both positions in one write.
@@ -230,10 +224,7 @@ class Thread:
     async def stepped(self, order: Sequence[str], following: Sequence[Target], *, claims: bool = False) -> None:
         """End the step; its writes are in the state already.
 
-        Args:
-            order: task names, in the order in which their outputs count.
-            following: the next nodes and sends.
-            claims: the next step claims its calls first, and both are stored in one write.
+        With `claims`, the next step claims its calls first, and both are stored in one write.
         """
         coming, stamp = _next_nodes(following), self._stamp(_STEPS["loop"])
         entry = Stepped(order=list(order), next=coming.nodes, sends=coming.sends, id=stamp.id, ts=stamp.ts)
@@ -255,9 +246,7 @@ class Thread:
     async def hold(self, *, repeats: bool = False) -> None:
         """Take the thread for this run alone; raise `ThreadBusyError` if another run holds it.
 
-        Args:
-            repeats: the run repeats the step after an earlier position; as in LangGraph, the fork then counts as a
-                step.
+        With `repeats`, the run repeats the step after an earlier position; as in LangGraph, the fork counts as a step.
         """
 
     async def keep_holding(self) -> None:
@@ -269,10 +258,7 @@ class Thread:
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
         """Apply an entry to the thread, and store the entry if the thread is stored.
 
-        Args:
-            entry: the change.
-            live: the state has the entry's writes already.
-            later: the entry may wait for the next one, to share one write with it.
+        With `live`, the state has the entry's writes already. With `later`, the entry may wait for the next one's write.
         """
         self.take(entry, live=live)
 
