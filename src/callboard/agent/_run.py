@@ -68,7 +68,7 @@ def in_order(ran: Iterable[Ran], *, by_call: bool) -> list[Ran]:
 def transitions(thread: Thread, ran: Sequence[Ran], before: State | None, *, by_call: bool) -> list[Target]:
     """Return the targets of the edges of a step's nodes.
 
-    The thread has the writes of the step. `before` is the state before the step, if the step had sends: the edge of each
+    The thread has the writes of the step. `before` is the state before the step, if that had sends: the edge of each
     node is then decided from its own writes. With `by_call`, calls of replies that are not the last one run, too.
     """
     flow, messages = thread.schema.flow, _messages(thread.state)

@@ -46,7 +46,7 @@ _Record = Annotated[CallRecord, PlainValidator(_record_of)]
 class _Holder(TypedDict):
     """Holder of a thread; see `callboard.conversations._lease`. Other keys are optional."""
 
-    __pydantic_config__ = ConfigDict(strict=True, extra="allow")  # type: ignore[misc]
+    __pydantic_config__ = ConfigDict(strict=True)  # type: ignore[misc]
     token: str
     host: str
     boot: str
@@ -55,6 +55,12 @@ class _Holder(TypedDict):
 
 
 _HOLDER: TypeAdapter[Any] = TypeAdapter(_Holder | None)
+
+
+def _holder_of(stored: Any) -> Mapping[str, Any] | None:
+    _HOLDER.validate_python(stored)
+    found: Mapping[str, Any] | None = stored  # as stored: holders are compared
+    return found
 
 
 class Stamp(NamedTuple):
@@ -108,7 +114,7 @@ class Held:
     """Start of a run, or renewal of its lease."""
 
     KIND: ClassVar[str] = "hold"
-    holder: Annotated[Mapping[str, Any] | None, PlainValidator(_HOLDER.validate_python)]
+    holder: Annotated[Mapping[str, Any] | None, PlainValidator(_holder_of)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ class Thread:
     async def record(self, entry: Entry, *, live: bool = False, later: bool = False) -> None:
         """Apply an entry to the thread, and store the entry if the thread is stored.
 
-        With `live`, the state has the entry's writes already. With `later`, the entry may wait for the next one's write.
+        With `live`, the state has the entry's writes already. With `later`, the entry waits for the next one's write.
         """
         self.take(entry, live=live)
 
