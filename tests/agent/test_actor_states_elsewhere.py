@@ -20,7 +20,6 @@ from ._savers import SAVERS, saver_of
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
 AT: Any = {"configurable": {"thread_id": "1"}}
 GO: Any = {"messages": [("user", "go")]}
 
@@ -200,9 +199,8 @@ async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None
         outer = ScriptedModel([lambda sent: "end" if sent[-1].type == "tool" else calls("delegate")], loop=True)
         return create_react_agent(outer, [delegate], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        await agent().ainvoke(GO, AT)
-        result = await agent().ainvoke(Command(resume="yes"), AT)
+    await agent().ainvoke(GO, AT)
+    result = await agent().ainvoke(Command(resume="yes"), AT)
 
     assert result["messages"][-1].content == "end"
     assert said == ["a", "a,b"]
@@ -234,9 +232,8 @@ async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
     builder.add_node("scribe", scribe(appending("a"), checkpointer=checkpointer))
     builder.add_edge(START, "scribe")
     graph = builder.compile(checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        for _ in range(2):
-            await graph.ainvoke(GO, AT)
+    for _ in range(2):
+        await graph.ainvoke(GO, AT)
 
     assert said == expected
 
@@ -245,10 +242,9 @@ async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() ->
     """Two agents may share a node, and their threads of the same name still have separate states."""
     shared = node()
     agents = [create_react_agent(appending("a"), shared, checkpointer=InMemorySaver()) for _ in range(2)]
-    with anyio.fail_after(WAIT):
-        async with agents[0]:
-            for agent in (*agents, *agents):
-                await agent.ainvoke(GO, AT)
+    async with agents[0]:
+        for agent in (*agents, *agents):
+            await agent.ainvoke(GO, AT)
 
     assert said == ["a", "a", "a,a", "a,a"]
 

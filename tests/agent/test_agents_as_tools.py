@@ -5,16 +5,18 @@ from typing import Any
 
 import anyio
 import pytest
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from callboard import create_react_agent
+from callboard import ToolNode, agent_model, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, WAIT, Desk, chain, delegate, ids
+from ._graphs import AT, QUESTION, Desk, chain, delegate, ids
 from ._savers import complaint, saver_of, shape
 
 pytestmark = pytest.mark.real_clock
@@ -35,15 +37,14 @@ async def test_questions_three_levels_deep_are_answered_in_any_order(order: tupl
     three = level("three", [])
     two = level("two", [delegate(three, "three")])
     one = level("one", [delegate(two, "two")], checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        result = await one.ainvoke(QUESTION, AT)
-        first = ids(result)
-        assert sorted(first) == ["one", "three", "two"]
-        for left, name in zip((2, 1, 0), order, strict=True):
-            given = Command(resume={ids(result)[name]: "yes"} if left else "yes")
-            result = await one.ainvoke(given, AT)
-            assert len(ids(result)) == left
-            assert ids(result).items() <= first.items()
+    result = await one.ainvoke(QUESTION, AT)
+    first = ids(result)
+    assert sorted(first) == ["one", "three", "two"]
+    for left, name in zip((2, 1, 0), order, strict=True):
+        given = Command(resume={ids(result)[name]: "yes"} if left else "yes")
+        result = await one.ainvoke(given, AT)
+        assert len(ids(result)) == left
+        assert ids(result).items() <= first.items()
 
     assert shape(result["messages"])[2:] == ["tool:did one", "tool:one: yes", "tool:two done", "ai:one done"]
     for name in order:
@@ -64,10 +65,9 @@ async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
     twice = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
     model = ScriptedModel([twice, "done"])
     agent = create_react_agent(model, [delegate(inner, "inner")], checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        open_ids = ids(await agent.ainvoke(QUESTION, AT))
-        answers = {open_ids["b"]: "B", open_ids["a"]: "A"}
-        result = await agent.ainvoke(Command(resume=answers), AT)
+    open_ids = ids(await agent.ainvoke(QUESTION, AT))
+    answers = {open_ids["b"]: "B", open_ids["a"]: "A"}
+    result = await agent.ainvoke(Command(resume=answers), AT)
 
     assert shape(result["messages"])[2:] == ["tool:a done", "tool:b done", "ai:done"]
     assert sorted(desk.log) == ["answered a", "answered b", "ask a", "ask a", "ask b", "ask b"]
@@ -87,9 +87,8 @@ async def test_a_call_that_asks_after_its_agent_has_ended_does_not_run_the_agent
 
     model = ScriptedModel([calls(tool_call("careful", "1")), "done"])
     agent = create_react_agent(model, [careful], checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, AT)
-        result = await agent.ainvoke(Command(resume="yes"), AT)
+    await agent.ainvoke(QUESTION, AT)
+    result = await agent.ainvoke(Command(resume="yes"), AT)
 
     assert shape(result["messages"])[2:] == ["tool:inner done, yes", "ai:done"]
     assert desk.log == ["work x"]
@@ -109,9 +108,8 @@ async def test_a_sync_tool_has_an_agent_do_it() -> None:
 
     model = ScriptedModel([calls(tool_call("delegated", "1")), "done"])
     agent = create_react_agent(model, [delegated], checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        assert list(ids(await agent.ainvoke(QUESTION, AT))) == ["a"]
-        result = await agent.ainvoke(Command(resume="yes"), AT)
+    assert list(ids(await agent.ainvoke(QUESTION, AT))) == ["a"]
+    result = await agent.ainvoke(Command(resume="yes"), AT)
 
     assert shape(result["messages"])[2:] == ["tool:inner done", "ai:done"]
     assert desk.log == ["ask a", "ask a", "answered a"]
@@ -123,11 +121,10 @@ async def test_the_inner_agent_ends_with_the_run_of_the_outer_one() -> None:
     recorder = Recorder()
     inner = create_react_agent(ScriptedModel([calls("hangs")]), [recorder.tool("hangs", hang=True)])
     agent = create_react_agent(ScriptedModel([calls(("inner", {"query": "x"}))]), [delegate(inner, "inner")])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(agent.ainvoke, QUESTION)
-            await recorder.wait_for("started")
-            group.cancel_scope.cancel()
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.ainvoke, QUESTION)
+        await recorder.wait_for("started")
+        group.cancel_scope.cancel()
 
     assert recorder.running == 0
     assert recorder.count("cancelled") == 1
@@ -152,10 +149,9 @@ async def test_a_graph_of_langgraph_as_a_tool_asks_and_goes_on_where_it_was(kind
         return f"{result['messages'][-1].content}, tool: {interrupt('tool?')}"
 
     asked = calls(tool_call("graph", "1", query="x"), tool_call("ask", "2", query="a"))
-    with anyio.fail_after(WAIT):
-        async with saver_of(kind, tmp_path / "db") as saver:
-            agent = create_react_agent(ScriptedModel([asked, "done"]), desk.tools(graph), checkpointer=saver)
-            result = await _answered(agent)
+    async with saver_of(kind, tmp_path / "db") as saver:
+        agent = create_react_agent(ScriptedModel([asked, "done"]), desk.tools(graph), checkpointer=saver)
+        result = await _answered(agent)
 
     assert shape(result["messages"])[2:] == ["tool:graph: G, tool: T", "tool:a: A", "ai:done"]
     assert desk.log.count("first") == 1
@@ -185,8 +181,7 @@ async def test_a_supervisor_hands_tasks_out_and_puts_the_answers_together() -> N
     both = calls(tool_call("maths", "1", query="q1"), tool_call("law", "2", query="q2"))
     model = ScriptedModel([both, "answer"])
     supervisor = create_react_agent(model, [delegate(agent, name) for name, agent in experts.items()])
-    with anyio.fail_after(WAIT):
-        result = await supervisor.ainvoke(QUESTION)
+    result = await supervisor.ainvoke(QUESTION)
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:maths found", "tool:law found", "ai:answer"]
     assert sorted(desk.log) == ["work law", "work maths"]
@@ -200,10 +195,9 @@ async def test_an_agent_leaves_nothing_behind_for_the_next_one() -> None:
     desk, saver = Desk(), InMemorySaver()
     first = create_react_agent(ScriptedModel(["one"]), [], checkpointer=saver)
     second = create_react_agent(ScriptedModel([calls(tool_call("ask", "1", query="a"))]), desk.tools())
-    with anyio.fail_after(WAIT):
-        await first.ainvoke(QUESTION, AT)
-        assert var_child_runnable_config.get() is None
-        result = await second.ainvoke(QUESTION)
+    await first.ainvoke(QUESTION, AT)
+    assert var_child_runnable_config.get() is None
+    result = await second.ainvoke(QUESTION)
 
     assert list(ids(result)) == ["a"]
     assert {found.config["configurable"]["checkpoint_ns"] for found in saver.list(None)} == {""}
@@ -218,8 +212,7 @@ async def test_a_structured_response_leaves_nothing_behind_either() -> None:
             return self | (lambda message: {"x": message.content})
 
     agent = create_react_agent(Structured(["one", "two"]), [], response_format=schema)
-    with anyio.fail_after(WAIT):
-        result = await agent.ainvoke(QUESTION)
+    result = await agent.ainvoke(QUESTION)
 
     assert result["structured_response"] == {"x": "two"}
     assert var_child_runnable_config.get() is None
@@ -237,10 +230,105 @@ async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
 
     model = ScriptedModel([calls(tool_call("careful", "1")), "done"])
     agent = create_react_agent(model, [careful], checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        (asked,) = (await agent.ainvoke(QUESTION, AT))["__interrupt__"]
-        (task,) = (await agent.aget_state(AT)).tasks
-        assert task.interrupts == (asked,)
-        result = await agent.ainvoke(Command(resume={asked.id: "yes"}), AT)
+    (asked,) = (await agent.ainvoke(QUESTION, AT))["__interrupt__"]
+    (task,) = (await agent.aget_state(AT)).tasks
+    assert task.interrupts == (asked,)
+    result = await agent.ainvoke(Command(resume={asked.id: "yes"}), AT)
 
     assert shape(result["messages"])[2:] == ["tool:['one', 'two'], yes", "ai:done"]
+
+
+# `agent_model()` returns, in the body of a tool, the model of the agent that calls the tool.
+
+
+GO: Any = {"messages": [("user", "go")]}
+
+
+class Looking:
+    """Tools that record the model that they find."""
+
+    def __init__(self) -> None:
+        self.found: list[BaseChatModel | None] = []
+
+    def of(self) -> list[Any]:
+        """Return a tool on the event loop, and one in a thread."""
+
+        async def here() -> str:
+            """Look here."""
+            self.found.append(agent_model())
+            return "seen"
+
+        def there() -> str:
+            """Look in a thread."""
+            self.found.append(agent_model())
+            return "seen"
+
+        return [here, there]
+
+
+def model_that_looks() -> ScriptedModel:
+    return ScriptedModel([calls(("here", {}), ("there", {})), AIMessage("done")])
+
+
+async def test_a_tool_finds_the_model_of_its_agent_and_nobody_finds_it_afterwards() -> None:
+    """The model is returned without bound tools, because the tool's own request should not call them."""
+    looking, model = Looking(), model_that_looks()
+    await create_react_agent(model, looking.of()).ainvoke(GO)
+
+    assert len(looking.found) == 2
+    assert all(found is model for found in looking.found)
+    assert agent_model() is None
+
+
+async def test_the_nearest_agent_counts() -> None:
+    """An agent that is a tool of another agent uses its own model, and so does the outer agent."""
+    looking, inner, outer = Looking(), model_that_looks(), ScriptedModel([calls(("ask", {}), ("here", {})), "done"])
+    inner_agent = create_react_agent(inner, looking.of())
+    around: list[BaseChatModel | None] = []
+
+    async def ask() -> str:
+        """Ask the other agent."""
+        await inner_agent.ainvoke(GO)
+        around.append(agent_model())
+        return "asked"
+
+    async def here() -> str:
+        """Look here."""
+        around.append(agent_model())
+        return "seen"
+
+    await create_react_agent(outer, [ask, here]).ainvoke(GO)
+
+    assert all(found is inner for found in looking.found)
+    assert len(around) == 2
+    assert all(found is outer for found in around)
+
+
+@pytest.mark.backends("asyncio")
+async def test_within_a_graph_of_langgraph_it_is_known_too() -> None:
+    """The agent is a node of the graph, and its calls belong to it."""
+    looking, model = Looking(), model_that_looks()
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", create_react_agent(model, looking.of()))
+    graph.set_entry_point("agent")
+    await graph.compile().ainvoke(GO)
+
+    assert [found is model for found in looking.found] == [True, True]
+
+
+async def test_where_no_one_model_is_known_there_is_none() -> None:
+    """A node has no model, and a model that is chosen for each step is not recorded."""
+    looking, model = Looking(), model_that_looks()
+    await ToolNode(looking.of()).ainvoke([tool_call("here", "1")])
+    chosen: Any = lambda state, runtime: model.bind_tools(looking.of())
+    await create_react_agent(chosen, looking.of()).ainvoke(GO)
+
+    assert looking.found == [None, None, None]
+
+
+def test_by_the_sync_door_it_is_known_too() -> None:
+    """With `invoke`, the model is also known in the threads of sync tools."""
+    looking, model = Looking(), model_that_looks()
+    create_react_agent(model, looking.of()).invoke(GO)
+
+    assert [found is model for found in looking.found] == [True, True]

@@ -1,27 +1,44 @@
 """An agent as a graph compiled by LangGraph, for code that checks `isinstance(x, Pregel)`."""
 
+import copy
+import inspect
+import pickle
+import warnings
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
+import langgraph.prebuilt
 import pytest
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer, _msgpack_ext_hook_to_json
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.errors import GraphRecursionError, InvalidUpdateError
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode as LangGraphToolNode
+from langgraph.prebuilt import create_react_agent as langgraph_agent
 from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command
+from langgraph.types import Command, RetryPolicy, interrupt
 from typing_extensions import TypedDict
 
-from callboard import create_react_agent
-from callboard.testing import ScriptedModel, calls
+import callboard
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, WAIT, Desk, busy, chain, ids
+from ._graphs import AT, QUESTION, Desk, busy, chain, ids
 from ._savers import shape
 
-pytestmark = pytest.mark.real_clock
+pytestmark = [
+    pytest.mark.real_clock,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of LangGraph's own agent
+]
 
 
 class Context(TypedDict):
@@ -58,22 +75,21 @@ async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str)
         "copy": lambda: agent.as_graph().copy(update={"checkpointer": saver, "store": store}),
         "builder": lambda: agent.builder.compile(checkpointer=saver, store=store),
     }[way]()
-    with anyio.fail_after(WAIT):
-        open_ids = ids(await graph.ainvoke(QUESTION, AT))
-        state = await graph.aget_state(AT)
-        assert state.next == ("tools", "tools")
-        assert shape(state.values["messages"]) == ["human:go", "ai:", "tool:did x"]
+    open_ids = ids(await graph.ainvoke(QUESTION, AT))
+    state = await graph.aget_state(AT)
+    assert state.next == ("tools", "tools")
+    assert shape(state.values["messages"]) == ["human:go", "ai:", "tool:did x"]
 
-        await graph.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)
-        updates = [chunk async for chunk in graph.astream(Command(resume={open_ids["a"]: "yes"}), AT)]
-        places = [place async for place in graph.aget_state_history(AT)]
-        await graph.aupdate_state(AT, {"messages": [("user", "more")]})
+    await graph.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)
+    updates = [chunk async for chunk in graph.astream(Command(resume={open_ids["a"]: "yes"}), AT)]
+    places = [place async for place in graph.aget_state_history(AT)]
+    await graph.aupdate_state(AT, {"messages": [("user", "more")]})
 
-        assert [list(chunk) for chunk in updates][-1] == ["agent"]
-        assert shape(places[0].values["messages"])[-1] == "ai:done"
-        assert shape((await graph.aget_state(AT)).values["messages"])[-1] == "human:more"
-        assert desk.log.count("work x") == 1
-        assert list(saver.list(AT))
+    assert [list(chunk) for chunk in updates][-1] == ["agent"]
+    assert shape(places[0].values["messages"])[-1] == "ai:done"
+    assert shape((await graph.aget_state(AT)).values["messages"])[-1] == "human:more"
+    assert desk.log.count("work x") == 1
+    assert list(saver.list(AT))
 
 
 def test_sync_code_has_the_same_doors() -> None:
@@ -102,10 +118,9 @@ async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
     graph: Any = agent.builder.compile("memory", interrupt_before=["tools"], name="desk")
     graph.store = store
     bound = graph.with_config(AT)
-    with anyio.fail_after(WAIT):
-        await bound.ainvoke(QUESTION)
-        assert (await bound.aget_state({})).next == ("tools",)
-        await bound.ainvoke(None)
+    await bound.ainvoke(QUESTION)
+    assert (await bound.aget_state({})).next == ("tools",)
+    await bound.ainvoke(None)
 
     assert (seen, bound.name) == ([store, store], "desk")
 
@@ -113,9 +128,8 @@ async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
 async def test_the_config_of_the_agent_is_that_of_its_graph() -> None:
     """A config bound with `with_config` before `as_graph` is the config of the graph."""
     graph = made("done", checkpointer="memory").with_config(AT).as_graph()
-    with anyio.fail_after(WAIT):
-        await graph.ainvoke(QUESTION)
-        assert (await graph.aget_state({})).next == ()
+    await graph.ainvoke(QUESTION)
+    assert (await graph.aget_state({})).next == ()
 
 
 def test_a_setting_that_nobody_would_hear_of_is_refused() -> None:
@@ -155,10 +169,9 @@ async def test_it_is_a_node_of_another_graph_as_the_agent_is() -> None:
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     saver = InMemorySaver()
     graph = chain(("worker", create_react_agent(model, desk.tools()).as_graph()), saver=saver)
-    with anyio.fail_after(WAIT):
-        open_ids = ids(await graph.ainvoke(QUESTION, AT))
-        inside = (await graph.aget_state(AT, subgraphs=True)).tasks[0].state
-        result = await graph.ainvoke(Command(resume={open_ids["a"]: "yes", open_ids["b"]: "no"}), AT)
+    open_ids = ids(await graph.ainvoke(QUESTION, AT))
+    inside = (await graph.aget_state(AT, subgraphs=True)).tasks[0].state
+    result = await graph.ainvoke(Command(resume={open_ids["a"]: "yes", open_ids["b"]: "no"}), AT)
 
     assert [question.value for question in inside.interrupts] == ["a", "b"]
     assert shape(result["messages"])[-1] == "ai:done"
@@ -171,9 +184,8 @@ async def test_a_saver_that_shows_dicts_serves_to_look_at_a_thread() -> None:
     shown = InMemorySaver(serde=JsonPlusSerializer(__unpack_ext_hook__=lambda *read: _msgpack_ext_hook_to_json(*read)))
     shown.storage, shown.writes, shown.blobs = saver.storage, saver.writes, saver.blobs
     graph = made(checkpointer=saver).as_graph()
-    with anyio.fail_after(WAIT):
-        await graph.ainvoke(QUESTION, AT)
-        state = await graph.copy({"checkpointer": shown}).aget_state(AT)
+    await graph.ainvoke(QUESTION, AT)
+    state = await graph.copy({"checkpointer": shown}).aget_state(AT)
 
     assert [task.name for task in state.tasks] == ["tools"] * 3
     assert [question.value for question in state.interrupts] == ["a", "b"]
@@ -183,8 +195,7 @@ async def test_a_saver_that_shows_dicts_serves_to_look_at_a_thread() -> None:
 async def test_its_events_are_the_agents() -> None:
     """The events of version 2, which servers read, are those of the agent."""
     graph = made("done", name="clerk").as_graph()
-    with anyio.fail_after(WAIT):
-        events = [(event["event"], event["name"]) async for event in graph.astream_events(QUESTION, version="v2")]
+    events = [(event["event"], event["name"]) async for event in graph.astream_events(QUESTION, version="v2")]
 
     assert events[0] == ("on_chain_start", "clerk")
     assert events[-1] == ("on_chain_end", "clerk")
@@ -199,3 +210,394 @@ async def test_events_on_trio_are_refused_in_a_sentence(kind: str) -> None:
     events = (agent if kind == "agent" else agent.as_graph()).astream_events(QUESTION, version="v2")
     with pytest.raises(RuntimeError, match=r"needs asyncio; on trio, read agent.astream\(stream_mode="):
         await anext(events)
+
+
+# Attributes of agents and tool nodes that libraries read and set, as on LangGraph's objects.
+
+
+GO: Any = {"messages": [HumanMessage("go")]}
+
+
+def remember(what: str, runtime: Any) -> str:
+    """Write into the store."""
+    runtime.store.put(("all",), "it", {"what": what})
+    return "done"
+
+
+async def fail(path: str) -> str:
+    """Fail."""
+    raise ValueError(path)
+
+
+def agent_of(maker: Any, tools: Any, **options: Any) -> Any:
+    return maker(ScriptedModel([calls(tool_call("remember", what="x")), "end"], loop=True), tools, **options)
+
+
+@pytest.mark.parametrize(
+    "name", ["context_schema", "cache", "cache_policy", "debug", "retry_policy", "store", "name", "config"]
+)
+def test_an_agent_has_the_attributes_of_a_graph(name: str) -> None:
+    """Servers and libraries read the attributes of a compiled graph."""
+    options: Any = {"context_schema": Context, "store": InMemoryStore(), "name": "helper", "debug": True}
+    ours, theirs = (agent_of(maker, [remember], **options) for maker in (create_react_agent, langgraph_agent))
+    assert getattr(ours, name) == getattr(theirs, name)
+
+
+def test_an_agent_lists_its_channels_and_is_valid() -> None:
+    """The channels are listed by key, as for LangGraph's agent."""
+    ours, theirs = (agent_of(maker, [remember]) for maker in (create_react_agent, langgraph_agent))
+    assert {"messages", "remaining_steps"} <= ours.channels.keys() & theirs.channels.keys()
+    assert ours.validate() is ours
+    with pytest.raises(ValueError, match="No cache is set for this graph"):
+        ours.clear_cache()
+    with pytest.raises(ValueError, match="No cache is set for this graph"):
+        theirs.clear_cache()
+
+
+async def test_a_store_that_is_set_is_what_tools_get() -> None:
+    """Servers set their own store on a loaded agent; a copy with another store leaves the first agent unchanged."""
+    first, second = InMemoryStore(), InMemoryStore()
+    agent = agent_of(create_react_agent, [remember])
+    agent.store = first
+    other = agent.copy(update={"store": second, "checkpointer": InMemorySaver(), "name": "other", "debug": False})
+    await agent.ainvoke(GO)
+    assert (first.get(("all",), "it") is not None, second.get(("all",), "it")) == (True, None)
+    await other.ainvoke(GO, {"configurable": {"thread_id": "1"}})
+    assert second.get(("all",), "it") is not None
+    assert (agent.checkpointer, agent.name, other.name) == (None, "LangGraph", "other")
+
+
+def test_what_an_agent_cannot_have_is_an_error() -> None:
+    """Settings that the agent would ignore, such as a retry policy of a graph, are refused."""
+    agent = agent_of(create_react_agent, [remember])
+    with pytest.raises(AttributeError, match="retry_policy"):
+        agent.retry_policy = [RetryPolicy()]
+    with pytest.raises(AttributeError, match="cache"):
+        agent.cache = object()
+    with pytest.raises(TypeError, match="got 'nodes'"):
+        agent.copy(update={"nodes": {}})
+    with pytest.raises(TypeError, match="A store is"):
+        agent.store = object()
+
+
+def test_a_node_has_what_langgraphs_node_has() -> None:
+    """langgraph-supervisor and deepagents read these; setting them has no effect, so it is refused."""
+
+    @tool
+    def peek(state: Any) -> str:
+        """Look."""
+        return str(state)
+
+    options: Any = {"handle_tool_errors": "no", "messages_key": "history"}
+    ours, theirs = (cls([peek, remember], **options) for cls in (ToolNode, LangGraphToolNode))
+    for name in ("_tools_by_name", "_handle_tool_errors", "_messages_key", "_injected_args"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        if name == "_tools_by_name":
+            mine, other = list(mine), list(other)
+        assert mine == other
+        with pytest.raises(AttributeError):
+            setattr(ours, name, other)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda node: pickle.loads(pickle.dumps(node))])
+async def test_a_copy_of_a_node_works_with_limits_of_its_own(how: Any) -> None:
+    """Limits hold locks and threads, so copies make new ones; attributes of subclasses are kept."""
+    limit, policies = Limit(concurrency=2), {"fail": CallPolicy(timeout=4.0, limit=Limit(concurrency=1))}
+    node = Counted([fail], handle_tool_errors=True, timeout=3.0, middleware=[passing], limit=limit, policies=policies)
+    node.label = "mine"
+    other = how(node)
+    assert (type(other), other.label, list(other.tools_by_name)) == (Counted, "mine", ["fail"])
+    assert other._setup.supervision is not node._setup.supervision
+    assert other._setup.supervision.default.timeout == 3.0
+    result = await other.ainvoke({"messages": [calls(tool_call("fail", path="/"))]})
+    assert "ValueError('/')" in result["messages"][0].content
+    assert other.statistics().running == 0
+
+
+async def passing(request: Any, call_next: Any) -> Any:
+    """Change nothing."""
+    return await call_next(request)
+
+
+class Counted(ToolNode):
+    """A node class at module level, so that it can be pickled."""
+
+    label = ""
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+async def test_an_agent_takes_langgraphs_own_node(version: Any) -> None:
+    """The agent takes over the node's tools, names, error handling and wrappers, and supervises the calls."""
+    wrapped: list[str] = []
+
+    async def wrap(request: Any, execute: Any) -> Any:
+        wrapped.append(request.tool_call["name"])
+        return await execute(request)
+
+    def explain(error: ValueError) -> str:
+        return f"explained {error}"
+
+    theirs = LangGraphToolNode([fail], handle_tool_errors=explain, awrap_tool_call=wrap)
+    model = ScriptedModel([calls(tool_call("fail", path="/")), "end"])
+    agent = create_react_agent(model, theirs, version=version)
+    state = await agent.ainvoke(GO)
+    assert [message.content for message in state["messages"] if isinstance(message, ToolMessage)] == ["explained /"]
+    assert wrapped == ["fail"]
+    assert isinstance(agent.tools, ToolNode)
+
+
+async def test_langgraphs_own_default_for_errors_stays_the_default() -> None:
+    """Errors of tools are raised, and errors of arguments become messages for the model."""
+    agent = create_react_agent(
+        ScriptedModel([calls(tool_call("fail", wrong=1)), calls(tool_call("fail", path="/"))]),
+        LangGraphToolNode([fail]),
+    )
+    with pytest.raises(ValueError, match=r"^/\nIn tool 'fail' \(call 'call_2'\)\.$"):
+        await agent.ainvoke(GO)
+
+
+def test_a_subclass_of_langgraphs_node_is_refused_with_a_remedy() -> None:
+    """Methods that the subclass overrides would not be called."""
+
+    class Guard(LangGraphToolNode):
+        def _run_one(self, call: Any, input_type: Any, tool_runtime: Any) -> Any:
+            return None
+
+    with pytest.raises(TypeError, match=r"Guard overrides _run_one .* derive it from callboard\.ToolNode"):
+        create_react_agent(ScriptedModel(["end"]), Guard([fail]))
+
+
+# Behaviour that code written for `langgraph.prebuilt` expects; each test compares with LangGraph's agent.
+
+
+SIDES = [langgraph.prebuilt, callboard]
+
+
+def say(text: str) -> Any:
+    return {"messages": [HumanMessage(text)]}
+
+
+def double(x: int) -> int:
+    """Double."""
+    return 2 * x
+
+
+def agent(side: Any, *replies: Any, **options: Any) -> Any:
+    return side.create_react_agent(ScriptedModel(list(replies)), [double], **options)
+
+
+def texts(messages: list[BaseMessage]) -> list[str]:
+    return [message.text for message in messages]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_recursion_limit_holds_also_if_it_is_the_default_of_langchain(bound: bool) -> None:
+    """When LangChain merges configs, it treats the limit 25 as unset; the agent must not."""
+
+    def asked(side: Any, limit: int) -> Any:
+        model = ScriptedModel([calls(("double", {"x": 1}))], loop=True)
+        endless = side.create_react_agent(model, [double])
+        try:
+            if bound:
+                return texts(endless.with_config(recursion_limit=limit).invoke(say("go"))["messages"])
+            return texts(endless.invoke(say("go"), {"recursion_limit": limit})["messages"])
+        except GraphRecursionError:
+            return len(model.requests)
+
+    assert asked(callboard, 25) == 13
+    for limit in (24, 25, 26):
+        assert asked(callboard, limit) == asked(langgraph.prebuilt, limit)
+
+
+@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
+def test_an_agent_is_made_a_tool_by_its_schema(side: Any) -> None:
+    """`as_tool` and similar methods ask a Runnable for its input and output types."""
+    one = agent(side, "hi", name="clerk")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # LangChain's method is in beta
+        tool = one.as_tool(name="ask_clerk", description="Ask.", arg_types={"messages": list})
+
+    assert texts(tool.invoke(say("go"))["messages"]) == ["go", "hi"]
+    assert "messages" in str((one | (lambda state: state)).get_input_jsonschema())
+    assert "messages" in one.get_output_schema().model_fields
+    assert list(one.get_subgraphs()) == []
+
+
+@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_command_may_begin_a_conversation(side: Any, kept: bool) -> None:
+    """The update of a `Command` is treated as input."""
+    one = agent(side, "hi", checkpointer=InMemorySaver() if kept else None)
+
+    assert texts(one.invoke(Command(update=say("go")), AT)["messages"]) == ["go", "hi"]
+
+
+def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
+    """LangGraph only logs that it ignores the update; callboard raises and leaves the thread unchanged."""
+    one = agent(callboard, "hi", checkpointer=InMemorySaver())
+    one.invoke(say("go"), AT)
+
+    with pytest.raises(InvalidUpdateError, match="Node nope does not exist; there are agent, tools"):
+        one.invoke(Command(update=say("go"), goto="nope"), AT)
+
+    assert texts(one.get_state(AT).values["messages"]) == ["go", "hi"]
+
+
+def test_a_model_that_is_chosen_has_to_be_one() -> None:
+    """The error names the function that chose the model."""
+    one = callboard.create_react_agent(lambda state, runtime: 3, [])  # type: ignore[arg-type,return-value]
+
+    with pytest.raises(TypeError, match="has to return a chat model for the state, got 3"):
+        one.invoke(say("go"))
+
+
+def test_the_drawing_is_that_of_langgraph() -> None:
+    """The drawing shows the names of the tools."""
+    ours, theirs = (agent(side, "hi").get_graph().draw_mermaid() for side in SIDES)
+
+    assert ours == theirs
+    assert "double" in ours
+
+
+@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
+def test_the_nodes_of_an_agent_can_be_looked_at(side: Any) -> None:
+    """The agent's own nodes are functions, and the tools node is a `ToolNode`."""
+    one = agent(side, "hi")
+
+    assert list(one.nodes) == ["__start__", "agent", "tools"]
+    assert inspect.isroutine(one.nodes["agent"].bound.func)
+    assert list(one.nodes["tools"].bound.tools_by_name) == ["double"]
+
+
+@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_place_where_input_was_received_takes_it_in_again(side: Any, number: int) -> None:
+    """With `None` the original input is taken again; other input replaces it."""
+    one = agent(side, "a", "b", "c", "d", checkpointer=InMemorySaver())
+    one.invoke(say("go"), AT)
+    one.invoke(say("more"), AT)
+    received = [place for place in one.get_state_history(AT) if place.next == ("__start__",)][::-1][number]
+    before = texts(received.values.get("messages", []))
+
+    assert texts(received.tasks[0].result["messages"]) == ["go" if number == 0 else "more"]
+    again = one.invoke(None, received.config)
+    other = one.invoke(say("other"), received.config)
+
+    assert texts(again["messages"]) == [*before, "go" if number == 0 else "more", "c"]
+    assert texts(other["messages"]) == [*before, "other", "d"]
+
+
+def ask(what: str) -> str:
+    """Ask."""
+    return f"{what}: {interrupt(what)}"
+
+
+@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_place_where_a_question_was_asked_still_has_it_when_it_was_answered(side: Any, version: Any) -> None:
+    """The past state shows the question with its result; the present state shows open questions only."""
+    model = ScriptedModel([calls(("ask", {"what": "tea?"})), "done"])
+    one = side.create_react_agent(model, [ask], checkpointer=InMemorySaver(), version=version)
+    one.invoke(say("go"), AT)
+    one.invoke(Command(resume="yes"), AT)
+
+    (place,) = [place for place in one.get_state_history(AT) if place.interrupts]
+    for seen in (place, one.get_state(place.config)):
+        assert [question.value for question in seen.tasks[0].interrupts] == ["tea?"]
+        assert texts(seen.tasks[0].result["messages"]) == ["tea?: yes"]
+    assert one.get_state(AT).interrupts == ()
+
+
+@pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
+def test_what_a_user_says_of_a_run_is_kept_with_its_checkpoints(side: Any) -> None:
+    """Threads can be found by their metadata and configurable values."""
+    saver = InMemorySaver()
+    one = agent(side, "hi", checkpointer=saver)
+    one.invoke(say("go"), {"configurable": {"thread_id": "1", "user_id": "bob"}, "metadata": {"tier": 1}})
+
+    metadata = one.get_state(AT).metadata
+    assert (metadata["tier"], metadata["user_id"], metadata["source"]) == (1, "bob", "loop")
+    assert list(saver.list(None, filter={"user_id": "bob"}))
+    assert {place.metadata["tier"] for place in one.get_state_history(AT, filter={"tier": 1})} == {1}
+    assert not list(one.get_state_history(AT, filter={"tier": 2}))
+
+
+@pytest.fixture
+async def saver_of_this_loop(tmp_path: Path) -> AsyncIterator[AsyncSqliteSaver]:
+    async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "db")) as saver:
+        yield saver
+
+
+@pytest.mark.backends("asyncio")
+@pytest.mark.real_clock
+async def test_a_sync_call_on_the_loop_of_its_saver_is_refused_and_does_not_hang(
+    saver_of_this_loop: AsyncSqliteSaver,
+) -> None:
+    """Such a call would deadlock: it blocks the loop that its own saver needs."""
+    one = agent(callboard, "hi", checkpointer=saver_of_this_loop)
+
+    with anyio.fail_after(60):
+        await one.ainvoke(say("go"), AT)
+        for call in (lambda: one.get_state(AT), lambda: one.invoke(say("go"), AT), lambda: list(one.stream(None, AT))):
+            with pytest.raises(Exception, match="Await the agent's async method instead"):
+                call()
+        assert texts((await one.aget_state(AT)).values["messages"]) == ["go", "hi"]
+
+
+@pytest.mark.real_clock
+async def test_several_conversations_run_at_once_on_any_loop() -> None:
+    """`abatch` runs as many inputs at a time as the config says, and returns the results in order."""
+    running: list[int] = []
+    most: list[int] = []
+
+    async def slow(n: int) -> str:
+        """Wait."""
+        running.append(n)
+        most.append(len(running))
+        await anyio.sleep(0.02)
+        running.remove(n)
+        return str(n)
+
+    node = callboard.ToolNode([slow])
+    batches = [[callboard.testing.tool_call("slow", "1", n=n)] for n in range(5)]
+    with anyio.fail_after(60):
+        outputs = await node.abatch(batches, {"max_concurrency": 2})
+
+    assert [message.content for output in outputs for message in output["messages"]] == list("01234")
+    assert max(most) == 2
+    with anyio.fail_after(60):
+        results = await agent(callboard, "a", "b").abatch([say("go"), say("go")])
+    assert sorted(texts(result["messages"])[-1] for result in results) == ["a", "b"]
+
+
+@pytest.mark.real_clock
+async def test_an_error_of_one_conversation_ends_the_others_or_takes_its_place() -> None:
+    """`return_exceptions` decides whether an error cancels the other runs or is returned in its place."""
+    inputs = [[], [callboard.testing.tool_call("double", "1", x=2)]]
+    node = callboard.ToolNode([double])
+
+    with anyio.fail_after(60):
+        with pytest.raises(ValueError, match="No message found"):
+            await node.abatch(inputs)
+        error, output = await node.abatch(inputs, return_exceptions=True)
+
+    assert isinstance(error, ValueError)
+    assert output["messages"][0].content == "4"
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_steps_of_a_fork_are_numbered_as_in_langgraph(number: int) -> None:
+    """The numbers are the same for every starting place, with `None` and with new input."""
+
+    def steps(side: Any, given: Any) -> list[int]:
+        one = agent(side, *"abcdef", checkpointer=InMemorySaver())
+        one.invoke(say("go"), AT)
+        one.invoke(say("more"), AT)
+        places = list(one.get_state_history(AT))
+        if number >= len(places):
+            return []
+        one.invoke(given, places[number].config)
+        return [place.metadata["step"] for place in one.get_state_history(AT)][:2]
+
+    assert steps(callboard, say("other")) == steps(langgraph.prebuilt, say("other"))
+    assert steps(callboard, None) == steps(langgraph.prebuilt, None)

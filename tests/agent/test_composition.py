@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -20,7 +19,7 @@ from langgraph.types import Command, Send
 from callboard import AgentState, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, WAIT, Desk, busy, chain, hand_off, ids
+from ._graphs import AT, QUESTION, Desk, busy, chain, hand_off, ids
 from ._savers import complaint, saver_of, shape
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
@@ -49,14 +48,13 @@ async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainl
         agent = create_react_agent(model, desk.tools(), version=version)
         return chain(("before", desk.node("before")), ("worker", agent), ("after", desk.node("after")), saver=saver)
 
-    with anyio.fail_after(WAIT):
-        one = graph()
-        open_ids = ids(await one.ainvoke(QUESTION, AT))
-        assert list(open_ids) == ["a", "b"]
-        one = graph() if anew else one
-        assert ids(await one.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)) == {"a": open_ids["a"]}
-        one = graph() if anew else one
-        result = await one.ainvoke(Command(resume="yes"), AT)
+    one = graph()
+    open_ids = ids(await one.ainvoke(QUESTION, AT))
+    assert list(open_ids) == ["a", "b"]
+    one = graph() if anew else one
+    assert ids(await one.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)) == {"a": open_ids["a"]}
+    one = graph() if anew else one
+    result = await one.ainvoke(Command(resume="yes"), AT)
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:did x", "tool:a: yes", "tool:b: no", "ai:done"]
     assert complaint(result["messages"]) is None
@@ -93,12 +91,11 @@ async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any,
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     graph = chain(("worker", create_react_agent(model, desk.tools(), version=version)), saver=saver)
 
-    with anyio.fail_after(WAIT):
-        await graph.ainvoke(QUESTION, AT)
-        outside = await graph.aget_state(AT, subgraphs=True)
-        inside = outside.tasks[0].state
-        again = await graph.aget_state(inside.config)
-        history = [place async for place in graph.aget_state_history(inside.config)]
+    await graph.ainvoke(QUESTION, AT)
+    outside = await graph.aget_state(AT, subgraphs=True)
+    inside = outside.tasks[0].state
+    again = await graph.aget_state(inside.config)
+    history = [place async for place in graph.aget_state_history(inside.config)]
 
     assert outside.next == ("worker",)
     assert outside.interrupts == inside.interrupts == again.interrupts
@@ -112,23 +109,21 @@ async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph(
     """The agent's own checkpointer is only used when the agent runs by itself."""
     own, around = InMemorySaver(), InMemorySaver()
     agent = create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=own)
-    with anyio.fail_after(WAIT):
-        await chain(("worker", agent), saver=around).ainvoke(QUESTION, AT)
-        assert not list(own.list(AT))
-        assert {found.config["configurable"]["checkpoint_ns"].partition(":")[0] for found in around.list(None)} == {
-            "",
-            "worker",
-        }
-        await agent.ainvoke(QUESTION, AT)
-        assert list(own.list(AT))
+    await chain(("worker", agent), saver=around).ainvoke(QUESTION, AT)
+    assert not list(own.list(AT))
+    assert {found.config["configurable"]["checkpoint_ns"].partition(":")[0] for found in around.list(None)} == {
+        "",
+        "worker",
+    }
+    await agent.ainvoke(QUESTION, AT)
+    assert list(own.list(AT))
 
 
 async def test_a_graph_without_a_checkpointer_shows_the_questions_all_the_same() -> None:
     """Without a checkpointer the questions cannot be answered, as with LangGraph's own agents."""
     desk = Desk()
     graph = chain(("worker", create_react_agent(ScriptedModel([busy()]), desk.tools())))
-    with anyio.fail_after(WAIT):
-        result = await graph.ainvoke(QUESTION)
+    result = await graph.ainvoke(QUESTION)
 
     assert list(ids(result)) == ["a", "b"]
     assert shape(result["messages"]) == ["human:go"]
@@ -151,10 +146,9 @@ async def test_an_agent_that_is_visited_twice_has_two_inner_conversations(saver:
     builder.add_edge("worker", "again")
     builder.add_conditional_edges("again", lambda state: END if state["messages"][-1].type == "ai" else "worker")
     graph = builder.compile(checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        first = ids(await graph.ainvoke(QUESTION, AT))
-        second = ids(await graph.ainvoke(Command(resume="yes"), AT))
-        result = await graph.ainvoke(Command(resume="no"), AT)
+    first = ids(await graph.ainvoke(QUESTION, AT))
+    second = ids(await graph.ainvoke(Command(resume="yes"), AT))
+    result = await graph.ainvoke(Command(resume="no"), AT)
 
     assert (list(first), list(second)) == (["1"], ["2"])
     assert shape(result["messages"]) == [
@@ -177,14 +171,13 @@ async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: 
     fan = [Send("worker", {"messages": [("user", name)]}) for name in "abc"]
     builder.add_conditional_edges(START, lambda _: fan, ["worker"])
     graph = builder.compile(checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        result = await graph.ainvoke(QUESTION, AT)
-        open_ids = ids(result)
-        assert sorted(open_ids) == ["a", "b", "c"]
-        for name in "ca":
-            result = await graph.ainvoke(Command(resume={open_ids[name]: name.upper()}), AT)
-            assert name not in ids(result)
-        result = await graph.ainvoke(Command(resume="B"), AT)
+    result = await graph.ainvoke(QUESTION, AT)
+    open_ids = ids(result)
+    assert sorted(open_ids) == ["a", "b", "c"]
+    for name in "ca":
+        result = await graph.ainvoke(Command(resume={open_ids[name]: name.upper()}), AT)
+        assert name not in ids(result)
+    result = await graph.ainvoke(Command(resume="B"), AT)
 
     assert [line for line in shape(result["messages"]) if line.startswith("tool")] == [
         "tool:a: A", "tool:b: B", "tool:c: C",
@@ -212,9 +205,8 @@ async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None
     desk, model = Desk(), ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
     agent = create_react_agent(model, desk.tools(), state_schema=Inner, pre_model_hook=hook)
     graph = chain(("worker", agent), saver=saver, state=Around)
-    with anyio.fail_after(WAIT):
-        await graph.ainvoke({**QUESTION, "shared": 5, "topic": "weather"}, AT)
-        result = await graph.ainvoke(Command(resume="yes"), AT)
+    await graph.ainvoke({**QUESTION, "shared": 5, "topic": "weather"}, AT)
+    result = await graph.ainvoke(Command(resume="yes"), AT)
 
     assert seen == [{"shared": 5}, {"shared": 6, "notes": "private"}]
     assert {key: value for key, value in result.items() if key != "messages"} == {"shared": 7, "topic": "weather"}
@@ -237,11 +229,10 @@ async def test_an_error_in_a_nested_agent_reaches_the_caller_and_what_finished_i
         ("before", desk.node("before")), ("worker", create_react_agent(model, desk.tools(fragile))), saver=saver
     )
     expected = broken[0]
-    with anyio.fail_after(WAIT):
-        with pytest.raises(ValueError, match="no") as caught:
-            await graph.ainvoke(QUESTION, AT)
-        assert caught.value is expected
-        result = await graph.ainvoke(None, AT)
+    with pytest.raises(ValueError, match="no") as caught:
+        await graph.ainvoke(QUESTION, AT)
+    assert caught.value is expected
+    result = await graph.ainvoke(None, AT)
 
     assert shape(result["messages"])[2:] == ["tool:did x", "tool:whole", "ai:done"]
     assert desk.log == ["before", "work x", "fragile", "fragile"]
@@ -257,15 +248,14 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
     )
     tools = [again.tool("work"), again.tool("hangs")]
     freed = chain(("worker", create_react_agent(model, tools, on_unknown="rerun")), saver=saver)
-    with anyio.fail_after(WAIT):
-        # LangGraph waits for its tasks if it is cancelled once, as asyncio does, but not by a scope of anyio.
-        running = asyncio.create_task(stuck.ainvoke(QUESTION, AT))
-        await recorder.wait_for("finished")
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert recorder.running == 0
-        result = await freed.ainvoke(None, AT)
+    # LangGraph waits for its tasks if it is cancelled once, as asyncio does, but not by a scope of anyio.
+    running = asyncio.create_task(stuck.ainvoke(QUESTION, AT))
+    await recorder.wait_for("finished")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert recorder.running == 0
+    result = await freed.ainvoke(None, AT)
 
     assert shape(result["messages"])[2:] == ["tool:x", "tool:hangs", "ai:done"]
     assert again.order == ["hangs"]
@@ -277,7 +267,7 @@ async def test_the_recursion_limit_of_the_graph_holds_inside_too() -> None:
     desk = Desk()
     model = ScriptedModel([calls(tool_call("work", query="x"))], loop=True)
     graph = chain(("worker", create_react_agent(model, desk.tools())), saver=InMemorySaver())
-    with anyio.fail_after(WAIT), pytest.raises(GraphRecursionError):
+    with pytest.raises(GraphRecursionError):
         await graph.ainvoke(QUESTION, {**AT, "recursion_limit": 5})
 
     assert len(desk.log) <= 3
@@ -288,13 +278,12 @@ async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
     desk = Desk()
     model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"], loop=True)
     graph = chain(("worker", create_react_agent(model, desk.tools())), ("after", desk.node("after")), saver=saver)
-    with anyio.fail_after(WAIT):
-        first = ids(await graph.ainvoke(QUESTION, AT))
-        await graph.ainvoke(Command(resume="yes"), AT)
-        places = [place async for place in graph.aget_state_history(AT)]
-        before = next(place for place in places if place.next == ("worker",))
-        second = ids(await graph.ainvoke(None, before.config))
-        result = await graph.ainvoke(Command(resume="no"), AT)
+    first = ids(await graph.ainvoke(QUESTION, AT))
+    await graph.ainvoke(Command(resume="yes"), AT)
+    places = [place async for place in graph.aget_state_history(AT)]
+    before = next(place for place in places if place.next == ("worker",))
+    second = ids(await graph.ainvoke(None, before.config))
+    result = await graph.ainvoke(Command(resume="no"), AT)
 
     assert first["a"] != second["a"]
     assert shape(result["messages"])[2:] == ["tool:a: no", "ai:done"]
@@ -306,12 +295,11 @@ async def test_a_change_of_the_inner_state_is_what_the_agent_goes_on_with(saver:
     desk = Desk()
     model = ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
     graph = chain(("worker", create_react_agent(model, desk.tools())), saver=saver)
-    with anyio.fail_after(WAIT):
-        await graph.ainvoke(QUESTION, AT)
-        inner = (await graph.aget_state(AT, subgraphs=True)).tasks[0].state
-        refusal = ToolMessage("refused", tool_call_id="1")
-        await graph.aupdate_state(inner.config, {"messages": [refusal]}, as_node="tools")
-        result = await graph.ainvoke(None, AT)
+    await graph.ainvoke(QUESTION, AT)
+    inner = (await graph.aget_state(AT, subgraphs=True)).tasks[0].state
+    refusal = ToolMessage("refused", tool_call_id="1")
+    await graph.aupdate_state(inner.config, {"messages": [refusal]}, as_node="tools")
+    result = await graph.ainvoke(None, AT)
 
     assert shape(result["messages"])[2:] == ["tool:refused", "ai:done"]
     assert desk.log == ["ask a"]
@@ -323,13 +311,12 @@ async def test_a_nested_agent_that_stops_at_a_node_stops_the_graph(saver: Any, w
     desk, model = Desk(), ScriptedModel([calls(tool_call("work", "1", query="x")), "done"])
     agent = create_react_agent(model, desk.tools(), **{when: ["tools"]})
     graph = chain(("worker", agent), ("after", desk.node("after")), saver=saver)
-    with anyio.fail_after(WAIT):
-        await graph.ainvoke(QUESTION, AT)
-        state = await graph.aget_state(AT, subgraphs=True)
-        assert state.next == ("worker",)
-        assert state.tasks[0].state.next == (("tools",) if when == "interrupt_before" else ("agent",))
-        assert "after" not in desk.log
-        result = await graph.ainvoke(None, AT)
+    await graph.ainvoke(QUESTION, AT)
+    state = await graph.aget_state(AT, subgraphs=True)
+    assert state.next == ("worker",)
+    assert state.tasks[0].state.next == (("tools",) if when == "interrupt_before" else ("agent",))
+    assert "after" not in desk.log
+    result = await graph.ainvoke(None, AT)
 
     assert shape(result["messages"])[2:] == ["tool:did x", "ai:done"]
     assert desk.log == ["work x", "after"]
@@ -356,9 +343,8 @@ async def test_an_agent_called_twice_in_one_node_does_not_run_again_what_it_fini
         return {"messages": [first["messages"][-1], second["messages"][-1]]}
 
     graph = chain(("node", node), saver=saver)
-    with anyio.fail_after(WAIT):
-        assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
-        result = await graph.ainvoke(Command(resume="yes"), AT)
+    assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
+    result = await graph.ainvoke(Command(resume="yes"), AT)
 
     assert shape(result["messages"]) == ["human:go", "ai:one", "ai:two"]
     assert desk.log == ["work x", "ask a", "ask a", "answered a"]
@@ -375,11 +361,10 @@ async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_
         return {"messages": result["messages"][-1:]}
 
     graph = chain(("node", node), saver=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        await graph.ainvoke(QUESTION, AT)
-        await graph.ainvoke({"messages": [("user", "more")]}, AT)
-        with pytest.raises(RuntimeError, match="checkpointer=True"):
-            await agent.ainvoke(QUESTION, AT)
+    await graph.ainvoke(QUESTION, AT)
+    await graph.ainvoke({"messages": [("user", "more")]}, AT)
+    with pytest.raises(RuntimeError, match="checkpointer=True"):
+        await agent.ainvoke(QUESTION, AT)
 
     assert shape(model.requests[-1]) == ["human:go", "ai:one", "human:more"]
 
@@ -393,8 +378,7 @@ async def test_a_node_streams_the_tokens_of_an_agent_by_hand() -> None:
         async for message, _ in agent.astream(state, config, stream_mode="messages"):
             seen.append(message.content)
 
-    with anyio.fail_after(WAIT):
-        await chain(("node", node)).ainvoke(QUESTION)
+    await chain(("node", node)).ainvoke(QUESTION)
 
     assert "".join(seen) == "one two"
 
@@ -415,9 +399,8 @@ async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> Non
     )
     builder.add_edge(START, "ada")
     graph = builder.compile(checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
-        result = await graph.ainvoke(Command(resume="yes"), AT)
+    assert list(ids(await graph.ainvoke(QUESTION, AT))) == ["a"]
+    result = await graph.ainvoke(Command(resume="yes"), AT)
 
     assert [message.name for message in result["messages"] if message.type == "ai"] == ["ada", "bob", "bob", "ada"]
     assert shape(result["messages"])[-1] == "ai:the end"
@@ -437,8 +420,7 @@ async def test_a_command_for_the_parent_goes_up_one_level_only() -> None:
     outer.add_node("inner", inner.compile())
     outer.add_node("next", desk.node("outer"))
     outer.add_edge(START, "inner")
-    with anyio.fail_after(WAIT):
-        await outer.compile().ainvoke(QUESTION)
+    await outer.compile().ainvoke(QUESTION)
 
     assert desk.log == ["inner"]
 
@@ -456,8 +438,7 @@ async def test_the_second_agent_of_a_node_hands_over_too() -> None:
     builder.add_node("node", node, destinations=("next",))
     builder.add_node("next", desk.node("next"))
     builder.add_edge(START, "node")
-    with anyio.fail_after(WAIT):
-        result = await builder.compile().ainvoke(QUESTION)
+    result = await builder.compile().ainvoke(QUESTION)
 
     assert desk.log == ["next"]
     assert shape(result["messages"])[-1] == "tool:over to next"

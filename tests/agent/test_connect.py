@@ -51,9 +51,8 @@ def url(tmp_path: Path) -> str:
 
 async def test_a_conversation_goes_on_in_another_agent_on_the_same_file(url: str) -> None:
     """Two processes need to share only the URL."""
-    with anyio.fail_after(WAIT):
-        await agent_of(calls("work"), "done", url=url).ainvoke(QUESTION, THREAD)
-        result = await agent_of("again", url=url).ainvoke(QUESTION, THREAD)
+    await agent_of(calls("work"), "done", url=url).ainvoke(QUESTION, THREAD)
+    result = await agent_of("again", url=url).ainvoke(QUESTION, THREAD)
 
     assert contents(result) == ["go", "", "work", "done", "go", "again"]
 
@@ -63,8 +62,7 @@ async def test_a_file_is_not_touched_before_it_is_needed(tmp_path: Path, url: st
     agent = agent_of("hi", url=url, store=url)
 
     assert list(tmp_path.iterdir()) == []
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, THREAD)
+    await agent.ainvoke(QUESTION, THREAD)
     assert (tmp_path / "agent.db").exists()
 
 
@@ -203,7 +201,6 @@ async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path
         work = partial(store_of(f"sqlite:///{path}").get, ("a",), "b")  # type: ignore[union-attr]
 
     with (
-        anyio.fail_after(WAIT),
         pytest.raises(StorageError, match="Name another file, or move this one away") as caught,
     ):
         await to_thread.run_sync(work)
@@ -218,9 +215,8 @@ async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, ur
     """Unlike a foreign file, a damaged database may be partly recoverable."""
     path = tmp_path / "agent.db"
     agent = agent_of("x" * 50_000, "y", url=url)
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, THREAD)
-        await close(agent.checkpointer)
+    await agent.ainvoke(QUESTION, THREAD)
+    await close(agent.checkpointer)
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
@@ -296,15 +292,14 @@ async def test_tables_of_another_program_are_left_alone(tmp_path: Path, url: str
 
 async def test_a_store_of_a_newer_version_is_refused(tmp_path: Path, url: str) -> None:
     """Writing to a newer format without knowing it could destroy data."""
-    with anyio.fail_after(WAIT):
-        store: Any = store_of(url)
-        await store.aput(("a",), "b", {"c": 1})
-        await close(store)
+    store: Any = store_of(url)
+    await store.aput(("a",), "b", {"c": 1})
+    await close(store)
     with closing(sqlite3.connect(tmp_path / "agent.db")) as newer:
         newer.execute("INSERT INTO store_migrations (v) VALUES (999)")
         newer.commit()
 
-    with anyio.fail_after(WAIT), pytest.raises(StorageError, match="Upgrade langgraph-checkpoint-sqlite"):
+    with pytest.raises(StorageError, match="Upgrade langgraph-checkpoint-sqlite"):
         await store.aget(("a",), "b")
 
 
@@ -313,10 +308,9 @@ async def test_an_error_that_is_not_about_the_file_stays_as_it_is(url: str) -> N
     saver: Any = saver_of(url)
     where: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": "", "checkpoint_id": "1"}}
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(TypeError, match="serializable"):
-            await to_thread.run_sync(saver.put_writes, where, [("a", threading.Lock())], "task")
-        await to_thread.run_sync(saver.put_writes, where, [("a", 1)], "task")
+    with pytest.raises(TypeError, match="serializable"):
+        await to_thread.run_sync(saver.put_writes, where, [("a", threading.Lock())], "task")
+    await to_thread.run_sync(saver.put_writes, where, [("a", 1)], "task")
 
 
 @pytest.fixture
@@ -335,12 +329,11 @@ async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connecti
     async def ask() -> None:
         results.append(await agent_of("hi", url=url).ainvoke(QUESTION, THREAD))
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            await anyio.sleep(0.2)
-            assert not results
-            busy.execute("COMMIT")
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask)
+        await anyio.sleep(0.2)
+        assert not results
+        busy.execute("COMMIT")
 
     assert contents(results[0]) == ["go", "hi"]
 
@@ -352,13 +345,12 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
     monkeypatch.setattr("callboard.conversations._sqlite.PATIENCE", 0.2)
     agent = agent_of("hi", "hi", url=url)
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(StorageError, match="is in use"):
-            await agent.ainvoke(QUESTION, THREAD)
-        busy.execute("COMMIT")
-        await close(agent.checkpointer)  # the busy timeout of a connection is fixed when it is opened
-        monkeypatch.undo()
-        result = await agent.ainvoke(QUESTION, THREAD)
+    with pytest.raises(StorageError, match="is in use"):
+        await agent.ainvoke(QUESTION, THREAD)
+    busy.execute("COMMIT")
+    await close(agent.checkpointer)  # the busy timeout of a connection is fixed when it is opened
+    monkeypatch.undo()
+    result = await agent.ainvoke(QUESTION, THREAD)
 
     assert contents(result)[-1] == "hi"
 
@@ -402,10 +394,9 @@ async def test_many_threads_of_one_agent_share_its_connection(url: str) -> None:
         await agent.ainvoke({"messages": [("user", f"a{number}")]}, config)
         results[number] = contents(await agent.ainvoke({"messages": [("user", f"b{number}")]}, config))
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            for number in range(50):
-                group.start_soon(talk, number)
+    async with anyio.create_task_group() as group:
+        for number in range(50):
+            group.start_soon(talk, number)
 
     assert results == {n: [f"a{n}", f"reply to a{n}", f"b{n}", f"reply to b{n}"] for n in range(50)}
 
@@ -423,10 +414,9 @@ has_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts
 async def test_a_file_can_be_closed(tmp_path: Path, url: str) -> None:
     """The owner of an agent can close its file."""
     agent = agent_of("hi", url=url)
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, THREAD)
-        assert open_files(tmp_path / "agent.db") == 1
-        await close(agent.checkpointer)
+    await agent.ainvoke(QUESTION, THREAD)
+    assert open_files(tmp_path / "agent.db") == 1
+    await close(agent.checkpointer)
 
     assert open_files(tmp_path / "agent.db") == 0
 
@@ -451,10 +441,9 @@ async def test_a_run_leaves_no_config_with_its_caller() -> None:
     """Otherwise the next agent in this task would use the first agent's thread and saver."""
     first = agent_of("hi", url="memory")
     second = agent_of("hi", url="memory")
-    with anyio.fail_after(WAIT):
-        await first.ainvoke(QUESTION, THREAD)
-        with pytest.raises(ValueError, match="name the conversation"):
-            await second.ainvoke(QUESTION)
+    await first.ainvoke(QUESTION, THREAD)
+    with pytest.raises(ValueError, match="name the conversation"):
+        await second.ainvoke(QUESTION)
 
     assert var_child_runnable_config.get() is None
 
@@ -462,11 +451,10 @@ async def test_a_run_leaves_no_config_with_its_caller() -> None:
 @has_proc
 async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_path: Path, url: str) -> None:
     """The block closes saver and store opened by URL, but not a saver that the user created."""
-    with anyio.fail_after(WAIT):
-        async with agent_of("hi", url=url, store=url) as agent:
-            await agent.ainvoke(QUESTION, THREAD)
-            await agent._runner.store.aget(("a",), "b")
-            assert open_files(tmp_path / "agent.db") == 2
+    async with agent_of("hi", url=url, store=url) as agent:
+        await agent.ainvoke(QUESTION, THREAD)
+        await agent._runner.store.aget(("a",), "b")
+        assert open_files(tmp_path / "agent.db") == 2
 
     assert open_files(tmp_path / "agent.db") == 0
 
@@ -474,12 +462,11 @@ async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_pa
 async def test_what_was_closed_is_opened_again_when_it_is_used_again(url: str) -> None:
     """A closed agent opens its file again when needed; closing twice does nothing."""
     agent = agent_of("one", "two", url=url)
-    with anyio.fail_after(WAIT):
-        await close(agent.checkpointer, None, InMemorySaver())
-        await agent.ainvoke(QUESTION, THREAD)
-        await close(agent.checkpointer)
-        await close(agent.checkpointer)
-        result = await agent.ainvoke(QUESTION, THREAD)
+    await close(agent.checkpointer, None, InMemorySaver())
+    await agent.ainvoke(QUESTION, THREAD)
+    await close(agent.checkpointer)
+    await close(agent.checkpointer)
+    result = await agent.ainvoke(QUESTION, THREAD)
 
     assert contents(result) == ["go", "one", "go", "two"]
 
@@ -527,8 +514,7 @@ async def test_tools_use_a_store_on_any_loop(url: str) -> None:
         return str(store.get(("facts",), fact).value)
 
     model = ScriptedModel([calls(("learn", {"fact": "a"})), calls(("recall", {"fact": "a"})), "done"])
-    with anyio.fail_after(WAIT):
-        result = await create_react_agent(model, [learn, recall], store=url).ainvoke(QUESTION)
+    result = await create_react_agent(model, [learn, recall], store=url).ainvoke(QUESTION)
 
     assert contents(result)[2] == "a"
     assert contents(result)[4] == "{'fact': 'a'}"

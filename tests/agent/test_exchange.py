@@ -19,7 +19,7 @@ from langgraph.types import Command, interrupt
 from callboard import AgentState, AgentStateWithStructuredResponse, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._graphs import AT, QUESTION, WAIT, Desk, busy, ids
+from ._graphs import AT, QUESTION, Desk, busy, ids
 from ._savers import complaint, saver_of, shape
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
@@ -81,13 +81,12 @@ async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str
     both = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, ours)]
     order = both if first == "theirs" else both[::-1]
     before: list[BaseMessage] = []
-    with anyio.fail_after(WAIT):
-        for turn in range(5):
-            await order[turn % 2].ainvoke({"messages": [("user", f"go {turn}")]}, AT)
-            after = await assert_all_read_the_same(both)
-            assert after[: len(before)] == before
-            assert len(after) == len(before) + 4
-            before = after
+    for turn in range(5):
+        await order[turn % 2].ainvoke({"messages": [("user", f"go {turn}")]}, AT)
+        after = await assert_all_read_the_same(both)
+        assert after[: len(before)] == before
+        assert len(after) == len(before) + 4
+        before = after
 
     assert desk.log == [f"work {n}" for n in range(5)]
     for request, following in pairwise(model.requests):
@@ -134,21 +133,20 @@ async def test_questions_of_one_batch_are_answered_under_three_agents(saver: Any
     """With one finished call and two waiting ones, each agent shows the same questions and takes one answer."""
     desk, model = Desk(), ScriptedModel([busy(), "done", "more"])
     agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in hops]
-    with anyio.fail_after(WAIT):
-        await agents[0].ainvoke(QUESTION, AT)
-        open_ids = {question.value: question.id for question in (await agents[1].aget_state(AT)).interrupts}
-        assert open_ids == {question.value: question.id for question in (await agents[0].aget_state(AT)).interrupts}
-        assert sorted(open_ids) == ["a", "b"]
+    await agents[0].ainvoke(QUESTION, AT)
+    open_ids = {question.value: question.id for question in (await agents[1].aget_state(AT)).interrupts}
+    assert open_ids == {question.value: question.id for question in (await agents[0].aget_state(AT)).interrupts}
+    assert sorted(open_ids) == ["a", "b"]
 
-        left = await agents[1].ainvoke(Command(resume={open_ids["b"]: "B"}), AT)
-        assert ids(left) == {"a": open_ids["a"]}
-        assert [question.id for question in (await agents[2].aget_state(AT)).interrupts] == [open_ids["a"]]
+    left = await agents[1].ainvoke(Command(resume={open_ids["b"]: "B"}), AT)
+    assert ids(left) == {"a": open_ids["a"]}
+    assert [question.id for question in (await agents[2].aget_state(AT)).interrupts] == [open_ids["a"]]
 
-        await agents[2].ainvoke(Command(resume="A"), AT)
-        messages = await assert_all_read_the_same(agents)
-        assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]
-        await agents[0].ainvoke(MORE, AT)
-        assert shape(await assert_all_read_the_same(agents))[-2:] == ["human:more", "ai:more"]
+    await agents[2].ainvoke(Command(resume="A"), AT)
+    messages = await assert_all_read_the_same(agents)
+    assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]
+    await agents[0].ainvoke(MORE, AT)
+    assert shape(await assert_all_read_the_same(agents))[-2:] == ["human:more", "ai:more"]
 
     assert desk.log.count("work x") == 1
     assert [line for line in desk.log if line.startswith("answered")] == ["answered b", "answered a"]
@@ -180,11 +178,10 @@ async def test_the_second_question_of_a_call_gets_the_second_answer(saver: Any, 
     desk = Desk()
     model = ScriptedModel([calls(tool_call("twice", "1"), tool_call("work", "2", query="x")), "done"])
     agents = [agent(kind, model, desk.tools(twice), checkpointer=saver) for kind in hops]
-    with anyio.fail_after(WAIT):
-        await agents[0].ainvoke(QUESTION, AT)
-        assert list(ids(await agents[1].ainvoke(Command(resume="one"), AT))) == ["second"]
-        await agents[2].ainvoke(Command(resume="two"), AT)
-        messages = await assert_all_read_the_same(agents)
+    await agents[0].ainvoke(QUESTION, AT)
+    assert list(ids(await agents[1].ainvoke(Command(resume="one"), AT))) == ["second"]
+    await agents[2].ainvoke(Command(resume="two"), AT)
+    messages = await assert_all_read_the_same(agents)
 
     assert shape(messages)[2:] == ["tool:one two", "tool:did x", "ai:done"]
     assert answers == ["one two"]
@@ -195,11 +192,10 @@ async def test_the_question_of_a_lone_call_under_v1_is_answered_under_ours(saver
     """A single call in the batch makes clear which call has asked, so its answer can be used."""
     desk, model = Desk(), ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
     agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", ours)]
-    with anyio.fail_after(WAIT):
-        asked = ids(await agents[0].ainvoke(QUESTION, AT))
-        assert [question.id for question in (await agents[1].aget_state(AT)).interrupts] == [asked["a"]]
-        await agents[1].ainvoke(Command(resume="yes"), AT)
-        messages = await assert_all_read_the_same(agents)
+    asked = ids(await agents[0].ainvoke(QUESTION, AT))
+    assert [question.id for question in (await agents[1].aget_state(AT)).interrupts] == [asked["a"]]
+    await agents[1].ainvoke(Command(resume="yes"), AT)
+    messages = await assert_all_read_the_same(agents)
 
     assert shape(messages)[2:] == ["tool:a: yes", "ai:done"]
     assert desk.log == ["ask a", "ask a", "answered a"]
@@ -209,13 +205,12 @@ async def test_a_batch_that_v1_stopped_in_is_begun_anew(saver: Any) -> None:
     """LangGraph's v1 does not store which call asked or finished, so no input is taken for an answer."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     theirs, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", "ours"))
-    with anyio.fail_after(WAIT):
-        await theirs.ainvoke(QUESTION, AT)
-        with pytest.raises(UnknownInterruptError, match="No question is open"):
-            await ours.ainvoke(Command(resume="yes"), AT)
-        open_ids = ids(await ours.ainvoke(None, AT))
-        await ours.ainvoke(Command(resume={open_ids["a"]: "A", open_ids["b"]: "B"}), AT)
-        messages = await assert_all_read_the_same([theirs, ours])
+    await theirs.ainvoke(QUESTION, AT)
+    with pytest.raises(UnknownInterruptError, match="No question is open"):
+        await ours.ainvoke(Command(resume="yes"), AT)
+    open_ids = ids(await ours.ainvoke(None, AT))
+    await ours.ainvoke(Command(resume={open_ids["a"]: "A", open_ids["b"]: "B"}), AT)
+    messages = await assert_all_read_the_same([theirs, ours])
 
     assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]
     assert desk.log.count("work x") == 2
@@ -238,11 +233,10 @@ async def test_a_call_that_failed_runs_again_under_the_other(saver: Any, pair: t
 
     model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("fragile", "2")), "done"])
     first, second = (agent(kind, model, desk.tools(fragile), checkpointer=saver) for kind in pair)
-    with anyio.fail_after(WAIT):
-        with pytest.raises(ValueError, match="no"):
-            await first.ainvoke(QUESTION, AT)
-        await second.ainvoke(None, AT)
-        messages = await assert_all_read_the_same([first, second])
+    with pytest.raises(ValueError, match="no"):
+        await first.ainvoke(QUESTION, AT)
+    await second.ainvoke(None, AT)
+    messages = await assert_all_read_the_same([first, second])
 
     assert shape(messages)[2:] == ["tool:did x", "tool:whole", "ai:done"]
     assert desk.log.count("fragile") == 2
@@ -267,17 +261,16 @@ async def test_a_cancelled_batch_is_ended_by_the_other(saver: Any, pair: tuple[s
 
     model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("slow", "2")), "done"])
     first, second = (agent(kind, model, desk.tools(slow), checkpointer=saver) for kind in pair)
-    with anyio.fail_after(WAIT):
-        running = asyncio.create_task(first.ainvoke(QUESTION, AT))
-        await started.wait()
-        while shape((await first.aget_state(AT)).values["messages"])[-1] != "tool:did x":
-            await anyio.sleep(0.001)  # the finished result is stored while the other call hangs
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        held.clear()
-        await second.ainvoke(None, AT)
-        messages = await assert_all_read_the_same([first, second])
+    running = asyncio.create_task(first.ainvoke(QUESTION, AT))
+    await started.wait()
+    while shape((await first.aget_state(AT)).values["messages"])[-1] != "tool:did x":
+        await anyio.sleep(0.001)  # the finished result is stored while the other call hangs
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    held.clear()
+    await second.ainvoke(None, AT)
+    messages = await assert_all_read_the_same([first, second])
 
     assert shape(messages)[2:] == ["tool:did x", "tool:at last", "ai:done"]
     assert desk.log == ["work x", "slow", "slow"]
@@ -296,12 +289,11 @@ async def test_a_stop_at_the_tools_is_passed_by_the_other(saver: Any, pair: tupl
     model = ScriptedModel([calls(tool_call("work", "1", query="x"), tool_call("work", "2", query="y")), "done"])
     first = agent(pair[0], model, desk.tools(), checkpointer=saver, **{when: ["tools"]})
     second = agent(pair[1], model, desk.tools(), checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        await first.ainvoke(QUESTION, AT)
-        assert len(desk.log) == (0 if when == "interrupt_before" else 2)
-        assert set((await second.aget_state(AT)).next) <= {"tools", "agent", "model"}
-        await second.ainvoke(None, AT)
-        messages = await assert_all_read_the_same([first, second])
+    await first.ainvoke(QUESTION, AT)
+    assert len(desk.log) == (0 if when == "interrupt_before" else 2)
+    assert set((await second.aget_state(AT)).next) <= {"tools", "agent", "model"}
+    await second.ainvoke(None, AT)
+    messages = await assert_all_read_the_same([first, second])
 
     assert shape(messages)[2:] == ["tool:did x", "tool:did y", "ai:done"]
     assert sorted(desk.log) == ["work x", "work y"]
@@ -319,11 +311,10 @@ async def test_a_model_that_failed_is_asked_again_by_the_other(
     before = [calls(tool_call("work", "1", query="x"))] if after_tools else []
     model = ScriptedModel([*before, ConnectionError("gone"), "done"])
     first, second = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in pair)
-    with anyio.fail_after(WAIT):
-        with pytest.raises(ConnectionError):
-            await first.ainvoke(QUESTION, AT)
-        await second.ainvoke(None, AT)
-        messages = await assert_all_read_the_same([first, second])
+    with pytest.raises(ConnectionError):
+        await first.ainvoke(QUESTION, AT)
+    await second.ainvoke(None, AT)
+    messages = await assert_all_read_the_same([first, second])
 
     assert shape(messages)[-1] == "ai:done"
     assert len(desk.log) == len(before)
@@ -334,10 +325,9 @@ async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
     model = ScriptedModel(["done"])
     theirs = agent("react v2", model, [], checkpointer=saver, pre_model_hook=lambda _: {}, interrupt_before="*")
     ours = agent("ours", model, [], checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        await theirs.ainvoke(QUESTION, AT)
-        assert (await theirs.aget_state(AT)).next == ("pre_model_hook",)
-        result = await ours.ainvoke(None, AT)
+    await theirs.ainvoke(QUESTION, AT)
+    assert (await theirs.aget_state(AT)).next == ("pre_model_hook",)
+    result = await ours.ainvoke(None, AT)
 
     assert shape(result["messages"]) == ["human:go", "ai:done"]
 
@@ -349,12 +339,11 @@ async def test_nothing_is_left_to_do_after_a_node_of_another_name() -> None:
     async with saver_of("memory", "") as saver:
         first = agent("ours", model, desk.tools(), checkpointer=saver, interrupt_after=["tools"])
         second = agent("langchain", model, desk.tools(), checkpointer=saver)
-        with anyio.fail_after(WAIT):
-            await first.ainvoke(QUESTION, AT)
-            await second.ainvoke(None, AT)
-            await assert_all_read_the_same([first, second])
-            await second.ainvoke(MORE, AT)
-            messages = await assert_all_read_the_same([first, second])
+        await first.ainvoke(QUESTION, AT)
+        await second.ainvoke(None, AT)
+        await assert_all_read_the_same([first, second])
+        await second.ainvoke(MORE, AT)
+        messages = await assert_all_read_the_same([first, second])
 
     assert shape(messages)[-1] == "ai:more"
 
@@ -368,13 +357,12 @@ async def test_what_one_side_changes_by_hand_the_other_goes_on_with(saver: Any, 
     """A message edited by id between two turns appears once in the next request, with its change."""
     model = ScriptedModel(["one", "two"])
     first, second = (agent(kind, model, [], checkpointer=saver) for kind in pair)
-    with anyio.fail_after(WAIT):
-        await first.ainvoke(QUESTION, AT)
-        question = (await told(first))[0]
-        await second.aupdate_state(AT, {"messages": [HumanMessage("went", id=question.id)]})
-        assert shape(await told(first)) == ["human:went", "ai:one"]
-        await first.ainvoke(MORE, AT)
-        await assert_all_read_the_same([first, second])
+    await first.ainvoke(QUESTION, AT)
+    question = (await told(first))[0]
+    await second.aupdate_state(AT, {"messages": [HumanMessage("went", id=question.id)]})
+    assert shape(await told(first)) == ["human:went", "ai:one"]
+    await first.ainvoke(MORE, AT)
+    await assert_all_read_the_same([first, second])
 
     assert shape(model.requests[-1]) == ["human:went", "ai:one", "human:more"]
 
@@ -384,11 +372,10 @@ async def test_a_call_of_langgraphs_is_refused_under_ours(saver: Any, theirs: st
     """A person answers the waiting call from outside; the finished call keeps its result."""
     desk, model = Desk(), ScriptedModel([busy(), "understood"])
     first, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
-    with anyio.fail_after(WAIT):
-        await first.ainvoke(QUESTION, AT)
-        refusals = [ToolMessage("no", tool_call_id=name) for name in "ab"]
-        await ours.aupdate_state(AT, {"messages": refusals}, as_node="tools")
-        result = await ours.ainvoke(None, AT)
+    await first.ainvoke(QUESTION, AT)
+    refusals = [ToolMessage("no", tool_call_id=name) for name in "ab"]
+    await ours.aupdate_state(AT, {"messages": refusals}, as_node="tools")
+    result = await ours.ainvoke(None, AT)
 
     assert sorted(shape(result["messages"])[2:5]) == ["tool:did x", "tool:no", "tool:no"]
     assert shape(result["messages"])[5:] == ["ai:understood"]
@@ -400,10 +387,9 @@ async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver:
     """Promise 2: the results that LangGraph stored in the middle of a batch are kept."""
     desk, model = Desk(), ScriptedModel([busy(), "never mind"])
     first, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
-    with anyio.fail_after(WAIT):
-        await first.ainvoke(QUESTION, AT)
-        await ours.ainvoke(MORE, AT)
-        messages = await assert_all_read_the_same([first, ours])
+    await first.ainvoke(QUESTION, AT)
+    await ours.ainvoke(MORE, AT)
+    messages = await assert_all_read_the_same([first, ours])
 
     assert shape(messages)[2] == "tool:did x"
     assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "tool", "human", "ai"]
@@ -422,11 +408,10 @@ async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> No
     model = ScriptedModel(["one", "two", "three"])
     theirs = agent("react v2", model, [], checkpointer=saver, state_schema=Noting)
     ours = agent("ours", model, [], checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        await theirs.ainvoke({**QUESTION, "notes": "remember"}, AT)
-        await ours.ainvoke(MORE, AT)
-        await ours.ainvoke(MORE, AT)
-        state = await theirs.aget_state(AT)
+    await theirs.ainvoke({**QUESTION, "notes": "remember"}, AT)
+    await ours.ainvoke(MORE, AT)
+    await ours.ainvoke(MORE, AT)
+    state = await theirs.aget_state(AT)
 
     assert state.values["notes"] == "remember"
     assert len(state.values["messages"]) == 6
@@ -453,11 +438,10 @@ async def test_state_that_both_know_is_handed_on(saver: Any, pair: tuple[str, st
         agent(kind, model, [], checkpointer=saver, state_schema=State, pre_model_hook=count, response_format=schema)
         for kind in pair
     )
-    with anyio.fail_after(WAIT):
-        await first.ainvoke(QUESTION, AT)
-        seen = (await second.aget_state(AT)).values
-        assert (seen["count"], seen["structured_response"]) == (1, {"answer": "first"})
-        result = await second.ainvoke(MORE, AT)
+    await first.ainvoke(QUESTION, AT)
+    seen = (await second.aget_state(AT)).values
+    assert (seen["count"], seen["structured_response"]) == (1, {"answer": "first"})
+    result = await second.ainvoke(MORE, AT)
 
     assert (result["count"], result["structured_response"]) == (2, {"answer": "second"})
 
@@ -470,14 +454,13 @@ async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_re
     """callboard's older checkpoints have no messages of their own; callboard can read them, LangGraph cannot."""
     model = ScriptedModel(["one", "two", "three"], loop=True)
     ours, other = (agent(kind, model, [], checkpointer=saver) for kind in ("ours", theirs))
-    with anyio.fail_after(WAIT):
-        for _ in range(3):
-            await ours.ainvoke(QUESTION, AT)
-        read_by_us = [place async for place in ours.aget_state_history(AT)]
-        read_by_them = [place async for place in other.aget_state_history(AT)]
-        forked = await ours.ainvoke(
-            MORE, next(p for p in read_by_us if shape(p.values["messages"])[-1:] == ["ai:one"]).config
-        )
+    for _ in range(3):
+        await ours.ainvoke(QUESTION, AT)
+    read_by_us = [place async for place in ours.aget_state_history(AT)]
+    read_by_them = [place async for place in other.aget_state_history(AT)]
+    forked = await ours.ainvoke(
+        MORE, next(p for p in read_by_us if shape(p.values["messages"])[-1:] == ["ai:one"]).config
+    )
 
     assert len(read_by_them[0].values["messages"]) == 6
     assert all(not place.values.get("messages") for place in read_by_them[1:])
@@ -491,11 +474,10 @@ async def test_the_past_under_langgraph_is_ours_to_go_back_to(saver: Any, theirs
     """callboard reads the history of checkpoints that LangGraph wrote, and forks from them."""
     model = ScriptedModel(["one", "two", "other"])
     other, ours = (agent(kind, model, [], checkpointer=saver) for kind in (theirs, "ours"))
-    with anyio.fail_after(WAIT):
-        await other.ainvoke(QUESTION, AT)
-        await other.ainvoke(MORE, AT)
-        places = [place async for place in ours.aget_state_history(AT)]
-        ended = next(p for p in places if p.next == () and shape(p.values["messages"])[-1] == "ai:one")
-        result = await ours.ainvoke(MORE, ended.config)
+    await other.ainvoke(QUESTION, AT)
+    await other.ainvoke(MORE, AT)
+    places = [place async for place in ours.aget_state_history(AT)]
+    ended = next(p for p in places if p.next == () and shape(p.values["messages"])[-1] == "ai:one")
+    result = await ours.ainvoke(MORE, ended.config)
 
     assert shape(result["messages"]) == ["human:go", "ai:one", "human:more", "ai:other"]

@@ -1,17 +1,30 @@
 """Histories that providers accept: the answer to each call comes directly after the message with the call."""
 
+from copy import deepcopy
 from typing import Any
+from uuid import UUID
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.tools import tool
+from langgraph.channels import BinaryOperatorAggregate
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import interrupt
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
+from langgraph.types import Overwrite, interrupt
 
-from callboard import create_react_agent
+from callboard import AgentState, create_react_agent
+from callboard.conversations._channels import Schema, State
+from callboard.conversations._flow import Flow, drawing
 from callboard.conversations._history import repaired
 from callboard.testing import ScriptedModel, calls, tool_call
 
@@ -19,7 +32,6 @@ from ._savers import complaint, shape
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
 AT: Any = {"configurable": {"thread_id": "1"}}
 
 
@@ -38,13 +50,12 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
         return calls(("ask", {"query": "really?"})) if len(given_to_model) == 1 else "done"
 
     agent = create_react_agent(ScriptedModel([reply], loop=True), [ask], checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        first = await agent.ainvoke({"messages": [("user", "go")]}, AT)
-        asked = [message for message in first["messages"] if isinstance(message, AIMessage)]
-        await agent.aupdate_state(AT, {"messages": [HumanMessage("by the way")]})
-        answer = ToolMessage("yes", tool_call_id=asked[0].tool_calls[0]["id"])
-        await agent.aupdate_state(AT, {"messages": [answer]}, as_node="tools")
-        result = await agent.ainvoke(None, AT)
+    first = await agent.ainvoke({"messages": [("user", "go")]}, AT)
+    asked = [message for message in first["messages"] if isinstance(message, AIMessage)]
+    await agent.aupdate_state(AT, {"messages": [HumanMessage("by the way")]})
+    answer = ToolMessage("yes", tool_call_id=asked[0].tool_calls[0]["id"])
+    await agent.aupdate_state(AT, {"messages": [answer]}, as_node="tools")
+    result = await agent.ainvoke(None, AT)
 
     assert complaint(given_to_model[-1]) is None
     assert shape(given_to_model[-1]) == ["human:go", "ai:", "tool:yes", "human:by the way"]
@@ -119,3 +130,107 @@ def test_answers_that_answer_nothing_stay_where_they_are() -> None:
     stray = [HumanMessage("hi"), ToolMessage("?", tool_call_id="a"), AIMessage("hello")]
 
     assert repaired(stray) == stray
+
+
+# A conversation merges messages as LangGraph's `add_messages` does, also on paths that do not call it.
+
+
+FEW_IDS = st.none() | st.sampled_from(["a", "b", "c", "d"])
+TEXTS = st.sampled_from(["x", "y"])
+KINDS = (HumanMessage, AIMessage, SystemMessage, AIMessageChunk)
+SMALL_MESSAGES = st.one_of(
+    *(st.builds(kind, content=TEXTS, id=FEW_IDS) for kind in KINDS),
+    st.builds(lambda message_id: ToolMessage("done", tool_call_id="1", id=message_id), FEW_IDS),
+)
+REMOVALS = st.sampled_from(["a", "b", REMOVE_ALL_MESSAGES]).map(lambda message_id: RemoveMessage(id=message_id))
+LIKE_MESSAGES = st.tuples(st.just("user"), TEXTS) | st.fixed_dictionaries({"role": st.just("user"), "content": TEXTS})
+GIVEN = SMALL_MESSAGES | REMOVALS | LIKE_MESSAGES
+WITH_IDS = st.builds(HumanMessage, content=TEXTS, id=st.sampled_from(["a", "b", "c", "d"]))
+WRITES = st.one_of(
+    st.lists(SMALL_MESSAGES, max_size=3),
+    st.lists(GIVEN, max_size=3),
+    GIVEN,
+    st.lists(SMALL_MESSAGES, max_size=2).map(tuple),
+    st.lists(SMALL_MESSAGES, max_size=2).map(Overwrite),
+)
+
+
+def state() -> State:
+    """Return the state of an agent that has not spoken yet."""
+    flow = Flow(tools=True, before=False, after=False, response=False, direct=frozenset())
+    return State(Schema(drawing(flow, AgentState, None, {}), flow), {})
+
+
+def told(messages: Any) -> Any:
+    """Return messages in a comparable form: all generated ids are equal."""
+    return [(type(one), one.content, "new" if _is_made_up(one.id) else one.id) for one in messages]
+
+
+def _is_made_up(message_id: str | None) -> bool:
+    try:
+        return message_id is not None and UUID(message_id).version == 4
+    except ValueError:
+        return False
+
+
+def outcome_of(add: Any, *args: Any) -> Any:
+    try:
+        return told(add(*args))
+    except Exception as error:
+        return type(error)
+
+
+@given(st.lists(WRITES, max_size=4))
+def test_what_is_written_is_what_add_messages_makes_of_it(writes: list[Any]) -> None:
+    """The result is equal also where messages are replaced, removed, without ids, or not yet message objects."""
+    channel: Any = BinaryOperatorAggregate(list, add_messages)
+
+    def theirs(value: Any) -> Any:
+        channel.update([value])
+        return channel.get()
+
+    ours = state()
+
+    def ours_takes(value: Any) -> Any:
+        ours.apply([("messages", value)])
+        return ours.get("messages")
+
+    for value in writes:
+        assert outcome_of(ours_takes, deepcopy(value)) == outcome_of(theirs, deepcopy(value))
+
+
+@given(st.lists(WITH_IDS, max_size=4), st.lists(WITH_IDS, max_size=3))
+def test_messages_stay_the_objects_that_they_were(before: list[BaseMessage], new: list[BaseMessage]) -> None:
+    """As in LangGraph, a node that changes its input message in place changes the message of the thread."""
+    ours = state()
+    ours.apply([("messages", Overwrite(list(before)))])
+    ours.apply([("messages", list(new))])
+
+    assert [*map(id, ours.get("messages"))] == [*map(id, add_messages(before, new))]
+
+
+def test_the_list_that_was_there_stays_as_it_is() -> None:
+    """A caller that holds the earlier list does not see later messages in it."""
+    ours = state()
+    ours.apply([("messages", [HumanMessage("a", id="a")])])
+    before = ours.get("messages")
+    ours.apply([("messages", [HumanMessage("b", id="b")])])
+
+    assert [one.id for one in before] == ["a"]
+    assert [one.id for one in ours.get("messages")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["id", "list"])
+def test_what_was_changed_in_place_counts(name: str) -> None:
+    """A hook may change a message's id, or append to the list itself."""
+    ours = state()
+    ours.apply([("messages", [HumanMessage("a", id="a")])])
+    messages = ours.get("messages")
+    if name == "id":
+        messages[0].id = "b"
+    else:
+        messages.append(HumanMessage("b", id="b"))
+    ours.apply([("messages", [HumanMessage("c", id="b")])])
+
+    assert ours.get("messages")[-1].content == "c"
+    assert [one.id for one in ours.get("messages")] == (["b"] if name == "id" else ["a", "b"])

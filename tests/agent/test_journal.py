@@ -67,10 +67,9 @@ async def test_a_thread_goes_on_where_it_stands_with_another_agent(saver: Any) -
     """The checkpointer has the whole state of a thread, so a new agent object can continue."""
     model = ScriptedModel([calls(("work", {"query": "a"})), "one", "two"])
 
-    with anyio.fail_after(WAIT):
-        for given in (QUESTION, MORE):
-            agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
-            result = await agent.ainvoke(given, at())
+    for given in (QUESTION, MORE):
+        agent = create_react_agent(model, [Recorder().tool("work")], checkpointer=saver)
+        result = await agent.ainvoke(given, at())
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "ai:one", "human:more", "ai:two"]
     assert shape(model.requests[-1]) == shape(result["messages"][:-1])
@@ -114,9 +113,8 @@ async def test_what_the_run_goes_on_with_is_stored_before_but_for_exit(durabilit
         return "done" if len(seen) == 2 else calls(("work", {"query": "result a"}), ("work", {"query": "result b"}))
 
     agent = create_react_agent(ScriptedModel([look], loop=True), [Recorder().tool("work")], checkpointer=memory)
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke({"messages": [("user", "the question")]}, at(), durability=durability)
-        state = await agent.aget_state(at())
+    await agent.ainvoke({"messages": [("user", "the question")]}, at(), durability=durability)
+    state = await agent.aget_state(at())
 
     assert shape(state.values["messages"])[-1] == "ai:done"
     if durability == "sync":
@@ -280,16 +278,15 @@ async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(sa
                     if how == "stream closed":
                         return
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await finished.wait()
-            if how == "cancelled":
-                group.cancel_scope.cancel()
-        assert recorder.running == 0
-        state = await agent.aget_state(at())
-        assert state.next == ("tools",)
-        result = await agent.ainvoke(MORE, at())
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await finished.wait()
+        if how == "cancelled":
+            group.cancel_scope.cancel()
+    assert recorder.running == 0
+    state = await agent.aget_state(at())
+    assert state.next == ("tools",)
+    result = await agent.ainvoke(MORE, at())
 
     assert shape(model.requests[-1]) == ["human:go", "ai:", "tool:a", f"tool:{UNANSWERED}", "tool:b", "human:more"]
     assert complaint(result["messages"]) is None
@@ -301,16 +298,15 @@ async def test_a_cancelled_run_goes_on_with_what_had_not_finished(saver: Any) ->
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), "slow"), "fine"])
 
-    with anyio.fail_after(WAIT):
-        agent = create_react_agent(model, [recorder.tool("work"), recorder.tool("slow", hang=True)], checkpointer=saver)
-        async with anyio.create_task_group() as group:
-            group.start_soon(agent.ainvoke, QUESTION, at())
-            await recorder.wait_for("finished", tool="work")
-            await recorder.wait_for("started", tool="slow")
-            group.cancel_scope.cancel()
-        tools = [recorder.tool("work"), recorder.tool("slow")]
-        agent = create_react_agent(model, tools, checkpointer=saver, on_unknown="rerun")
-        result = await agent.ainvoke(None, at())
+    agent = create_react_agent(model, [recorder.tool("work"), recorder.tool("slow", hang=True)], checkpointer=saver)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.ainvoke, QUESTION, at())
+        await recorder.wait_for("finished", tool="work")
+        await recorder.wait_for("started", tool="slow")
+        group.cancel_scope.cancel()
+    tools = [recorder.tool("work"), recorder.tool("slow")]
+    agent = create_react_agent(model, tools, checkpointer=saver, on_unknown="rerun")
+    result = await agent.ainvoke(None, at())
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "tool:slow", "ai:fine"]
     assert recorder.count("started", "work") == 1
@@ -371,11 +367,10 @@ async def test_a_checkpointer_that_fails_once_loses_nothing(where: str, stores: 
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=saver)
     saver.at = _on_task_of(where)
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(OSError, match="the disk is full"):
-            await agent.ainvoke(QUESTION, at())
-        result = await agent.ainvoke(None, at())
-        later = await agent.ainvoke(MORE, at())
+    with pytest.raises(OSError, match="the disk is full"):
+        await agent.ainvoke(QUESTION, at())
+    result = await agent.ainvoke(None, at())
+    later = await agent.ainvoke(MORE, at())
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "tool:b", "ai:done"]
     assert shape(later["messages"])[-2:] == ["human:more", "ai:again"]
@@ -455,11 +450,10 @@ async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_pat
     async with saver_of("sqlite", tmp_path / "db", sync=Slow) as saver:
         beside = BesideSlow(saver)
         saver.fails = True
-        with anyio.fail_after(WAIT):
-            agent = create_react_agent(model, beside.tools(), checkpointer=saver)
-            with pytest.raises(OSError, match="the connection is gone"):
-                await beside.run(agent, 1)
-            result = await agent.ainvoke(None, at())
+        agent = create_react_agent(model, beside.tools(), checkpointer=saver)
+        with pytest.raises(OSError, match="the connection is gone"):
+            await beside.run(agent, 1)
+        result = await agent.ainvoke(None, at())
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:slow", "tool:work", "ai:done"]
     assert sorted(beside.ran) == ["slow", "work"]
@@ -472,10 +466,9 @@ async def test_what_cannot_be_stored_costs_no_result_that_was_to_be_stored_along
     async with saver_of("sqlite", tmp_path / "db", sync=Slow) as saver:
         beside = BesideSlow(saver)
         agent = create_react_agent(model, beside.tools(), checkpointer=saver, state_schema=MoodState)
-        with anyio.fail_after(WAIT):
-            with pytest.raises(TypeError, match="not msgpack serializable"):
-                await beside.run(agent, 2)
-            result = await agent.ainvoke(MORE, at())
+        with pytest.raises(TypeError, match="not msgpack serializable"):
+            await beside.run(agent, 2)
+        result = await agent.ainvoke(MORE, at())
 
     texts = ["human:go", "ai:", "tool:slow", f"tool:{UNANSWERED}", "tool:work", "human:more", "ai:done"]
     assert sorted(shape(result["messages"])) == sorted(texts)
@@ -488,13 +481,12 @@ async def test_a_checkpoint_that_could_not_be_written_is_made_up_for(durability:
     saver = Failing()
     agent = create_react_agent(ScriptedModel(["one", "two", "three"]), [], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, at())
-        saver.at = lambda what: what.startswith("checkpoint") and "two" in what
-        with pytest.raises(OSError, match="the disk is full"):
-            await agent.ainvoke(MORE, at(), durability=durability)
-        state = await agent.aget_state(at())
-        result = await agent.ainvoke(MORE, at())
+    await agent.ainvoke(QUESTION, at())
+    saver.at = lambda what: what.startswith("checkpoint") and "two" in what
+    with pytest.raises(OSError, match="the disk is full"):
+        await agent.ainvoke(MORE, at(), durability=durability)
+    state = await agent.aget_state(at())
+    result = await agent.ainvoke(MORE, at())
 
     if durability == "async":
         assert shape(state.values["messages"]) == ["human:go", "ai:one", "human:more", "ai:two"]
@@ -511,12 +503,11 @@ async def test_a_state_that_cannot_be_stored_is_an_error_and_costs_no_finished_r
     )
     agent = create_react_agent(model, [recorder.tool("work"), feel], checkpointer=saver, state_schema=MoodState)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, at())
-        with pytest.raises(TypeError, match=r"serializable|pickle"):
-            await agent.ainvoke(MORE, at())
-        finished = recorder.count("finished")
-        result = await agent.ainvoke(MORE, at())
+    await agent.ainvoke(QUESTION, at())
+    with pytest.raises(TypeError, match=r"serializable|pickle"):
+        await agent.ainvoke(MORE, at())
+    finished = recorder.count("finished")
+    result = await agent.ainvoke(MORE, at())
 
     results = [message.content for message in result["messages"] if message.type == "tool"]
     assert sum(content != UNANSWERED for content in results) == finished
@@ -529,10 +520,9 @@ async def test_writes_that_contradict_each_other_do_not_make_a_thread_unusable(s
     model = ScriptedModel([calls(("feel", {"query": "good"}), ("feel", {"query": "bad"})), "fine"])
     agent = create_react_agent(model, [feel], checkpointer=saver, state_schema=MoodState)
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(InvalidUpdateError, match="mood"):
-            await agent.ainvoke(QUESTION, at())
-        result = await agent.ainvoke(MORE, at())
+    with pytest.raises(InvalidUpdateError, match="mood"):
+        await agent.ainvoke(QUESTION, at())
+    result = await agent.ainvoke(MORE, at())
 
     assert shape(result["messages"])[-2:] == ["human:more", "ai:fine"]
     assert complaint(result["messages"]) is None
@@ -558,11 +548,10 @@ async def test_a_step_that_was_not_ended_is_seen_to_go_on() -> None:
     model = ScriptedModel([calls(("work", {"query": "a"})), "lost", "done"])
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, at())
-        state = await agent.aget_state(at())
-        saver.dead = False
-        result = await agent.ainvoke(None, at())
+    await agent.ainvoke(QUESTION, at())
+    state = await agent.aget_state(at())
+    saver.dead = False
+    result = await agent.ainvoke(None, at())
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:a", "ai:done"]
     assert recorder.count("started") == 1
@@ -574,10 +563,9 @@ async def test_a_failed_call_is_seen_in_the_tasks() -> None:
     tools = [Recorder().tool("work"), Recorder().tool("fails", raises=ValueError("no"))]
     agent = create_react_agent(ScriptedModel([calls("work", "fails"), "fine"]), tools, checkpointer=InMemorySaver())
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(ValueError, match="no"):
-            await agent.ainvoke(QUESTION, at())
-        state = await agent.aget_state(at())
+    with pytest.raises(ValueError, match="no"):
+        await agent.ainvoke(QUESTION, at())
+    state = await agent.aget_state(at())
 
     assert [task.error for task in state.tasks] == [None, "ValueError('no')"]
 
@@ -589,19 +577,17 @@ async def test_a_run_without_a_thread_id_says_how_to_name_one(saver: Any) -> Non
     """Without a thread id, nothing could be stored."""
     agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        for attempt in (agent.ainvoke, agent.aget_state_history, agent.aget_state, agent.aupdate_state):
-            with pytest.raises(ValueError, match="thread_id"):
-                await _attempt(attempt, {})
+    for attempt in (agent.ainvoke, agent.aget_state_history, agent.aget_state, agent.aupdate_state):
+        with pytest.raises(ValueError, match="thread_id"):
+            await _attempt(attempt, {})
 
 
 async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) -> None:
     """The numeric id and its text select the same thread, as in savers on disk."""
     agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, {"configurable": {"thread_id": 1}})
-        state = await agent.aget_state(at("1"))
+    await agent.ainvoke(QUESTION, {"configurable": {"thread_id": 1}})
+    state = await agent.aget_state(at("1"))
 
     assert shape(state.values["messages"]) == ["human:go", "ai:hi"]
 
@@ -616,12 +602,11 @@ async def test_an_unknown_checkpoint_is_an_error(saver: Any, new: bool) -> None:
     unknown = "1f0c5b2e-0000-6000-8000-000000000000"
     agent = create_react_agent(ScriptedModel(["hi", "oh"]), [], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        if not new:
-            await agent.ainvoke(QUESTION, at())
-        for attempt in (agent.aget_state, agent.aupdate_state, agent.ainvoke):
-            with pytest.raises(ValueError, match=unknown):
-                await _attempt(attempt, at(checkpoint_id=unknown))
+    if not new:
+        await agent.ainvoke(QUESTION, at())
+    for attempt in (agent.aget_state, agent.aupdate_state, agent.ainvoke):
+        with pytest.raises(ValueError, match=unknown):
+            await _attempt(attempt, at(checkpoint_id=unknown))
 
 
 async def test_without_a_checkpointer_there_is_no_state_to_look_at() -> None:
@@ -641,13 +626,12 @@ async def test_entries_that_are_not_understood_are_an_error_and_nothing_is_lost(
     """Ignoring entries of a newer callboard, or damaged ones, would lose data."""
     agent = create_react_agent(ScriptedModel(["hi", "oh"]), [], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, at())
-        state = await agent.aget_state(at())
-        await _write(saver, state.config, entry)
-        for attempt in (agent.aget_state, agent.aget_state_history, agent.aupdate_state, agent.ainvoke):
-            with pytest.raises(StorageError, match="entry"):
-                await _attempt(attempt, at())
+    await agent.ainvoke(QUESTION, at())
+    state = await agent.aget_state(at())
+    await _write(saver, state.config, entry)
+    for attempt in (agent.aget_state, agent.aget_state_history, agent.aupdate_state, agent.ainvoke):
+        with pytest.raises(StorageError, match="entry"):
+            await _attempt(attempt, at())
 
 
 async def _attempt(method: Any, config: Any) -> None:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import anyio
 import pytest
 from langgraph.channels import UntrackedValue
 from langgraph.checkpoint.memory import InMemorySaver
@@ -22,7 +21,6 @@ from ._savers import SAVERS, saver_of
 prebuilt: Any = pytest.importorskip("langgraph.prebuilt")
 pytestmark = [pytest.mark.real_clock, pytest.mark.filterwarnings("ignore:create_react_agent has been moved")]
 
-WAIT = 20
 THREAD: Any = {"configurable": {"thread_id": "1", "user": "ada"}, "metadata": {"team": "blue"}}
 QUESTION = {"messages": [("user", "go")]}
 
@@ -43,12 +41,11 @@ async def test_metadata_of_checkpoints_have_the_keys_that_langgraph_writes(kind:
     prebuilt.create_react_agent(model(), [work], checkpointer=theirs).invoke(QUESTION, THREAD)
     known = {frozenset(found.metadata) for found in theirs.list(THREAD)}
 
-    with anyio.fail_after(WAIT):
-        async with saver_of(kind, tmp_path / "db") as saver:
-            agent = create_react_agent(model(), [work], checkpointer=saver)
-            for _ in range(3):
-                await agent.ainvoke(QUESTION, THREAD)
-            found = await agent_list(saver)
+    async with saver_of(kind, tmp_path / "db") as saver:
+        agent = create_react_agent(model(), [work], checkpointer=saver)
+        for _ in range(3):
+            await agent.ainvoke(QUESTION, THREAD)
+        found = await agent_list(saver)
 
     assert found
     assert {frozenset(one.metadata) for one in found} == known
@@ -83,17 +80,16 @@ async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durab
 
     file = tmp_path / "agent.db"
     given = {**QUESTION, "connection": Connection("canary from input")}
-    with anyio.fail_after(WAIT):
-        agent = create_react_agent(
-            model(),
-            [work],
-            state_schema=Connected,
-            post_model_hook=look,
-            checkpointer=f"sqlite:///{file}",
-        )
-        await agent.ainvoke(given, THREAD, durability=durability)
-        found = await agent.aget_state(THREAD)
-        await agent.aclose()
+    agent = create_react_agent(
+        model(),
+        [work],
+        state_schema=Connected,
+        post_model_hook=look,
+        checkpointer=f"sqlite:///{file}",
+    )
+    await agent.ainvoke(given, THREAD, durability=durability)
+    found = await agent.aget_state(THREAD)
+    await agent.aclose()
 
     assert seen[0] == Connection("canary from input")
     assert "connection" not in found.values

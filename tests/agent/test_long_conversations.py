@@ -1,12 +1,10 @@
 """A turn of a long conversation costs only its new messages: earlier messages are not deserialized again."""
 
-import threading
 from collections.abc import AsyncIterator, Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import anyio
 import ormsgpack
 import pytest
 from hypothesis import given
@@ -99,8 +97,7 @@ async def made_by_a_turn(saver: Any, counter: Counter, length: int) -> tuple[int
 @pytest.mark.real_clock
 async def test_a_turn_makes_and_dumps_as_many_messages_however_many_are_behind_it(saver: Any, counter: Counter) -> None:
     """Earlier versions processed each message of the thread in each turn, which took most of the time."""
-    with anyio.fail_after(WAIT):
-        _first, short, long = [await made_by_a_turn(saver, counter, length) for length in (5, 10, 200)]
+    _first, short, long = [await made_by_a_turn(saver, counter, length) for length in (5, 10, 200)]
 
     assert long == short
 
@@ -109,17 +106,16 @@ async def test_a_turn_makes_and_dumps_as_many_messages_however_many_are_behind_i
 async def test_what_a_user_does_to_a_message_stays_with_the_user(saver: Any) -> None:
     """Each reader of a thread has its own copies of the messages, including nested values."""
     agent = agent_with(saver, [])
-    with anyio.fail_after(WAIT):
-        await agent.aupdate_state(THREAD, {"messages": turns(1)}, as_node="agent")
-        await agent.aget_state(THREAD)
-        for _ in range(2):
-            first, request, *_rest = (await agent.aget_state(THREAD)).values["messages"]
-            first.content = "changed"
-            first.additional_kwargs["changed"] = True
-            first.response_metadata["changed"] = True
-            request.tool_calls[0]["args"]["query"] = "changed"
-            request.tool_calls.append(request.tool_calls[0])
-        found = (await agent.aget_state(THREAD)).values["messages"]
+    await agent.aupdate_state(THREAD, {"messages": turns(1)}, as_node="agent")
+    await agent.aget_state(THREAD)
+    for _ in range(2):
+        first, request, *_rest = (await agent.aget_state(THREAD)).values["messages"]
+        first.content = "changed"
+        first.additional_kwargs["changed"] = True
+        first.response_metadata["changed"] = True
+        request.tool_calls[0]["args"]["query"] = "changed"
+        request.tool_calls.append(request.tool_calls[0])
+    found = (await agent.aget_state(THREAD)).values["messages"]
 
     assert found == turns(1)
 
@@ -303,22 +299,3 @@ def test_a_message_larger_than_the_room_displaces_nothing() -> None:
         read_one(memory, text, made)
 
     assert made == ["small", "x" * 30_000, "x" * 30_000]
-
-
-def test_threads_may_read_at_once(serde: Any) -> None:
-    """Several threads may read with one saver."""
-    reading = remembering(serde, MessageMemory(room=20_000))
-    stored = [serde.dumps_typed(turns(3, first)) for first in range(10)]
-    expected = [serde.loads_typed(one) for one in stored]
-    wrong: list[int] = []
-
-    def read() -> None:
-        wrong.extend(number for number in 20 * [*range(10)] if reading.loads_typed(stored[number]) != expected[number])
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert wrong == []

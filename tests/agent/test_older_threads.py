@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +26,6 @@ from ._savers import shape
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
 KINDS = {"amend", "task", "asked", "claim", "failed", "hold", "leave", "step"}
 
 
@@ -46,8 +44,7 @@ async def answered(agent: Any, thread: str, answer: object) -> Any:
 
 async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(saver: SqliteSaver) -> None:
     """Half of the answers were given to the earlier version; the others are given to this version."""
-    with anyio.fail_after(WAIT):
-        result = await answered(agent_of(saver), "waits", "two")
+    result = await answered(agent_of(saver), "waits", "two")
 
     assert shape(result["messages"]) == ["human:waits", "ai:", "tool:w1 is done", "tool:w2: one, two", "ai:done"]
 
@@ -56,9 +53,8 @@ async def test_a_call_that_raised_runs_again_and_its_neighbour_does_not(saver: S
     """Until the call runs again, its error is shown."""
     agent = agent_of(saver)
 
-    with anyio.fail_after(WAIT):
-        state = await agent.aget_state(config("failed"))
-        result = await agent.ainvoke(None, config("failed"))
+    state = await agent.aget_state(config("failed"))
+    result = await agent.ainvoke(None, config("failed"))
 
     assert [task.error for task in state.tasks] == [None, "OSError('broken')"]
     assert shape(result["messages"])[2:] == ["tool:f1 is done", "tool:f2 is whole", "ai:done"]
@@ -68,9 +64,8 @@ async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver
     """The earlier version was killed in the body; an approval that a person gave is not requested again."""
     agent = agent_of(saver)
 
-    with anyio.fail_after(WAIT):
-        waiting = await agent.ainvoke(None, config("killed"))
-        result = await answered(agent, "killed", {"type": "accept"})
+    waiting = await agent.ainvoke(None, config("killed"))
+    result = await answered(agent, "killed", {"type": "accept"})
 
     (question,) = waiting["__interrupt__"]
     assert "whether it had any effect is unknown" in question.value[0]["description"]
@@ -79,16 +74,14 @@ async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver
 
 async def test_calls_that_were_sent_go_on(saver: SqliteSaver) -> None:
     """Calls of a `Send` have records in addition to those of the conversation's calls."""
-    with anyio.fail_after(WAIT):
-        result = await answered(agent_of(saver), "sent", "two")
+    result = await answered(agent_of(saver), "sent", "two")
 
     assert shape(result["messages"])[2:] == ["tool:sent", "ai:done", "tool:s2: one, two", "ai:done"]
 
 
 async def test_every_place_of_an_older_thread_can_be_shown(saver: SqliteSaver) -> None:
     """The history is built from the entries of the earlier version."""
-    with anyio.fail_after(WAIT):
-        places = [place async for place in agent_of(saver).aget_state_history(config("done"))]
+    places = [place async for place in agent_of(saver).aget_state_history(config("done"))]
 
     assert [place.next for place in reversed(places)] == [
         ("__start__",),
@@ -118,9 +111,8 @@ async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
     }
     ledger = {"format": "callboard/1", "keys": ["w", "t"], "calls": kept}
 
-    with anyio.fail_after(WAIT):
-        asked = calls(tool_call("work", "w"), tool_call("twice", "t"))
-        result = await node.ainvoke([asked], ledger=ledger, resume={second.id: "two"})
+    asked = calls(tool_call("work", "w"), tool_call("twice", "t"))
+    result = await node.ainvoke([asked], ledger=ledger, resume={second.id: "two"})
 
     assert shape(result) == ["tool:done before", "tool:one, two"]
 

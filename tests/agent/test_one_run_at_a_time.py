@@ -151,11 +151,10 @@ async def test_a_killed_holder_is_passed_over_at_once(both: tuple[Rival, Rival],
     assert rival.answer() == "held"
     async with saver_of(saver, tmp_path / "db") as kept:
         agent = agent_in(tmp_path / "log 0", kept)
-        with anyio.fail_after(WAIT):
-            with pytest.raises(ThreadBusyError, match=f"process {rival.pid} on"):
-                await agent.ainvoke(None, thread("0"))
-            rival.kill()
-            result = await agent.ainvoke(None, thread("0"))
+        with pytest.raises(ThreadBusyError, match=f"process {rival.pid} on"):
+            await agent.ainvoke(None, thread("0"))
+        rival.kill()
+        result = await agent.ainvoke(None, thread("0"))
     rival.look()
 
     assert shape(result["messages"])[2:] == ["tool:w1 is done", "tool:w2 is done", "ai:done"]
@@ -172,9 +171,8 @@ async def test_where_a_live_process_once_ran_anybody_may_fork(both: tuple[Rival,
         assert rival.answer() == DONE
         async with saver_of("sqlite", tmp_path / "db") as kept:
             agent = agent_in(tmp_path / "log", kept)
-            with anyio.fail_after(WAIT):
-                places = [place async for place in agent.aget_state_history(thread("0"))]
-                results = [await agent.ainvoke(None, place.config) for place in places if place.next == ("agent",)]
+            places = [place async for place in agent.aget_state_history(thread("0"))]
+            results = [await agent.ainvoke(None, place.config) for place in places if place.next == ("agent",)]
     finally:
         rival.end()
 
@@ -266,8 +264,7 @@ async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Pa
         async with running(agent, recorder, durability=durability):
             with pytest.raises(ThreadBusyError, match=f"The thread 't' is being run by process {os.getpid()}") as told:
                 await agent.ainvoke({"messages": [("user", "and me?")]}, CONFIG)
-        with anyio.fail_after(WAIT):
-            result = await agent.ainvoke(GO, CONFIG)
+        result = await agent.ainvoke(GO, CONFIG)
 
     assert isinstance(told.value, CallboardError)
     assert (told.value.thread_id, told.value.holder.split()[1]) == ("t", str(os.getpid()))
@@ -293,10 +290,9 @@ async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) ->
                 if len(answers) == 7:
                     release.set()
 
-        with anyio.fail_after(WAIT):
-            async with anyio.create_task_group() as group:
-                for number in range(8):
-                    group.start_soon(run, number)
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                group.start_soon(run, number)
         state = await agent.aget_state(CONFIG)
 
     (won,) = [answer for answer in answers if isinstance(answer, dict)]
@@ -330,15 +326,14 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
 
     agent = create_react_agent(ScriptedModel([calls("wait"), "hi"], loop=True), [wait], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
-            await anext(stream)  # the run goes on after its reader has left, up to the gate
-            with pytest.raises(ThreadBusyError):
-                await agent.ainvoke(GO, CONFIG)
-            with pytest.raises(ThreadBusyError):
-                [chunk async for chunk in agent.astream(GO, CONFIG)]
-        gate.set()
-        result = await agent.ainvoke(GO, CONFIG)
+    async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
+        await anext(stream)  # the run goes on after its reader has left, up to the gate
+        with pytest.raises(ThreadBusyError):
+            await agent.ainvoke(GO, CONFIG)
+        with pytest.raises(ThreadBusyError):
+            [chunk async for chunk in agent.astream(GO, CONFIG)]
+    gate.set()
+    result = await agent.ainvoke(GO, CONFIG)
 
     assert result["messages"][-1].content == "hi"
     assert not is_held(saver)
@@ -396,11 +391,10 @@ async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
 
-    with anyio.fail_after(WAIT):
-        await end(agent, recorder)
-        assert not is_held(saver)
-        other = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
-        result = await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
+    await end(agent, recorder)
+    assert not is_held(saver)
+    other = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
+    result = await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
 
     assert saver.holds
     assert shape(result["messages"])[-2:] == ["human:hello", "ai:hi"]
@@ -417,11 +411,10 @@ async def test_a_failed_run_lets_go(error: BaseException) -> None:
     tool = recorder.tool("work", raises=error, times=1)  # type: ignore[arg-type]
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [tool], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(type(error), match="boom"):
-            await agent.ainvoke(GO, CONFIG)
-        assert not is_held(saver)
-        result = await agent.ainvoke(None, CONFIG)
+    with pytest.raises(type(error), match="boom"):
+        await agent.ainvoke(GO, CONFIG)
+    assert not is_held(saver)
+    result = await agent.ainvoke(None, CONFIG)
 
     assert shape(result["messages"])[2:] == ["tool:work", "ai:done"]
 
@@ -436,10 +429,9 @@ async def test_an_interrupted_run_lets_go() -> None:
 
     agent = create_react_agent(ScriptedModel([calls("ask"), "done"]), [ask], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(GO, CONFIG)
-        assert not is_held(saver)
-        result = await agent.ainvoke(Command(resume="yes"), CONFIG)
+    await agent.ainvoke(GO, CONFIG)
+    assert not is_held(saver)
+    result = await agent.ainvoke(Command(resume="yes"), CONFIG)
 
     assert shape(result["messages"])[2:] == ["tool:yes", "ai:done"]
 
@@ -458,10 +450,9 @@ async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
 
     agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=Shaky())
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(OSError, match="the line is dead"):
-            await agent.ainvoke(GO, CONFIG)
-        result = await agent.ainvoke(GO, CONFIG)
+    with pytest.raises(OSError, match="the line is dead"):
+        await agent.ainvoke(GO, CONFIG)
+    result = await agent.ainvoke(GO, CONFIG)
 
     assert result["messages"][-1].content == "hi"
 
@@ -471,10 +462,9 @@ async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path
     """A thread with only a hold, or a failed hold, has no conversation to continue."""
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
-        with anyio.fail_after(WAIT):
-            for _ in range(2):
-                with pytest.raises(EmptyInputError, match="An agent starts from messages"):
-                    await agent.ainvoke(None, CONFIG)
+        for _ in range(2):
+            with pytest.raises(EmptyInputError, match="An agent starts from messages"):
+                await agent.ainvoke(None, CONFIG)
 
 
 # Elsewhere.
@@ -490,13 +480,12 @@ async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over(s
     """The process cannot be inspected from here, so only its lease counts."""
     saver = InMemorySaver()
 
-    with anyio.fail_after(WAIT):
-        agent = await _begun(saver)
-        forge(saver, {**FAR, "until": time.time() + 3600})
-        with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
-            await agent.ainvoke(GO, CONFIG)
-        forge(saver, {**FAR, "until": time.time() - 1})
-        result = await agent.ainvoke(GO, CONFIG)
+    agent = await _begun(saver)
+    forge(saver, {**FAR, "until": time.time() + 3600})
+    with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+        await agent.ainvoke(GO, CONFIG)
+    forge(saver, {**FAR, "until": time.time() - 1})
+    result = await agent.ainvoke(GO, CONFIG)
 
     assert len(result["messages"]) == 4
 
@@ -505,17 +494,16 @@ async def test_a_lease_that_nobody_prolongs_runs_out(short_lease: float) -> None
     """After the lease has ended, the next run takes the thread automatically."""
     saver = InMemorySaver()
 
-    with anyio.fail_after(WAIT):
-        agent = await _begun(saver)
-        forge(saver, {**FAR, "until": time.time() + 0.3})
-        refused = 0
-        while True:
-            try:
-                result = await agent.ainvoke(GO, CONFIG)
-                break
-            except ThreadBusyError:
-                refused += 1
-                await anyio.sleep(0.02)
+    agent = await _begun(saver)
+    forge(saver, {**FAR, "until": time.time() + 0.3})
+    refused = 0
+    while True:
+        try:
+            result = await agent.ainvoke(GO, CONFIG)
+            break
+        except ThreadBusyError:
+            refused += 1
+            await anyio.sleep(0.02)
 
     assert refused
     assert len(result["messages"]) == 4
@@ -526,13 +514,12 @@ async def test_another_boot_of_this_machine_has_other_processes(short_lease: flo
     saver = InMemorySaver()
     before = {**_lease.new_holder(), "token": "theirs", "boot": "before", "pid": os.getppid()}
 
-    with anyio.fail_after(WAIT):
-        agent = await _begun(saver)
-        forge(saver, {**before, "until": time.time() + 3600})
-        with pytest.raises(ThreadBusyError):
-            await agent.ainvoke(GO, CONFIG)
-        forge(saver, {**before, "until": time.time() - 1})
-        result = await agent.ainvoke(GO, CONFIG)
+    agent = await _begun(saver)
+    forge(saver, {**before, "until": time.time() + 3600})
+    with pytest.raises(ThreadBusyError):
+        await agent.ainvoke(GO, CONFIG)
+    forge(saver, {**before, "until": time.time() - 1})
+    result = await agent.ainvoke(GO, CONFIG)
 
     assert len(result["messages"]) == 4
 
@@ -542,10 +529,9 @@ async def test_a_process_that_has_the_number_of_a_dead_one_holds_nothing() -> No
     saver = InMemorySaver()
     dead = {**_lease.new_holder(), "token": "theirs", "pid": os.getppid(), "until": time.time() - 3600}
 
-    with anyio.fail_after(WAIT):
-        agent = await _begun(saver)
-        forge(saver, dead)
-        result = await agent.ainvoke(GO, CONFIG)
+    agent = await _begun(saver)
+    forge(saver, dead)
+    result = await agent.ainvoke(GO, CONFIG)
 
     assert len(result["messages"]) == 4
 
@@ -637,8 +623,7 @@ async def test_agents_within_a_call_need_not_hold() -> None:
         ScriptedModel([calls("ask_inner", "ask_inner"), "done"]), [ask_inner], checkpointer=saver
     )
 
-    with anyio.fail_after(WAIT):
-        result = await outer.ainvoke(GO, CONFIG)
+    result = await outer.ainvoke(GO, CONFIG)
 
     assert shape(result["messages"])[2:] == ["tool:inner", "tool:inner", "ai:done"]
     assert recorder.peak == 2
@@ -650,10 +635,9 @@ async def test_with_durability_exit_nobody_is_told() -> None:
     saver = Entries()
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        async with aclosing(agent.astream(GO, CONFIG, stream_mode="values", durability="exit")) as stream:
-            await anext(stream)
-            result = await agent.ainvoke(GO, CONFIG, durability="exit")
+    async with aclosing(agent.astream(GO, CONFIG, stream_mode="values", durability="exit")) as stream:
+        await anext(stream)
+        result = await agent.ainvoke(GO, CONFIG, durability="exit")
 
     assert result["messages"][-1].content == "hi"
     assert saver.holds == []
@@ -698,8 +682,7 @@ async def test_the_state_may_not_be_changed_while_a_run_goes_on(kind: str, tmp_p
         async with running(agent, recorder) as results:
             with pytest.raises(ThreadBusyError):
                 await agent.aupdate_state(CONFIG, {"messages": [("user", "psst")]})
-        with anyio.fail_after(WAIT):
-            await agent.aupdate_state(CONFIG, {"messages": [("user", "now")]})
+        await agent.aupdate_state(CONFIG, {"messages": [("user", "now")]})
         state = await agent.aget_state(CONFIG)
 
     assert shape(results[0]["messages"]) == ["human:go", "ai:", "tool:work", "ai:done"]
@@ -711,8 +694,7 @@ async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
     before = set(_lease._here)
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=InMemorySaver())
 
-    with anyio.fail_after(WAIT):
-        for _ in range(3):
-            await agent.ainvoke(GO, CONFIG)
+    for _ in range(3):
+        await agent.ainvoke(GO, CONFIG)
 
     assert set(_lease._here) == before

@@ -64,14 +64,13 @@ def contents(result: Any) -> list[str]:
 async def test_a_conversation_goes_on_in_another_agent(postgres_url: str, kind: str) -> None:
     """The second agent has its own saver, as on another machine."""
     recorder = Recorder()
-    with anyio.fail_after(WAIT):
-        async with saver_on(postgres_url, kind) as saver:
-            model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
-            await create_react_agent(model, [recorder.tool("work")], checkpointer=saver).ainvoke(QUESTION, THREAD)
-        async with saver_on(postgres_url, kind) as saver:
-            other = create_react_agent(ScriptedModel(["again"]), [recorder.tool("work")], checkpointer=saver)
-            result = await other.ainvoke(QUESTION, THREAD)
-            state = await other.aget_state(THREAD)
+    async with saver_on(postgres_url, kind) as saver:
+        model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
+        await create_react_agent(model, [recorder.tool("work")], checkpointer=saver).ainvoke(QUESTION, THREAD)
+    async with saver_on(postgres_url, kind) as saver:
+        other = create_react_agent(ScriptedModel(["again"]), [recorder.tool("work")], checkpointer=saver)
+        result = await other.ainvoke(QUESTION, THREAD)
+        state = await other.aget_state(THREAD)
 
     assert contents(result) == ["go", "", "a", "b", "done", "go", "again"]
     assert state.values["messages"] == result["messages"]
@@ -94,21 +93,18 @@ async def test_questions_are_answered_by_id_elsewhere_and_one_at_a_time(postgres
     recorder, ran = Recorder(), list[str]()
     request = calls(*(("ask", {"query": name}) for name in "abc"), "work", "work")
     result: Any = None
-    with anyio.fail_after(WAIT):
+    async with saver_on(postgres_url, kind) as saver:
+        agent = create_react_agent(ScriptedModel([request]), [asking(ran), recorder.tool("work")], checkpointer=saver)
+        result = await agent.ainvoke(QUESTION, THREAD)
+    questions = {question.value: question.id for question in result["__interrupt__"]}
+    for name in "cba":
         async with saver_on(postgres_url, kind) as saver:
             agent = create_react_agent(
-                ScriptedModel([request]), [asking(ran), recorder.tool("work")], checkpointer=saver
+                ScriptedModel(["done"]), [asking(ran), recorder.tool("work")], checkpointer=saver
             )
-            result = await agent.ainvoke(QUESTION, THREAD)
-        questions = {question.value: question.id for question in result["__interrupt__"]}
-        for name in "cba":
-            async with saver_on(postgres_url, kind) as saver:
-                agent = create_react_agent(
-                    ScriptedModel(["done"]), [asking(ran), recorder.tool("work")], checkpointer=saver
-                )
-                state = await agent.aget_state(THREAD)
-                assert questions[name] in {question.id for question in state.interrupts}
-                result = await agent.ainvoke(Command(resume={questions[name]: name.upper()}), THREAD)
+            state = await agent.aget_state(THREAD)
+            assert questions[name] in {question.id for question in state.interrupts}
+            result = await agent.ainvoke(Command(resume={questions[name]: name.upper()}), THREAD)
 
     assert contents(result) == ["go", "", "a: A", "b: B", "c: C", "work", "work", "done"]
     assert ran == ["c", "b", "a"]
@@ -120,17 +116,16 @@ async def test_questions_are_answered_by_id_elsewhere_and_one_at_a_time(postgres
 async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, kind: str) -> None:
     """Time travel and forks work, also from checkpoints whose messages are stored in later ones."""
     replies = [calls("work"), "one", "two", "three", "other two"]
-    with anyio.fail_after(WAIT):
-        async with saver_on(postgres_url, kind) as saver:
-            agent = create_react_agent(ScriptedModel(replies), [Recorder().tool("work")], checkpointer=saver)
-            for text in ("a", "b", "c"):
-                await agent.ainvoke({"messages": [("user", text)]}, THREAD)
-            history = [place async for place in agent.aget_state_history(THREAD)]
-            after_first = next(place for place in history if contents(place.values)[-1:] == ["one"])
-            forked = await agent.ainvoke({"messages": [("user", "B")]}, after_first.config)
-            whole = [place async for place in agent.aget_state_history(THREAD)]
-            now = await agent.aget_state(THREAD)
-            before = await agent.aget_state(history[0].config)
+    async with saver_on(postgres_url, kind) as saver:
+        agent = create_react_agent(ScriptedModel(replies), [Recorder().tool("work")], checkpointer=saver)
+        for text in ("a", "b", "c"):
+            await agent.ainvoke({"messages": [("user", text)]}, THREAD)
+        history = [place async for place in agent.aget_state_history(THREAD)]
+        after_first = next(place for place in history if contents(place.values)[-1:] == ["one"])
+        forked = await agent.ainvoke({"messages": [("user", "B")]}, after_first.config)
+        whole = [place async for place in agent.aget_state_history(THREAD)]
+        now = await agent.aget_state(THREAD)
+        before = await agent.aget_state(history[0].config)
 
     assert contents(forked) == ["a", "", "work", "one", "B", "other two"]
     assert now.values == forked
@@ -143,16 +138,15 @@ async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, ki
 async def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server: Server, kind: str) -> None:
     """Ten more turns need as much space as ten earlier ones, because earlier messages are not stored again."""
     sizes = []
-    with anyio.fail_after(WAIT):
-        async with saver_on(postgres_url, kind) as saver:
-            agent = create_react_agent(ScriptedModel(["x" * 1000], loop=True), [], checkpointer=saver)
-            for _ in range(4):
-                for _ in range(10):
-                    await agent.ainvoke({"messages": [("user", "y" * 1000)]}, THREAD)
-                tables = ("checkpoint_blobs", "checkpoint_writes")
-                rows = [postgres_server.sql(f"SELECT sum(length(blob)) FROM {table}", postgres_url) for table in tables]
-                sizes.append(sum(int(row[0][0]) for row in rows))
-            places = [place async for place in agent.aget_state_history(THREAD)]
+    async with saver_on(postgres_url, kind) as saver:
+        agent = create_react_agent(ScriptedModel(["x" * 1000], loop=True), [], checkpointer=saver)
+        for _ in range(4):
+            for _ in range(10):
+                await agent.ainvoke({"messages": [("user", "y" * 1000)]}, THREAD)
+            tables = ("checkpoint_blobs", "checkpoint_writes")
+            rows = [postgres_server.sql(f"SELECT sum(length(blob)) FROM {table}", postgres_url) for table in tables]
+            sizes.append(sum(int(row[0][0]) for row in rows))
+        places = [place async for place in agent.aget_state_history(THREAD)]
 
     first, last = sizes[1] - sizes[0], sizes[3] - sizes[2]
     assert last < 1.5 * first, sizes
@@ -186,12 +180,11 @@ async def test_fifty_conversations_at_once_share_a_few_connections(postgres_url:
             peak = max(peak, (await to_thread.run_sync(postgres_server.sql, count))[0][0])
             await anyio.sleep(0.05)
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch)
-            for number in range(50):
-                group.start_soon(talk, number)
-        await close(saver)
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        for number in range(50):
+            group.start_soon(talk, number)
+    await close(saver)
 
     def turn(name: str) -> list[str]:
         return [name, "", f"{name} 1", f"{name} 2", f"worked on {name} 2"]
@@ -206,11 +199,10 @@ async def test_connections_that_were_cut_between_two_turns_are_not_missed(
     """Firewalls and server restarts cut idle connections."""
     saver = saver_of(postgres_url)
     agent = create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, THREAD)
-        assert await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1
-        result = await agent.ainvoke(QUESTION, THREAD)
-        await close(saver)
+    await agent.ainvoke(QUESTION, THREAD)
+    assert await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1
+    result = await agent.ainvoke(QUESTION, THREAD)
+    await close(saver)
 
     assert contents(result) == ["go", "one", "go", "two"]
 
@@ -228,10 +220,9 @@ async def test_connections_that_are_cut_in_the_middle_of_a_turn_are_not_missed(
     # One cut per batch: a repeated write is not repeated again, so a second cut would be an error.
     model = ScriptedModel([calls("work", "cut", "work"), calls("cut"), calls("cut", "work"), "done"])
     agent = create_react_agent(model, [cut, Recorder().tool("work")], checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        result = await agent.ainvoke(QUESTION, THREAD)
-        state = await agent.aget_state(THREAD)
-        await close(saver)
+    result = await agent.ainvoke(QUESTION, THREAD)
+    state = await agent.aget_state(THREAD)
+    await close(saver)
 
     assert contents(result)[-1] == "done"
     assert state.values["messages"] == result["messages"]
@@ -257,16 +248,13 @@ async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_
         return "harmless"
 
     harmless.__name__ = "cut"
-    with anyio.fail_after(WAIT):
-        with pytest.raises(psycopg.OperationalError):
-            async with saver_on(postgres_url, kind) as saver:
-                model = ScriptedModel([calls("work", "cut"), "done"])
-                await create_react_agent(model, [recorder.tool("work"), cut], checkpointer=saver).ainvoke(
-                    QUESTION, THREAD
-                )
+    with pytest.raises(psycopg.OperationalError):
         async with saver_on(postgres_url, kind) as saver:
-            agent = create_react_agent(ScriptedModel(["done"]), [recorder.tool("work"), harmless], checkpointer=saver)
-            result = await agent.ainvoke(None, THREAD)
+            model = ScriptedModel([calls("work", "cut"), "done"])
+            await create_react_agent(model, [recorder.tool("work"), cut], checkpointer=saver).ainvoke(QUESTION, THREAD)
+    async with saver_on(postgres_url, kind) as saver:
+        agent = create_react_agent(ScriptedModel(["done"]), [recorder.tool("work"), harmless], checkpointer=saver)
+        result = await agent.ainvoke(None, THREAD)
 
     assert contents(result)[-1] == "done"
     assert contents(result)[2] == "work"
@@ -302,14 +290,13 @@ async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(ow
     saver = saver_of(own_server.url())
     model = ScriptedModel([calls("work", "stop"), "done"])
     agent = create_react_agent(model, [recorder.tool("work"), stop], checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        with pytest.raises(StorageError, match=f"127.0.0.1:{own_server.port}/postgres' cannot be reached") as caught:
-            await agent.ainvoke(QUESTION, THREAD)
-        with pytest.raises(StorageError, match="cannot be reached"):
-            await agent.aget_state(THREAD)
-        await to_thread.run_sync(own_server.start)
-        result = await agent.ainvoke(None, THREAD)
-        await close(saver)
+    with pytest.raises(StorageError, match=f"127.0.0.1:{own_server.port}/postgres' cannot be reached") as caught:
+        await agent.ainvoke(QUESTION, THREAD)
+    with pytest.raises(StorageError, match="cannot be reached"):
+        await agent.aget_state(THREAD)
+    await to_thread.run_sync(own_server.start)
+    result = await agent.ainvoke(None, THREAD)
+    await close(saver)
 
     assert PASSWORD not in str(caught.value)
     assert "refused" in str(caught.value)
@@ -322,11 +309,10 @@ async def refusal(url: str) -> str:
     """Return the errors of an agent and of a store about an unusable database."""
     saver, store = saver_of(url), store_of(url)
     agent = create_react_agent(ScriptedModel(["never"]), [], checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        with pytest.raises(StorageError) as caught:
-            await agent.ainvoke(QUESTION, THREAD)
-        with pytest.raises(StorageError):
-            await store.aget(("a",), "b")  # type: ignore[union-attr]
+    with pytest.raises(StorageError) as caught:
+        await agent.ainvoke(QUESTION, THREAD)
+    with pytest.raises(StorageError):
+        await store.aget(("a",), "b")  # type: ignore[union-attr]
     assert isinstance(caught.value.__cause__, psycopg.Error) or caught.value.__cause__ is None
     return str(caught.value)
 
@@ -359,9 +345,8 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgre
         await close(owner)
         postgres_server.sql("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO guest", postgres_url)
         saver = saver_of(guest)
-        with anyio.fail_after(WAIT):
-            result = await create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver).ainvoke(QUESTION, THREAD)
-            await close(saver)
+        result = await create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver).ainvoke(QUESTION, THREAD)
+        await close(saver)
         assert contents(result) == ["go", "hi"]
     finally:
         postgres_server.sql("DROP OWNED BY guest", postgres_url)
@@ -372,18 +357,17 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgre
 async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres_server: Server, table: str) -> None:
     """Writing to a newer format without knowing it could destroy data."""
     saver, store = saver_of(postgres_url), store_of(postgres_url)
-    with anyio.fail_after(WAIT):
-        await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
-        await store.aput(("a",), "b", {"c": 1})  # type: ignore[union-attr]
-        await close(saver, store)
-        postgres_server.sql(f"INSERT INTO {table} (v) VALUES (999)", postgres_url)
+    await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
+    await store.aput(("a",), "b", {"c": 1})  # type: ignore[union-attr]
+    await close(saver, store)
+    postgres_server.sql(f"INSERT INTO {table} (v) VALUES (999)", postgres_url)
 
-        with pytest.raises(StorageError, match="Upgrade langgraph-checkpoint-postgres"):
-            if table == "store_migrations":
-                await store.aget(("a",), "b")  # type: ignore[union-attr]
-            else:
-                await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
-        await close(saver, store)
+    with pytest.raises(StorageError, match="Upgrade langgraph-checkpoint-postgres"):
+        if table == "store_migrations":
+            await store.aget(("a",), "b")  # type: ignore[union-attr]
+        else:
+            await to_thread.run_sync(saver.get_tuple, THREAD)  # type: ignore[union-attr]
+    await close(saver, store)
 
 
 @pytest.mark.parametrize("kind", ["saver", "store"])
@@ -429,8 +413,7 @@ async def test_tools_use_a_store_on_any_loop(postgres_url: str) -> None:
         create_react_agent(model, [learn, recall], store=postgres_url),
         create_react_agent(ScriptedModel([calls("recall"), "done"]), [recall], store=postgres_url),
     ]
-    with anyio.fail_after(WAIT):
-        await agents[0].ainvoke(QUESTION)
-        result = await agents[1].ainvoke(QUESTION)
+    await agents[0].ainvoke(QUESTION)
+    result = await agents[1].ainvoke(QUESTION)
 
     assert contents(result)[2] == " ".join(facts)

@@ -78,9 +78,8 @@ TURN = ["What is it like in Paris?", "", "sunny in Paris", "noon in Paris, at th
 async def test_a_turn_with_two_tools_in_parallel(streaming: bool) -> None:
     """The provider gets a valid history: each call is answered, in order, under its id."""
     tools = Tools()
-    with anyio.fail_after(WAIT):
-        async with provider_and_model(reply(calls=CALLS), reply("Lovely."), streaming=streaming) as (provider, model):
-            result = await create_react_agent(model, tools.all, prompt="Be brief.").ainvoke(QUESTION)
+    async with provider_and_model(reply(calls=CALLS), reply("Lovely."), streaming=streaming) as (provider, model):
+        result = await create_react_agent(model, tools.all, prompt="Be brief.").ainvoke(QUESTION)
 
     assert contents(result) == TURN
     assert sorted(tools.ran) == ["clock", "weather"]
@@ -100,12 +99,9 @@ async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
     tools = Tools()
     model_says = reply("It is lovely there today.")
     chunks: list[Any] = []
-    with anyio.fail_after(WAIT):
-        async with provider_and_model(reply(calls=CALLS), model_says) as (provider, model):
-            async for message, metadata in create_react_agent(model, tools.all).astream(
-                QUESTION, stream_mode="messages"
-            ):
-                chunks.append((message, metadata["langgraph_node"]))
+    async with provider_and_model(reply(calls=CALLS), model_says) as (provider, model):
+        async for message, metadata in create_react_agent(model, tools.all).astream(QUESTION, stream_mode="messages"):
+            chunks.append((message, metadata["langgraph_node"]))
 
     pieces = [message for message, node in chunks if node == "agent"]
     assert all(isinstance(piece, AIMessageChunk) for piece in pieces)
@@ -129,9 +125,8 @@ async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
 @pytest.mark.exhaustive
 async def test_a_refusal_with_a_time_to_wait_is_waited_for_by_the_client() -> None:
     """The client's own retries handle the refusal, and the agent does not notice."""
-    with anyio.fail_after(WAIT):
-        async with provider_and_model(too_many(1), reply("Lovely."), max_retries=1) as (provider, model):
-            result = await create_react_agent(model, []).ainvoke(QUESTION)
+    async with provider_and_model(too_many(1), reply("Lovely."), max_retries=1) as (provider, model):
+        result = await create_react_agent(model, []).ainvoke(QUESTION)
 
     first, second = provider.requests
     assert contents(result)[-1] == "Lovely."
@@ -141,13 +136,12 @@ async def test_a_refusal_with_a_time_to_wait_is_waited_for_by_the_client() -> No
 
 async def test_a_refusal_that_stays_is_the_clients_error() -> None:
     """The client's error arrives unwrapped, and the thread can be continued later."""
-    with anyio.fail_after(WAIT):
-        script = (too_many(0), reply("Lovely."))
-        async with provider_and_model(*script, max_retries=0) as (provider, model):
-            agent = create_react_agent(model, [], checkpointer=InMemorySaver())
-            with pytest.raises(openai.RateLimitError, match="Rate limit reached"):
-                await agent.ainvoke(QUESTION, THREAD)
-            result = await agent.ainvoke(None, THREAD)
+    script = (too_many(0), reply("Lovely."))
+    async with provider_and_model(*script, max_retries=0) as (provider, model):
+        agent = create_react_agent(model, [], checkpointer=InMemorySaver())
+        with pytest.raises(openai.RateLimitError, match="Rate limit reached"):
+            await agent.ainvoke(QUESTION, THREAD)
+        result = await agent.ainvoke(None, THREAD)
 
     assert contents(result) == ["What is it like in Paris?", "Lovely."]
     assert len(provider.requests) == 2
@@ -155,9 +149,8 @@ async def test_a_refusal_that_stays_is_the_clients_error() -> None:
 
 async def test_a_connection_that_breaks_before_the_reply_is_made_again_by_the_client() -> None:
     """No token has been received by then, so the retry is safe."""
-    with anyio.fail_after(WAIT):
-        async with provider_and_model(hangs_up(), reply("Lovely."), max_retries=1) as (provider, model):
-            result = await create_react_agent(model, []).ainvoke(QUESTION)
+    async with provider_and_model(hangs_up(), reply("Lovely."), max_retries=1) as (provider, model):
+        result = await create_react_agent(model, []).ainvoke(QUESTION)
 
     assert contents(result)[-1] == "Lovely."
     assert len(provider.requests) == 2
@@ -170,17 +163,16 @@ async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: 
     half = deltas_of(None, CALLS)[:-4]
     script = (reply(calls=CALLS), hangs_up(*half), reply("Lovely."))
     chunks: list[Any] = []
-    with anyio.fail_after(WAIT):
-        async with provider_and_model(*script, streaming=True, max_retries=0) as (provider, model):
-            agent = create_react_agent(model, tools.all, checkpointer=InMemorySaver())
-            with pytest.raises(openai.APIConnectionError):
-                if how == "invoke":
-                    await agent.ainvoke(QUESTION, THREAD)
-                else:
-                    async for chunk, _ in agent.astream(QUESTION, THREAD, stream_mode="messages"):
-                        chunks.append(chunk)
-            state = await agent.aget_state(THREAD)
-            result = await agent.ainvoke({"messages": [("user", "And?")]}, THREAD)
+    async with provider_and_model(*script, streaming=True, max_retries=0) as (provider, model):
+        agent = create_react_agent(model, tools.all, checkpointer=InMemorySaver())
+        with pytest.raises(openai.APIConnectionError):
+            if how == "invoke":
+                await agent.ainvoke(QUESTION, THREAD)
+            else:
+                async for chunk, _ in agent.astream(QUESTION, THREAD, stream_mode="messages"):
+                    chunks.append(chunk)
+        state = await agent.aget_state(THREAD)
+        result = await agent.ainvoke({"messages": [("user", "And?")]}, THREAD)
 
     assert contents(state.values) == TURN[:-1]
     assert state.next == ("agent",)
@@ -208,12 +200,11 @@ async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> N
             closed.set()
             handler.close_connection = True
 
-    with anyio.fail_after(WAIT):
-        async with provider_and_model(endless) as (_, model):
-            stream = create_react_agent(model, []).astream(QUESTION, stream_mode="messages")
-            read = [await anext(stream) for _ in range(5)]
-            await stream.aclose()
-            assert await to_thread.run_sync(closed.wait, WAIT)
+    async with provider_and_model(endless) as (_, model):
+        stream = create_react_agent(model, []).astream(QUESTION, stream_mode="messages")
+        read = [await anext(stream) for _ in range(5)]
+        await stream.aclose()
+        assert await to_thread.run_sync(closed.wait, WAIT)
 
     assert "word " in [message.content for message, _ in read]
 
@@ -222,18 +213,17 @@ async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> N
 async def test_many_conversations_share_one_client() -> None:
     """Each of fifty concurrent conversations gets its own answers."""
     results: dict[int, str] = {}
-    with anyio.fail_after(WAIT):
-        async with provider_and_model(*[reply("Lovely.")] * 50) as (provider, model):
-            agent = create_react_agent(model, [], checkpointer=InMemorySaver())
+    async with provider_and_model(*[reply("Lovely.")] * 50) as (provider, model):
+        agent = create_react_agent(model, [], checkpointer=InMemorySaver())
 
-            async def talk(number: int) -> None:
-                config: Any = {"configurable": {"thread_id": str(number)}}
-                result = await agent.ainvoke({"messages": [("user", f"hello {number}")]}, config)
-                results[number] = "|".join(contents(result))
+        async def talk(number: int) -> None:
+            config: Any = {"configurable": {"thread_id": str(number)}}
+            result = await agent.ainvoke({"messages": [("user", f"hello {number}")]}, config)
+            results[number] = "|".join(contents(result))
 
-            async with anyio.create_task_group() as group:
-                for number in range(50):
-                    group.start_soon(talk, number)
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(talk, number)
 
     assert results == {number: f"hello {number}|Lovely." for number in range(50)}
     assert len(provider.requests) == 50

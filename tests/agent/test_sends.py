@@ -3,7 +3,6 @@
 import copy
 from typing import Annotated, Any
 
-import anyio
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
@@ -92,13 +91,12 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
     agent = agent_of(works, "hi", "end", version=version)
     sends = [to_tools(tool_call("work", "a", name="a")), to_tools(tool_call("fail", "c", name="c"))]
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, AT)
-        with pytest.raises(RuntimeError, match="c"):
-            await agent.ainvoke(Command(goto=sends), AT)
-        assert (await agent.aget_state(AT)).next == ("tools",)
-        works.fails = False
-        result = await agent.ainvoke(None, AT)
+    await agent.ainvoke(QUESTION, AT)
+    with pytest.raises(RuntimeError, match="c"):
+        await agent.ainvoke(Command(goto=sends), AT)
+    assert (await agent.aget_state(AT)).next == ("tools",)
+    works.fails = False
+    result = await agent.ainvoke(None, AT)
 
     assert texts(result) == ["go", "hi", "a", "c", "end"]
     assert works.ran == ["a", "c", "c"]
@@ -112,13 +110,12 @@ async def test_questions_of_several_calls_of_one_send_are_answered_one_by_one(ve
     asking = to_tools(
         tool_call("ask", "q1", name="x"), tool_call("work", "w", name="w"), tool_call("ask", "q2", name="y")
     )
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, AT)
-        result = await agent.ainvoke(Command(goto=[asking, to_tools(tool_call("work", "v", name="v"))]), AT)
-        ids = {one.value: one.id for one in result["__interrupt__"]}
-        assert sorted(ids) == ["x", "y"]
-        await agent.ainvoke(Command(resume={ids["y"]: "no"}), AT)
-        result = await agent.ainvoke(Command(resume={ids["x"]: "yes"}), AT)
+    await agent.ainvoke(QUESTION, AT)
+    result = await agent.ainvoke(Command(goto=[asking, to_tools(tool_call("work", "v", name="v"))]), AT)
+    ids = {one.value: one.id for one in result["__interrupt__"]}
+    assert sorted(ids) == ["x", "y"]
+    await agent.ainvoke(Command(resume={ids["y"]: "no"}), AT)
+    result = await agent.ainvoke(Command(resume={ids["x"]: "yes"}), AT)
 
     assert texts(result) == ["go", "hi", "x: yes", "w", "y: no", "v", "end"]
     assert works.ran.count("w") == works.ran.count("v") == 1
@@ -131,9 +128,8 @@ async def test_whoever_looks_meanwhile_sees_what_was_sent(version: Any) -> None:
     agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)
     works.look = lambda: agent_of(Works(), saver=saver, version=version).aget_state(AT)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, AT)
-        await agent.ainvoke(Command(goto=[to_tools(tool_call("work", "a", name="a")), sent("b")]), AT)
+    await agent.ainvoke(QUESTION, AT)
+    await agent.ainvoke(Command(goto=[to_tools(tool_call("work", "a", name="a")), sent("b")]), AT)
 
     assert [state.next for state in works.seen] == [("tools", "agent")]
 
@@ -144,13 +140,12 @@ async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
     works, saver = Works(), InMemorySaver()
     model = ScriptedModel(["reply", "end"])
     sends = [to_tools(tool_call("ask", "q", name="x")), sent("other")]
-    with anyio.fail_after(WAIT):
-        first = agent_of(works, "hi", "heard", saver=saver, version=version)
-        await first.ainvoke(QUESTION, AT)
-        await first.ainvoke(Command(goto=sends), AT)
-        again = callboard.create_react_agent(model, works.tools(), checkpointer=saver, version=version)
-        assert (await again.aget_state(AT)).next == ("tools",)
-        result = await again.ainvoke(Command(resume="yes"), AT)
+    first = agent_of(works, "hi", "heard", saver=saver, version=version)
+    await first.ainvoke(QUESTION, AT)
+    await first.ainvoke(Command(goto=sends), AT)
+    again = callboard.create_react_agent(model, works.tools(), checkpointer=saver, version=version)
+    assert (await again.aget_state(AT)).next == ("tools",)
+    result = await again.ainvoke(Command(resume="yes"), AT)
 
     assert texts(result) == ["go", "hi", "x: yes", "heard", "reply"]
     assert len(model.requests) == 1
@@ -163,11 +158,10 @@ async def test_langgraph_goes_on_with_what_was_sent() -> None:
     agent = agent_of(works, "hi", saver=saver)
     sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
     theirs = langgraph_agent(ScriptedModel(["end"]), works.tools(), checkpointer=saver, version="v2")
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, AT)
-        await agent.ainvoke(Command(goto=sends), AT)
-        state = await theirs.aget_state(AT)
-        result = await theirs.ainvoke(Command(resume="yes"), AT)
+    await agent.ainvoke(QUESTION, AT)
+    await agent.ainvoke(Command(goto=sends), AT)
+    state = await theirs.aget_state(AT)
+    result = await theirs.ainvoke(Command(resume="yes"), AT)
 
     questions = [(task.name, [one.value for one in task.interrupts]) for task in state.tasks]
     assert questions == [("tools", []), ("tools", ["x"])]
@@ -185,16 +179,15 @@ async def test_we_go_on_with_what_langgraph_has_sent(stops: bool) -> None:
     tools = [*works.tools(), spreading(sends)]
     theirs = langgraph_agent(ScriptedModel([reply, "one"]), tools, checkpointer=saver, version="v2")
     ours = callboard.create_react_agent(model, tools, checkpointer=saver)
-    with anyio.fail_after(WAIT):
-        await theirs.ainvoke(QUESTION, AT, interrupt_before=["agent"])
-        await theirs.ainvoke(None, AT, interrupt_before=["agent"])
-        if not stops:
-            await theirs.ainvoke(None, AT)
-            assert sorted(works.ran) == ["w", "x"]
-        else:
-            assert (await ours.aget_state(AT)).next == ("tools", "tools", "agent")
-            await ours.ainvoke(None, AT)
-        result = await ours.ainvoke(Command(resume="yes"), AT)
+    await theirs.ainvoke(QUESTION, AT, interrupt_before=["agent"])
+    await theirs.ainvoke(None, AT, interrupt_before=["agent"])
+    if not stops:
+        await theirs.ainvoke(None, AT)
+        assert sorted(works.ran) == ["w", "x"]
+    else:
+        assert (await ours.aget_state(AT)).next == ("tools", "tools", "agent")
+        await ours.ainvoke(None, AT)
+    result = await ours.ainvoke(Command(resume="yes"), AT)
 
     assert texts(result)[:3] == ["go", "", "spread"]
     assert sorted(texts(result)[3:6]) == ["one", "w", "x: yes"]
@@ -228,12 +221,11 @@ async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: s
     """LangGraph ignores a send to a missing node, and fails in the middle of a run for the other kinds."""
     send, error, match = BAD[kind]
     agent = agent_of(Works(), "hi")
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, AT)
-        with pytest.raises(error, match=match):
-            await agent.ainvoke(Command(update=QUESTION, goto=[send]), AT)
+    await agent.ainvoke(QUESTION, AT)
+    with pytest.raises(error, match=match):
+        await agent.ainvoke(Command(update=QUESTION, goto=[send]), AT)
 
-        state = await agent.aget_state(AT)
+    state = await agent.aget_state(AT)
     assert (texts(state.values), state.next) == (["go", "hi"], ())
 
 
@@ -251,13 +243,12 @@ async def test_a_killed_process_loses_nothing_that_was_sent(version: Any, on_unk
 
     works.look = killed
     after = Works()
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(QUESTION, AT)
-        sends = [to_tools(tool_call("work", name, name=name)) for name in "ab"]
-        await agent.ainvoke(Command(goto=[*sends, sent("other")]), AT, durability="sync")
-        again = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=left, **options)
-        state = await again.aget_state(AT)
-        result = await again.ainvoke(None, AT)
+    await agent.ainvoke(QUESTION, AT)
+    sends = [to_tools(tool_call("work", name, name=name)) for name in "ab"]
+    await agent.ainvoke(Command(goto=[*sends, sent("other")]), AT, durability="sync")
+    again = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=left, **options)
+    state = await again.aget_state(AT)
+    result = await again.ainvoke(None, AT)
 
     assert state.next == ("tools", "agent")
     assert after.ran == (["b"] if on_unknown else [])

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -334,16 +333,15 @@ async def test_what_a_tool_does_to_an_old_message_is_stored(kind: str, tmp_path:
         seen.append(state["messages"])
         return spoil(state["messages"]) if len(seen) in (5, 6, 9) else state["messages"]
 
-    with anyio.fail_after(WAIT):
-        async with saver_of(kind, tmp_path / "db") as saver:
-            model = ScriptedModel([reply for _ in range(6) for reply in (calls(("work", {"query": "a"})), "done")])
-            agent = create_react_agent(model, [Recorder().tool("work")], prompt=prompt, checkpointer=saver)
-            for _ in range(6):
-                result = await agent.ainvoke({"messages": [("user", "go")]}, THREAD)
-                found = await agent.aget_state(THREAD)
-                bare = await _as_langgraph_reads(saver)
-                assert parts(found.values["messages"]) == parts(bare)
-                assert found.values["messages"] == result["messages"]
+    async with saver_of(kind, tmp_path / "db") as saver:
+        model = ScriptedModel([reply for _ in range(6) for reply in (calls(("work", {"query": "a"})), "done")])
+        agent = create_react_agent(model, [Recorder().tool("work")], prompt=prompt, checkpointer=saver)
+        for _ in range(6):
+            result = await agent.ainvoke({"messages": [("user", "go")]}, THREAD)
+            found = await agent.aget_state(THREAD)
+            bare = await _as_langgraph_reads(saver)
+            assert parts(found.values["messages"]) == parts(bare)
+            assert found.values["messages"] == result["messages"]
 
     assert isinstance(found.values["messages"][2], ToolMessage)
     assert found.values["messages"][1].additional_kwargs == {"seen": [17]}

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Generic, NewType, TypeVar
 
-import anyio
 import ormsgpack
 import pytest
 from langchain_core.documents import Document
@@ -29,7 +28,6 @@ from callboard.testing import Recorder, ScriptedModel, calls
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 QUESTION = {"messages": [("user", "go")]}
 
@@ -157,8 +155,7 @@ def test_to_look_runs_nothing_either(name: str, serde: Any, tmp_path: Path) -> N
 async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, column: str, tmp_path: Path) -> None:
     """The payload may be in any column; nothing is executed, and the error names the database."""
     path, file = tmp_path / "written", tmp_path / "agent.db"
-    with anyio.fail_after(WAIT):
-        await agent_on(file, "hi").ainvoke(QUESTION, THREAD)
+    await agent_on(file, "hi").ainvoke(QUESTION, THREAD)
     kind, data = PAYLOADS[name](str(path))
     with closing(sqlite3.connect(file)) as connection, connection:
         if column == "checkpoint":
@@ -170,7 +167,7 @@ async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, colum
                 (kind, data),
             )
 
-    with anyio.fail_after(WAIT), pytest.raises(StorageError, match=r"agent\.db") as caught:
+    with pytest.raises(StorageError, match=r"agent\.db") as caught:
         await agent_on(file, "hi").ainvoke(QUESTION, THREAD)
 
     assert "\n" not in str(caught.value)
@@ -263,9 +260,8 @@ async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> 
     order = Order([Line(size=Size.L, note=Later(text="soon"))])
     given = {**QUESTION, "order": order, "boxes": [Box(order)], "number": {"a": order}}
 
-    with anyio.fail_after(WAIT):
-        await agent_on(file, "hi", state_schema=Shop).ainvoke(given, THREAD)
-        found = await agent_on(file, state_schema=Shop).aget_state(THREAD)
+    await agent_on(file, "hi", state_schema=Shop).ainvoke(given, THREAD)
+    found = await agent_on(file, state_schema=Shop).aget_state(THREAD)
 
     assert (found.values["order"], found.values["boxes"], found.values["number"]) == (order, [Box(order)], {"a": order})
 
@@ -287,14 +283,11 @@ async def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, durab
     file = tmp_path / "agent.db"
     given = {**QUESTION, "anything": {"deep": [Loose("x")]}}
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(StorageError, match=r"test_stored_data\.Loose.*stored_types=\[Loose\]"):
-            await agent_on(file, "hi", state_schema=Bag).ainvoke(given, THREAD, durability=durability)
-        allowed = {"state_schema": Bag, "stored_types": [Loose]}
-        await agent_on(file, "hi", **allowed).ainvoke(
-            given, {"configurable": {"thread_id": "2"}}, durability=durability
-        )
-        found = await agent_on(file, **allowed).aget_state({"configurable": {"thread_id": "2"}})
+    with pytest.raises(StorageError, match=r"test_stored_data\.Loose.*stored_types=\[Loose\]"):
+        await agent_on(file, "hi", state_schema=Bag).ainvoke(given, THREAD, durability=durability)
+    allowed = {"state_schema": Bag, "stored_types": [Loose]}
+    await agent_on(file, "hi", **allowed).ainvoke(given, {"configurable": {"thread_id": "2"}}, durability=durability)
+    found = await agent_on(file, **allowed).aget_state({"configurable": {"thread_id": "2"}})
 
     assert found.values["anything"] == {"deep": [Loose("x")]}
 
@@ -303,11 +296,10 @@ async def test_a_type_that_is_not_allowed_any_more_is_named(tmp_path: Path) -> N
     """LangGraph returns a dict in place of the object, which causes an error much later, or none."""
     file = tmp_path / "agent.db"
     given = {**QUESTION, "anything": Loose("x")}
-    with anyio.fail_after(WAIT):
-        await agent_on(file, "hi", state_schema=Bag, stored_types=[Loose]).ainvoke(given, THREAD)
+    await agent_on(file, "hi", state_schema=Bag, stored_types=[Loose]).ainvoke(given, THREAD)
 
-        with pytest.raises(StorageError, match=r"Loose.*stored_types"):
-            await agent_on(file, state_schema=Bag).aget_state(THREAD)
+    with pytest.raises(StorageError, match=r"Loose.*stored_types"):
+        await agent_on(file, state_schema=Bag).aget_state(THREAD)
 
 
 async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: Path) -> None:
@@ -318,9 +310,8 @@ async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: P
         model = ScriptedModel(["hi", calls(("Report", {"summary": "all well"}))])
         return create_react_agent(model, [], response_format=("Sum up.", Report), checkpointer=f"sqlite:///{file}")
 
-    with anyio.fail_after(WAIT):
-        await agent().ainvoke(QUESTION, THREAD)
-        found = await agent().aget_state(THREAD)
+    await agent().ainvoke(QUESTION, THREAD)
+    found = await agent().aget_state(THREAD)
 
     assert found.values["structured_response"] == Report(summary="all well")
 
@@ -333,9 +324,8 @@ async def test_a_question_is_read_again(tmp_path: Path) -> None:
         return str(interrupt({"which": ["a", "b"]}))
 
     file = tmp_path / "agent.db"
-    with anyio.fail_after(WAIT):
-        await agent_on(file, calls("ask"), tools=[ask]).ainvoke(QUESTION, THREAD)
-        result = await agent_on(file, "done", tools=[ask]).ainvoke(Command(resume="a"), THREAD)
+    await agent_on(file, calls("ask"), tools=[ask]).ainvoke(QUESTION, THREAD)
+    result = await agent_on(file, "done", tools=[ask]).ainvoke(Command(resume="a"), THREAD)
 
     assert [message.content for message in result["messages"]] == ["go", "", "a", "done"]
 
@@ -416,5 +406,5 @@ async def test_memory_by_url_is_as_strict(tmp_path: Path) -> None:
     """Code that works with memory in a test must also work with a file."""
     given = {**QUESTION, "anything": Loose("x")}
 
-    with anyio.fail_after(WAIT), pytest.raises(StorageError, match="Loose"):
+    with pytest.raises(StorageError, match="Loose"):
         await agent_on("memory", "hi", state_schema=Bag, tools=[Recorder().tool("work")]).ainvoke(given, THREAD)

@@ -70,7 +70,7 @@ def weather(city: str) -> str:
 @pytest.mark.backends("asyncio")
 async def test_one_client_serves_both_doors_in_turn() -> None:
     """The async connections belong to the user's event loop, so `invoke` must not use them from another loop."""
-    with anyio.fail_after(WAIT), Provider(*[reply("Lovely.")] * 5) as provider:
+    with Provider(*[reply("Lovely.")] * 5) as provider:
         async with httpx.AsyncClient() as client:
             agent = create_react_agent(openai_model(provider, http_async_client=client), [])
             results = [
@@ -304,10 +304,9 @@ async def test_async_code_within_a_run_from_sync_code_is_async_again() -> None:
         return ""
 
     outer = ToolNode([awaits, invokes])
-    with anyio.fail_after(WAIT):
-        for name in ("awaits", "invokes"):
-            await anyio.to_thread.run_sync(outer.invoke, [{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
-            await outer.ainvoke([{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
+    for name in ("awaits", "invokes"):
+        await anyio.to_thread.run_sync(outer.invoke, [{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
+        await outer.ainvoke([{"name": name, "args": {}, "id": "1", "type": "tool_call"}])
 
     assert log == ["async", "async", "sync", "sync"]
 

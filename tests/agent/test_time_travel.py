@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import HumanMessage, RemoveMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
@@ -23,7 +22,6 @@ from ._savers import SAVERS, complaint, saver_of, shape
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 20
 AT: Any = {"configurable": {"thread_id": "1"}}
 
 
@@ -83,11 +81,10 @@ async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any
     """The latest comes first; places in the middle of a turn are included, although they have no checkpoint."""
     agent = echo(Recorder(), saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        await agent.ainvoke(say("b"), AT)
-        places = await history(agent)
-        again = [await agent.aget_state(place.config) for place in places]
+    await agent.ainvoke(say("a"), AT)
+    await agent.ainvoke(say("b"), AT)
+    places = await history(agent)
+    again = [await agent.aget_state(place.config) for place in places]
 
     lengths = [len(place.values.get("messages", [])) for place in places]
     assert lengths == sorted(lengths, reverse=True)
@@ -101,14 +98,13 @@ async def test_each_place_knows_the_one_before(saver: Any) -> None:
     """`parent_config` leads from the latest place to the beginning, one place at a time."""
     agent = echo(Recorder(), saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        await agent.ainvoke(say("b"), AT)
-        places = await history(agent)
-        state = await agent.aget_state(AT)
-        walked = [state]
-        while walked[-1].parent_config is not None:
-            walked.append(await agent.aget_state(walked[-1].parent_config))
+    await agent.ainvoke(say("a"), AT)
+    await agent.ainvoke(say("b"), AT)
+    places = await history(agent)
+    state = await agent.aget_state(AT)
+    walked = [state]
+    while walked[-1].parent_config is not None:
+        walked.append(await agent.aget_state(walked[-1].parent_config))
 
     assert [place_id(place) for place in walked] == [place_id(place) for place in places]
 
@@ -117,11 +113,10 @@ async def test_steps_are_numbered_the_same_while_they_run_and_afterwards(saver: 
     """Numbers start at -1; a place has the same number during the run and in the history."""
     agent = echo(Recorder(), saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        steps = [place.metadata["step"] for place in await history(agent)]
-        chunks = [chunk async for chunk in agent.astream(say("b"), AT, stream_mode="debug")]
-        later = [place.metadata["step"] for place in await history(agent)]
+    await agent.ainvoke(say("a"), AT)
+    steps = [place.metadata["step"] for place in await history(agent)]
+    chunks = [chunk async for chunk in agent.astream(say("b"), AT, stream_mode="debug")]
+    later = [place.metadata["step"] for place in await history(agent)]
 
     assert steps == [3, 2, 1, 0, -1]
     assert later[-5:] == steps
@@ -132,46 +127,22 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
     """Filters are metadata, a place to stop before, and a number of places."""
     agent = echo(Recorder(), saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        await agent.ainvoke(say("b"), AT)
-        places = [place_id(place) for place in await history(agent)]
-        inputs = await history(agent, filter={"source": "input"})
-        step = await history(agent, filter={"source": "loop", "step": 2})
-        none = await history(agent, filter={"source": "nothing"})
-        for number, place in enumerate(places):
-            assert [place_id(one) for one in await history(agent, before=at(place))] == places[number + 1 :]
-            assert [place_id(one) for one in await history(agent, limit=number)] == places[:number]
-        both = await history(agent, before=at(places[2]), limit=2)
+    await agent.ainvoke(say("a"), AT)
+    await agent.ainvoke(say("b"), AT)
+    places = [place_id(place) for place in await history(agent)]
+    inputs = await history(agent, filter={"source": "input"})
+    step = await history(agent, filter={"source": "loop", "step": 2})
+    none = await history(agent, filter={"source": "nothing"})
+    for number, place in enumerate(places):
+        assert [place_id(one) for one in await history(agent, before=at(place))] == places[number + 1 :]
+        assert [place_id(one) for one in await history(agent, limit=number)] == places[:number]
+    both = await history(agent, before=at(places[2]), limit=2)
 
     assert {place.metadata["source"] for place in inputs} == {"input"}
     assert {place.next for place in inputs} == {("__start__",)}
     assert [place.metadata["step"] for place in step] == [2]
     assert none == []
     assert [place_id(place) for place in both] == places[3:5]
-
-
-async def test_a_history_that_is_not_read_to_its_end_leaves_nothing_behind(saver: Any) -> None:
-    """A history whose iteration is closed early leaves no task or lock behind."""
-    agent = echo(Recorder(), saver)
-
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        places = agent.aget_state_history(AT)
-        async for _ in places:
-            break
-        await places.aclose()
-
-
-async def test_a_thread_that_is_not_there_has_no_history_and_an_empty_state(saver: Any) -> None:
-    """Reading an unknown thread does not create it."""
-    agent = echo(Recorder(), saver)
-
-    with anyio.fail_after(WAIT):
-        state = await agent.aget_state(AT)
-        assert await history(agent) == []
-
-    assert (state.values, state.next, state.tasks, state.created_at) == ({}, (), (), None)
 
 
 def test_from_sync_code() -> None:
@@ -193,16 +164,15 @@ async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver:
     recorder = Recorder()
     agent = echo(recorder, saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        await agent.ainvoke(say("b"), AT)
-        before = await history(agent)
-        if number >= len(before):
-            pytest.skip("there is no such place")
-        place = before[number]
-        result = await agent.ainvoke(None, place.config)
-        after = await history(agent)
-        again = {place_id(one): seen(await agent.aget_state(one.config)) for one in before}
+    await agent.ainvoke(say("a"), AT)
+    await agent.ainvoke(say("b"), AT)
+    before = await history(agent)
+    if number >= len(before):
+        pytest.skip("there is no such place")
+    place = before[number]
+    result = await agent.ainvoke(None, place.config)
+    after = await history(agent)
+    again = {place_id(one): seen(await agent.aget_state(one.config)) for one in before}
 
     turns = [*TURN_A, *TURN_B]
     expected = said(place) if not place.next else turns[:4] if len(said(place)) < 4 else turns
@@ -219,14 +189,13 @@ async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: 
     """This also holds for places at which calls had no answer yet."""
     agent = echo(Recorder(), saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        await agent.ainvoke(say("b"), AT)
-        before = await history(agent)
-        if number >= len(before):
-            pytest.skip("there is no such place")
-        result = await agent.ainvoke(say("c"), before[number].config)
-        present = await agent.aget_state(AT)
+    await agent.ainvoke(say("a"), AT)
+    await agent.ainvoke(say("b"), AT)
+    before = await history(agent)
+    if number >= len(before):
+        pytest.skip("there is no such place")
+    result = await agent.ainvoke(say("c"), before[number].config)
+    present = await agent.aget_state(AT)
 
     texts = shape(result["messages"])
     assert texts[-4:] == TURN_C
@@ -239,44 +208,21 @@ async def test_a_fork_of_a_fork(saver: Any) -> None:
     """Each branch keeps its own past, and the newest branch is the current one."""
     agent = echo(Recorder(), saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        end_of_a = await agent.aget_state(AT)
-        await agent.ainvoke(say("b"), AT)
-        end_of_b = await agent.aget_state(AT)
-        await agent.ainvoke(say("c"), end_of_a.config)
-        middle_of_c = next(place for place in await history(agent) if said(place)[-1:] == ["tool:c"])
-        await agent.ainvoke(say("b"), middle_of_c.config)
-        second = await agent.aget_state(AT)
-        await agent.ainvoke(say("c"), end_of_b.config)
-        third = await agent.aget_state(AT)
-        kept = [await agent.aget_state(place.config) for place in (end_of_a, end_of_b, middle_of_c, second)]
+    await agent.ainvoke(say("a"), AT)
+    end_of_a = await agent.aget_state(AT)
+    await agent.ainvoke(say("b"), AT)
+    end_of_b = await agent.aget_state(AT)
+    await agent.ainvoke(say("c"), end_of_a.config)
+    middle_of_c = next(place for place in await history(agent) if said(place)[-1:] == ["tool:c"])
+    await agent.ainvoke(say("b"), middle_of_c.config)
+    second = await agent.aget_state(AT)
+    await agent.ainvoke(say("c"), end_of_b.config)
+    third = await agent.aget_state(AT)
+    kept = [await agent.aget_state(place.config) for place in (end_of_a, end_of_b, middle_of_c, second)]
 
     assert said(second) == [*TURN_A, *TURN_C[:3], *TURN_B]
     assert said(third) == [*TURN_A, *TURN_B, *TURN_C]
     assert [said(place) for place in kept] == [TURN_A, [*TURN_A, *TURN_B], [*TURN_A, *TURN_C[:3]], said(second)]
-
-
-async def test_an_update_in_the_past_is_a_fork(saver: Any) -> None:
-    """The updated place is unchanged, and the run continues from the new one."""
-    recorder = Recorder()
-    agent = echo(recorder, saver)
-
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        place = next(place for place in await history(agent) if place.next == ("tools",))
-        asked = place.values["messages"][-1]
-        edited = asked.model_copy(update={"tool_calls": [{**asked.tool_calls[0], "args": {"query": "z"}}]})
-        config = await agent.aupdate_state(place.config, {"messages": [edited]})
-        changed = await agent.aget_state(config)
-        assert changed.next == ("tools",)
-        assert changed.metadata["source"] == "update"
-        result = await agent.ainvoke(None, config)
-        unchanged = await agent.aget_state(place.config)
-
-    assert shape(result["messages"]) == ["human:a", "ai:", "tool:z", "ai:said z"]
-    assert unchanged.values["messages"][-1].tool_calls[0]["args"] == {"query": "a"}
-    assert recorder.order == ["work(a)", "work(z)"]
 
 
 async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> None:
@@ -293,14 +239,13 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done", "done again"])
     agent = create_react_agent(model, [ask, recorder.tool("work")], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        first = await agent.ainvoke(say("go"), AT)
-        await agent.ainvoke(Command(resume="one"), AT)
-        place = next(place for place in reversed(await history(agent)) if place.next and "tools" in place.next)
-        second = await agent.ainvoke(None, place.config)
-        assert second["__interrupt__"][0].id != first["__interrupt__"][0].id
-        result = await agent.ainvoke(Command(resume="two"), AT)
-        places = await history(agent)
+    first = await agent.ainvoke(say("go"), AT)
+    await agent.ainvoke(Command(resume="one"), AT)
+    place = next(place for place in reversed(await history(agent)) if place.next and "tools" in place.next)
+    second = await agent.ainvoke(None, place.config)
+    assert second["__interrupt__"][0].id != first["__interrupt__"][0].id
+    result = await agent.ainvoke(Command(resume="two"), AT)
+    places = await history(agent)
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:two", "tool:x", "ai:done again"]
     assert started == ["a"] * 4
@@ -320,10 +265,9 @@ async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: A
     model = ScriptedModel([calls(("ask", {"query": "a"}), ("work", {"query": "x"})), "done"])
     agent = create_react_agent(model, [ask, recorder.tool("work")], checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("go"), AT)
-        state = await agent.aget_state(AT)
-        result = await agent.ainvoke(Command(resume="yes"), state.config)
+    await agent.ainvoke(say("go"), AT)
+    state = await agent.aget_state(AT)
+    result = await agent.ainvoke(Command(resume="yes"), state.config)
 
     assert shape(result["messages"]) == ["human:go", "ai:", "tool:yes", "tool:x", "ai:done"]
     assert recorder.count("started") == 1
@@ -332,55 +276,19 @@ async def test_a_question_is_answered_at_the_place_that_get_state_names(saver: A
 # --- updates
 
 
-async def test_several_updates_at_once(saver: Any) -> None:
-    """Each update makes a place of its own."""
-    from langgraph.types import StateUpdate
-
-    agent = echo(Recorder(), saver)
-    updates = [
-        [StateUpdate({"messages": [HumanMessage("a")]}, "__start__")],
-        [StateUpdate({"messages": [AIMessage("b")]}, "agent")],
-    ]
-    with anyio.fail_after(WAIT):
-        config = await agent.abulk_update_state(AT, updates)
-        state = await agent.aget_state(config)
-        assert (said(state), state.next) == (["human:a", "ai:b"], ())
-        assert ["human:a"] in [said(place) for place in await history(agent)]
-        with pytest.raises(ValueError, match="No supersteps"):
-            await agent.abulk_update_state(AT, [])
-
-
 async def test_an_update_of_a_node_that_there_is_not_is_refused(saver: Any) -> None:
     """An update with an unknown node, or with invalid values, changes nothing."""
     agent = echo(Recorder(), saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        before = await agent.aget_state(AT)
-        with pytest.raises(InvalidUpdateError, match="nobody"):
-            await agent.aupdate_state(AT, say("b"), as_node="nobody")
-        with pytest.raises(InvalidUpdateError, match="Expected dict"):
-            await agent.aupdate_state(AT, "b")
-        after = await agent.aget_state(AT)
+    await agent.ainvoke(say("a"), AT)
+    before = await agent.aget_state(AT)
+    with pytest.raises(InvalidUpdateError, match="nobody"):
+        await agent.aupdate_state(AT, say("b"), as_node="nobody")
+    with pytest.raises(InvalidUpdateError, match="Expected dict"):
+        await agent.aupdate_state(AT, "b")
+    after = await agent.aget_state(AT)
 
     assert place_id(after) == place_id(before)
-
-
-async def test_a_message_can_be_taken_back_and_all_of_them(saver: Any) -> None:
-    """`RemoveMessage` removes one or all messages; earlier places still have them."""
-    agent = echo(Recorder(), saver)
-
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(say("a"), AT)
-        first = await agent.aget_state(AT)
-        gone = RemoveMessage(id=first.values["messages"][-1].id)
-        await agent.aupdate_state(AT, {"messages": [gone]})
-        second = await agent.aget_state(AT)
-        await agent.aupdate_state(AT, {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), ("user", "b")]})
-        third = await agent.aget_state(AT)
-        again = [await agent.aget_state(place.config) for place in (first, second, third)]
-
-    assert [said(place) for place in again] == [TURN_A, TURN_A[:3], ["human:b"]]
 
 
 # Checkpoints without messages of their own.

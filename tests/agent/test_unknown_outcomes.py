@@ -5,18 +5,21 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import anyio
+import langgraph.prebuilt
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import Command, interrupt
 
-from callboard import CallPolicy, Limit, ToolNode, create_react_agent
+from callboard import CallPolicy, Limit, Rate, ToolNode, create_react_agent
 from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
 from callboard.tools._errors import UNKNOWN
@@ -399,8 +402,7 @@ async def test_a_claim_is_stored_before_the_body_starts(policy: str) -> None:
 
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node_of(pay, policy=policy), checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke(GO, CONFIG)
+    await agent.ainvoke(GO, CONFIG)
 
     assert "claim" in seen
     assert saver.kinds.count("claim") == 1
@@ -422,9 +424,8 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
 
     tool = Recorder().tool("work")
 
-    with anyio.fail_after(WAIT):
-        plain = await writes([tool])
-        other = await writes(ToolNode([tool], policies={"work": policy}))
+    plain = await writes([tool])
+    other = await writes(ToolNode([tool], policies={"work": policy}))
 
     assert other[0] == plain[0]
     assert plain[1].count("claim") == 2
@@ -455,8 +456,7 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
 
     async with saver_of(kind, tmp_path / "db", sync=Sync, aio=Async) as saver:
         agent = create_react_agent(model, node_of(recorder.tool("pay", seconds=1.0)), checkpointer=saver)
-        with anyio.fail_after(WAIT):
-            await agent.ainvoke(GO, CONFIG)
+        await agent.ainvoke(GO, CONFIG)
 
     assert counted[1] == 100
     assert counted[0] <= 15
@@ -481,12 +481,11 @@ async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, polic
             script = ScriptedModel([lambda seen: calls("careful") if len(seen) == 1 else "done"], loop=True)
             return create_react_agent(script, node_of(careful, policy=policy), checkpointer=saver)
 
-        with anyio.fail_after(WAIT):
-            first = await agent().ainvoke(GO, CONFIG)
-            again = await agent().ainvoke(None, CONFIG)
-            second = await agent().ainvoke(Command(resume="yes"), CONFIG)
-            still = await agent().ainvoke(None, CONFIG)
-            result = await agent().ainvoke(Command(resume="really"), CONFIG)
+        first = await agent().ainvoke(GO, CONFIG)
+        again = await agent().ainvoke(None, CONFIG)
+        second = await agent().ainvoke(Command(resume="yes"), CONFIG)
+        still = await agent().ainvoke(None, CONFIG)
+        result = await agent().ainvoke(Command(resume="really"), CONFIG)
 
     asked = [[question.value for question in questions_in(one)] for one in (first, again, second, still)]
     assert asked == [["may I?"], ["may I?"], ["really?"], ["really?"]]
@@ -502,13 +501,12 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
     node = node_of(tool, handle_tool_errors=handles)
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node, checkpointer=InMemorySaver())
 
-    with anyio.fail_after(WAIT):
-        if handles:
-            result = await agent.ainvoke(GO, CONFIG)
-        else:
-            with pytest.raises(ConnectionError, match="lost"):
-                await agent.ainvoke(GO, CONFIG)
-            result = await agent.ainvoke(None, CONFIG)
+    if handles:
+        result = await agent.ainvoke(GO, CONFIG)
+    else:
+        with pytest.raises(ConnectionError, match="lost"):
+            await agent.ainvoke(GO, CONFIG)
+        result = await agent.ainvoke(None, CONFIG)
 
     assert not questions_in(result)
     assert ("lost" in result["messages"][2].content) == handles
@@ -521,8 +519,7 @@ async def test_a_timeout_is_an_outcome() -> None:
     node = ToolNode([recorder.tool("pay", hang=True)], policies={"pay": CallPolicy(on_unknown="ask", timeout=0.05)})
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node, checkpointer=InMemorySaver())
 
-    with anyio.fail_after(WAIT):
-        result = await agent.ainvoke(GO, CONFIG)
+    result = await agent.ainvoke(GO, CONFIG)
 
     assert result["messages"][2].additional_kwargs["callboard"]["ended"] == "timeout"
     assert result["messages"][-1].content == "done"
@@ -535,8 +532,7 @@ async def test_a_retry_within_the_call_is_no_second_call() -> None:
     node = node_of(tool, middleware=[Retry(attempts=3, initial=0.001, any_tool=True)])
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node, checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        result = await agent.ainvoke(GO, CONFIG)
+    result = await agent.ainvoke(GO, CONFIG)
 
     assert not questions_in(result)
     assert result["messages"][-1].content == "done"
@@ -563,11 +559,10 @@ async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
     batch = calls(("pay", {"query": "a"}), ("pay", {"query": "b"}), "boom")
     agent = create_react_agent(ScriptedModel([batch, "done"]), node, checkpointer=InMemorySaver())
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(ValueError, match="boom"):
-            await agent.ainvoke(GO, CONFIG)
-        asked = await agent.ainvoke(None, CONFIG)
-        result = await agent.ainvoke(Command(resume={"type": "response", "args": "a, by hand"}), CONFIG)
+    with pytest.raises(ValueError, match="boom"):
+        await agent.ainvoke(GO, CONFIG)
+    asked = await agent.ainvoke(None, CONFIG)
+    result = await agent.ainvoke(Command(resume={"type": "response", "args": "a, by hand"}), CONFIG)
 
     (question,) = questions_in(asked)
     assert question.value[0]["action_request"]["args"] == {"query": "a"}
@@ -582,13 +577,12 @@ async def test_a_body_that_its_caller_cancelled_is_unknown() -> None:
         ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay", hang=True)), checkpointer=InMemorySaver()
     )
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(agent.ainvoke, GO, CONFIG)
-            await recorder.wait_for("started")
-            group.cancel_scope.cancel()
-        asked = await agent.ainvoke(None, CONFIG)
-        result = await agent.ainvoke(Command(resume=IGNORE), CONFIG)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.ainvoke, GO, CONFIG)
+        await recorder.wait_for("started")
+        group.cancel_scope.cancel()
+    asked = await agent.ainvoke(None, CONFIG)
+    result = await agent.ainvoke(Command(resume=IGNORE), CONFIG)
 
     assert len(questions_in(asked)) == 1
     assert shape(result["messages"])[2:] == [f"tool:{UNKNOWN}", "ai:done"]
@@ -622,15 +616,14 @@ async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_
         checkpointer=InMemorySaver(),
     )
 
-    with anyio.fail_after(WAIT):
-        first = await agent.ainvoke(GO, CONFIG)
-        with pytest.raises(ValueError, match="boom"):
-            await agent.ainvoke(Command(resume={question.id: "yes" for question in questions_in(first)}), CONFIG)
-        asked = await agent.ainvoke(None, CONFIG)
-        about = {str(question.value): question.id for question in questions_in(asked)}
-        unknown = next(name for text, name in about.items() if "action_request" in text)
-        answers = {name: IGNORE if name == unknown else "yes" for name in about.values()}
-        result = await agent.ainvoke(Command(resume=answers), CONFIG)
+    first = await agent.ainvoke(GO, CONFIG)
+    with pytest.raises(ValueError, match="boom"):
+        await agent.ainvoke(Command(resume={question.id: "yes" for question in questions_in(first)}), CONFIG)
+    asked = await agent.ainvoke(None, CONFIG)
+    about = {str(question.value): question.id for question in questions_in(asked)}
+    unknown = next(name for text, name in about.items() if "action_request" in text)
+    answers = {name: IGNORE if name == unknown else "yes" for name in about.values()}
+    result = await agent.ainvoke(Command(resume=answers), CONFIG)
 
     assert shape(result["messages"])[2:] == [f"tool:{UNKNOWN}", "tool:fine", "ai:done"]
 
@@ -661,11 +654,10 @@ async def test_a_question_is_kept_although_a_neighbour_failed() -> None:
         ScriptedModel([calls("careful", "boom"), "done"]), node_of(careful, boom), checkpointer=InMemorySaver()
     )
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(ValueError, match="boom"):
-            await agent.ainvoke(GO, CONFIG)
-        state = await agent.aget_state(CONFIG)
-        result = await agent.ainvoke(Command(resume="yes"), CONFIG)
+    with pytest.raises(ValueError, match="boom"):
+        await agent.ainvoke(GO, CONFIG)
+    state = await agent.aget_state(CONFIG)
+    result = await agent.ainvoke(Command(resume="yes"), CONFIG)
 
     assert [question.value for question in state.interrupts] == ["may I?"]
     assert [task.error for task in state.tasks] == [None, "ValueError('boom')"]
@@ -678,11 +670,10 @@ async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> No
     recorder, saver = Recorder(), Ledgers(fails_at="claim")
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay")), checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(OSError, match="the disk is full"):
-            await agent.ainvoke(GO, CONFIG)
-        assert recorder.count("started") == 0
-        result = await agent.ainvoke(None, CONFIG)
+    with pytest.raises(OSError, match="the disk is full"):
+        await agent.ainvoke(GO, CONFIG)
+    assert recorder.count("started") == 0
+    result = await agent.ainvoke(None, CONFIG)
 
     assert shape(result["messages"])[2:] == ["tool:pay", "ai:done"]
     assert recorder.count("started") == 1
@@ -693,8 +684,199 @@ async def test_without_a_checkpointer_nothing_is_claimed() -> None:
     recorder = Recorder()
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay")))
 
-    with anyio.fail_after(WAIT):
-        result = await agent.ainvoke(GO)
+    result = await agent.ainvoke(GO)
 
     assert isinstance(result["messages"][-1], AIMessage)
     assert recorder.count("finished") == 1
+
+
+# After a crash, a body with an unknown outcome runs again only if it is marked as safe to repeat.
+
+
+SAFE: Any = {"idempotent": True}
+
+
+class Counting(InMemorySaver):
+    """A saver that counts its commits, and can be copied as a killed process leaves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits = 0
+
+    def put(self, *args: Any, **options: Any) -> Any:
+        self.commits += 1
+        return super().put(*args, **options)
+
+    def put_writes(self, *args: Any, **options: Any) -> None:
+        self.commits += 1
+        super().put_writes(*args, **options)
+
+    def left(self) -> InMemorySaver:
+        """Return a saver with the data that is stored now."""
+        found = InMemorySaver()
+        for name in ("storage", "writes", "blobs"):
+            part = {key: deepcopy(value) for key, value in getattr(self, name).items()}
+            getattr(found, name).update(part)
+        return found
+
+
+class Work:
+    """Tools that record their starts; the process is killed after a number of them."""
+
+    def __init__(self, killed_at: int = 0) -> None:
+        self.begun: list[str] = []
+        self.saver = Counting()
+        self.left: InMemorySaver | None = None
+        self._killed_at = killed_at
+
+    async def work(self, query: str = "") -> str:
+        """Work."""
+        self.begun.append(query)
+        if len(self.begun) == self._killed_at:
+            self.left = self.saver.left()
+        return f"did {query}"
+
+    def tool(self, **options: Any) -> BaseTool:
+        return StructuredTool.from_function(coroutine=self.work, name="work", **options)
+
+
+def batch(*queries: str) -> Any:
+    return calls(*(("work", {"query": query}) for query in queries))
+
+
+def told(result: Any) -> list[str]:
+    return [message.text for message in result["messages"] if isinstance(message, ToolMessage)]
+
+
+async def rerun_after_kill(
+    tools: Callable[[Work], Any], *queries: str, killed_at: int = 1, **options: Any
+) -> tuple[Any, Work]:
+    """Resume a run whose process was killed as a body began; return the results, and the executions afterwards."""
+    before, after = Work(killed_at), Work()
+    model = ScriptedModel([batch(*queries), "done"])
+    await create_react_agent(model, tools(before), checkpointer=before.saver, **options).ainvoke(GO, CONFIG)
+    agent = create_react_agent(ScriptedModel(["done"]), tools(after), checkpointer=before.left, **options)
+    return told(await agent.ainvoke(None, CONFIG)), after
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        lambda work: ToolNode([work.tool()], policies={"work": CallPolicy(idempotent=True)}),
+        lambda work: [work.tool(metadata=SAFE)],
+        lambda work: ToolNode([work.tool()], on_unknown="rerun"),
+        lambda work: ToolNode([work.tool()], policies={"work": CallPolicy(on_unknown="rerun")}),
+        lambda work: ToolNode([work.tool(metadata=SAFE)], policies={"work": CallPolicy(timeout=9)}),
+    ],
+    ids=["policy", "metadata", "node", "rerun", "metadata and policy"],
+)
+async def test_what_is_said_to_be_safe_to_repeat_runs_again_after_a_kill(tools: Any) -> None:
+    """The mark may be in the tool's policy or metadata, or in the node's option for LangGraph's behaviour."""
+    found, after = await rerun_after_kill(tools, "a")
+    assert found == ["did a"]
+    assert after.begun == ["a"]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        lambda work: [work.tool()],
+        lambda work: [work.tool(metadata={"idempotent": False, "other": 1})],
+        lambda work: ToolNode([work.tool(metadata=SAFE)], policies={"work": CallPolicy(idempotent=False)}),
+        lambda work: ToolNode([work.tool()], on_unknown="rerun", policies={"work": CallPolicy(on_unknown="fail")}),
+    ],
+    ids=["nothing said", "said not to be", "policy against metadata", "policy against node"],
+)
+async def test_anything_else_is_told_as_unknown_and_does_not_run(tools: Any) -> None:
+    """A policy has precedence over the options of tool and node."""
+    found, after = await rerun_after_kill(tools, "a")
+    assert found == [UNKNOWN]
+    assert after.begun == []
+
+
+async def test_one_option_of_the_agent_lets_everything_run_again() -> None:
+    """The option restores LangGraph's behaviour, also for a node of LangGraph."""
+    found, after = await rerun_after_kill(lambda work: [work.tool()], "a", on_unknown="rerun")
+    assert (found, after.begun) == (["did a"], ["a"])
+    found, after = await rerun_after_kill(
+        lambda work: langgraph.prebuilt.ToolNode([work.tool()]), "a", on_unknown="rerun"
+    )
+    assert (found, after.begun) == (["did a"], ["a"])
+
+
+def test_the_option_belongs_to_the_node_where_one_is_given() -> None:
+    """Values of this option, and of a tool's mark, are checked."""
+    model = ScriptedModel(["done"])
+    with pytest.raises(ValueError, match=r"on_unknown=\.\.\.\) belongs to the node"):
+        create_react_agent(model, ToolNode([Work().tool()]), on_unknown="rerun")
+    with pytest.raises(ValueError, match=r"ToolNode\(on_unknown=\.\.\.\) is one of .*, got 'again'"):
+        create_react_agent(model, [Work().tool()], on_unknown="again")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"metadata\['idempotent'\] of the tool 'work' is True or False, got 'yes'"):
+        ToolNode([Work().tool(metadata={"idempotent": "yes"})])
+
+
+@pytest.mark.parametrize("limit", [Limit(concurrency=1), Limit(rate=Rate(1, per=0.01))], ids=["places", "rate"])
+async def test_calls_that_waited_for_a_place_when_the_process_was_killed_have_not_begun(limit: Limit) -> None:
+    """Waiting calls run; only the call that had begun has an unknown outcome."""
+    found, after = await rerun_after_kill(lambda work: ToolNode([work.tool()], limit=limit), "a", "b", "c")
+    assert found == [UNKNOWN, "did b", "did c"]
+    assert after.begun == ["b", "c"]
+
+
+async def test_a_run_that_ends_in_order_leaves_nothing_unknown_that_had_not_begun() -> None:
+    """The claim is stored with the reply and withdrawn at an orderly end; only a killed process leaves it."""
+    work, at_work = Work(), anyio.Event()
+
+    async def hold(request: Any, execute: Any) -> Any:
+        at_work.set()
+        await anyio.sleep_forever()
+
+    async def cancelled(agent: Any) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.ainvoke, GO, CONFIG)
+            await at_work.wait()
+            group.cancel_scope.cancel()
+
+    model = ScriptedModel([batch("a"), "done"])
+    node = ToolNode([work.tool()], awrap_tool_call=hold)
+    await cancelled(create_react_agent(model, node, checkpointer=work.saver))
+    result = await create_react_agent(model, [work.tool()], checkpointer=work.saver).ainvoke(None, CONFIG)
+    assert told(result) == ["did a"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+async def test_fifty_turns_of_one_call_need_no_commit_for_their_claims(durability: Any) -> None:
+    """A turn has four commits, as many as for calls that may run twice."""
+    commits = []
+    config: Any = {**CONFIG, "recursion_limit": 1000}
+    for on_unknown in (None, "rerun"):
+        work = Work()
+        model = ScriptedModel([*[batch("a")] * 50, "done"])
+        agent = create_react_agent(model, [work.tool()], checkpointer=work.saver, on_unknown=on_unknown)  # type: ignore[arg-type]
+        with anyio.fail_after(60):
+            await agent.ainvoke(GO, config, durability=durability)
+        commits.append(work.saver.commits)
+    assert commits == [206, 206]
+
+
+async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so() -> None:
+    """As in LangGraph, a killed run with durability "exit" leaves nothing."""
+    commits = []
+    for policy in (CallPolicy(), CallPolicy(on_unknown="rerun"), CallPolicy(on_unknown="fail")):
+        work = Work()
+        node = ToolNode([work.tool()], policies={"work": policy})
+        agent = create_react_agent(ScriptedModel([batch("a"), "done"]), node, checkpointer=work.saver)
+        await agent.ainvoke(GO, CONFIG, durability="exit")
+        commits.append(work.saver.commits)
+    assert commits[0] == commits[1] < commits[2]
+
+
+async def test_a_retry_believes_what_a_tool_says_of_itself() -> None:
+    """Retry uses the same information as the journal when it decides whether a call may run twice."""
+    recorder = Recorder()
+    tool = recorder.tool("work", raises=ConnectionError("lost"), times=1)
+    tool.metadata = SAFE
+    node = ToolNode([tool], middleware=[Retry(2, initial=0.001)])
+    found = await node.ainvoke({"messages": [calls("work")]})
+    assert found["messages"][0].status == "success"
+    assert recorder.count("started") == 2

@@ -1,0 +1,311 @@
+"""Slow checkpointers: data is stored however long that takes, or an error says that it was not."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from callboard import StorageError, ToolNode, create_react_agent
+from callboard._loops import _deadline
+from callboard._loops._current import current_loop
+from callboard.testing import Recorder, ScriptedModel, calls
+from tests.helpers import make
+
+from ._savers import SAVERS, saver_of, shape
+
+pytestmark = pytest.mark.real_clock
+
+GRACE = 0.3
+THREAD = {"configurable": {"thread_id": "t"}}
+QUESTION = {"messages": [("user", "go")]}
+ALL = ["human:go", "ai:", "tool:work", "ai:done"]
+
+
+class Slow(InMemorySaver):
+    """Stores nothing while its gate is closed. On trio it runs on another loop, and therefore polls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.waiting = threading.Event()
+
+    async def aput_writes(
+        self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        self.waiting.set()
+        while not self.gate.is_set():
+            await asyncio.sleep(0.001)
+        await super().aput_writes(config, writes, task_id, task_path)
+
+
+class Tool:
+    """A tool whose result arrives while the gate is closed."""
+
+    def __init__(self, saver: Slow) -> None:
+        self.saver = saver
+        self.runs = 0
+        saver.gate.set()
+
+    async def work(self) -> str:
+        """Work."""
+        self.runs += 1
+        if self.runs == 1:
+            self.saver.gate.clear()
+            self.saver.waiting.clear()
+        return "work"
+
+    async def is_being_stored(self) -> None:
+        while not self.runs:
+            await anyio.sleep(0.001)
+        await until(self.saver.waiting)
+
+    def agent(self) -> Any:
+        model = ScriptedModel([calls(("work", {})), "done"])
+        return create_react_agent(model, [make(self.work)], checkpointer=self.saver)
+
+
+def agent_with(saver: Any, recorder: Recorder) -> Any:
+    model = ScriptedModel([calls(("work", {})), "done"])
+    return create_react_agent(model, [recorder.tool("work")], checkpointer=saver)
+
+
+async def until(is_so: threading.Event) -> None:
+    while not is_so.is_set():
+        await anyio.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_deadline, "DEFAULT_GRACE", GRACE)
+
+
+async def test_what_takes_longer_than_any_grace_is_stored_all_the_same() -> None:
+    """A busy database must cause neither lost results nor an error about another run."""
+    saver, recorder = Slow(), Recorder()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent_with(saver, recorder).ainvoke, QUESTION, THREAD)
+        await until(saver.waiting)
+        await anyio.sleep(3 * GRACE)
+        saver.gate.set()
+    state = await agent_with(saver, recorder).aget_state(THREAD)
+
+    assert shape(state.values["messages"]) == ALL
+
+
+async def test_what_is_being_stored_when_the_run_is_cancelled_is_stored() -> None:
+    """The write ends within the grace, like any clean-up, so the next run finds the result."""
+    tool = Tool(Slow())
+    agent = tool.agent()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.ainvoke, QUESTION, THREAD)
+        await tool.is_being_stored()
+        group.cancel_scope.cancel()
+        tool.saver.gate.set()
+    result = await agent.ainvoke(None, THREAD)
+
+    assert shape(result["messages"]) == ALL
+    assert tool.runs == 1
+
+
+async def test_a_checkpointer_that_never_answers_does_not_hold_a_cancelled_run() -> None:
+    """The error says that the outcome of the write is unknown."""
+    saver = Slow()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent_with(saver, Recorder()).ainvoke, QUESTION, THREAD)
+            await until(saver.waiting)
+            group.cancel_scope.cancel()
+
+    [error] = caught.value.exceptions
+    assert isinstance(error, StorageError)
+    assert "type Slow" in str(error)
+    assert "its grace was over" in str(error)
+
+
+@pytest.mark.backends("asyncio")
+async def test_a_native_cancellation_goes_on_when_what_it_met_is_stored() -> None:
+    """`task.cancel()`, as in `asyncio.wait_for`, neither cuts off a write nor is lost."""
+    tool = Tool(Slow())
+    agent = tool.agent()
+
+    task = asyncio.get_running_loop().create_task(agent.ainvoke(QUESTION, THREAD))
+    await tool.is_being_stored()
+    task.cancel()
+    await asyncio.sleep(GRACE / 3)
+    assert not task.done()
+    tool.saver.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    result = await agent.ainvoke(None, THREAD)
+
+    assert shape(result["messages"]) == ALL
+    assert tool.runs == 1
+
+
+# A saver that loses its connection after a write: the outcome is unknown, and the thread must stay correct.
+
+
+class Unlucky(InMemorySaver):
+    """Fails once after a write has been stored; may disconnect for good some writes later.
+
+    Args:
+        fails_at: number of the write after which the connection is lost.
+        good_for: number of later writes that still succeed.
+    """
+
+    def __init__(self, fails_at: int, good_for: int = 1000) -> None:
+        super().__init__()
+        self._fails_at = fails_at
+        self._last = fails_at + good_for
+        self._writes = 0
+
+    def mend(self) -> None:
+        self._fails_at, self._last = -1, self._writes + 1000
+
+    def put(self, *args: Any) -> Any:
+        if self._writes >= self._last:
+            raise ConnectionError("cut off")
+        return super().put(*args)
+
+    def put_writes(self, *args: Any) -> None:
+        self._writes += 1
+        if self._writes > self._last:
+            raise ConnectionError("cut off")
+        super().put_writes(*args)
+        if self._writes == self._fails_at:
+            raise ConnectionError("stored, but who knows")
+
+
+def contents(result: Any) -> list[str]:
+    return [str(message.content) for message in result["messages"]]
+
+
+async def finished_and_resumed(saver: Unlucky) -> tuple[list[str], Recorder]:
+    """One call ends as the connection is lost, and one a little later; then another run continues."""
+    recorder = Recorder()
+    node = ToolNode([recorder.tool("work"), recorder.tool("late", seconds=0.1)], on_error="finish")
+    model = ScriptedModel([calls("work", "late"), "done"])
+    with pytest.raises(ConnectionError):
+        await create_react_agent(model, node, checkpointer=saver).ainvoke(QUESTION, THREAD)
+    saver.mend()
+    result = await create_react_agent(model, node, checkpointer=saver).ainvoke(None, THREAD)
+    return contents(result), recorder
+
+
+@pytest.mark.parametrize("fails_at", range(2, 9))
+async def test_a_write_that_was_stored_and_reported_lost_is_not_done_twice(fails_at: int) -> None:
+    """The test covers each write of a turn."""
+    result, recorder = await finished_and_resumed(Unlucky(fails_at))
+
+    assert result == ["go", "", "work", "late", "done"]
+    assert (recorder.count("started", "work"), recorder.count("started", "late")) == (1, 1)
+
+
+async def test_what_finishes_after_a_lost_answer_is_stored_too() -> None:
+    """Savers keep the first of two writes with one id, so the later result must have a new id."""
+    result, recorder = await finished_and_resumed(Unlucky(5, good_for=2))
+
+    assert result == ["go", "", "work", "late", "done"]
+    assert (recorder.count("started", "work"), recorder.count("started", "late")) == (1, 1)
+
+
+async def test_a_run_that_could_not_begin_does_not_keep_its_thread_busy() -> None:
+    """The first write holds the thread; if its outcome is unknown, the thread must still be free for the next run."""
+    saver = Unlucky(1)
+    agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=saver)
+    with pytest.raises(ConnectionError):
+        await agent.ainvoke(QUESTION, THREAD)
+    result = await agent.ainvoke(QUESTION, THREAD)
+
+    assert contents(result) == ["go", "done"]
+
+
+# Checkpointers by users: overridden methods are called, and do not block the event loop.
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+async def test_a_tool_may_await_a_node_of_several_calls_whatever_keeps_the_thread(kind: str, tmp_path: Path) -> None:
+    """The inner node writes its ledger to the outer agent's saver; on trio, that saver lives on another loop."""
+    inner = ToolNode([Recorder().tool("work")])
+
+    async def delegate() -> str:
+        """Have two things done."""
+        done = await inner.ainvoke(calls("work", "work").tool_calls)
+        return str(len(done["messages"]))
+
+    async with saver_of(kind, tmp_path / "db") as saver:
+        agent = create_react_agent(ScriptedModel([calls("delegate"), "done"]), [delegate], checkpointer=saver)
+        result = await agent.ainvoke(QUESTION, THREAD)
+
+    assert [message.content for message in result["messages"]] == ["go", "", "2", "done"]
+
+
+class Counting(InMemorySaver):
+    """Overrides the async methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    async def aget_tuple(self, *args: Any, **kwargs: Any) -> Any:
+        self.heard.append("aget_tuple")
+        return await super().aget_tuple(*args, **kwargs)
+
+    async def aput(self, *args: Any, **kwargs: Any) -> Any:
+        self.heard.append("aput")
+        return await super().aput(*args, **kwargs)
+
+    async def aput_writes(self, *args: Any, **kwargs: Any) -> Any:
+        self.heard.append("aput_writes")
+        return await super().aput_writes(*args, **kwargs)
+
+
+async def test_overrides_of_the_saver_in_memory_are_called() -> None:
+    """A subclass of the in-memory saver may encrypt or count, so it must not be treated as the plain saver."""
+    saver = Counting()
+    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], checkpointer=saver)
+
+    await agent.ainvoke(QUESTION, THREAD)
+
+    assert {"aget_tuple", "aput", "aput_writes"} <= set(saver.heard)
+
+
+class SyncOverride(InMemorySaver):
+    """Overrides the sync methods with blocking code."""
+
+    def put(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.2)
+        return super().put(*args, **kwargs)
+
+    def put_writes(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.2)
+        return super().put_writes(*args, **kwargs)
+
+
+@pytest.mark.exhaustive
+async def test_a_slow_override_does_not_hold_the_event_loop() -> None:
+    """Methods that are only sync run in a thread, although the class inherits async ones."""
+    agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=SyncOverride())
+    gaps: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            before = current_loop().now()
+            await anyio.sleep(0.01)
+            gaps.append(current_loop().now() - before)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await agent.ainvoke(QUESTION, THREAD)
+        tasks.cancel_scope.cancel()
+
+    assert len(gaps) > 10
