@@ -3,7 +3,7 @@
 The file has the middleware, an agent that needs it, and its test on asyncio and trio with a virtual clock.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -12,11 +12,11 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 from langchain_core.tools import tool
 
 from callboard import CallEvent, ToolCallRequest, ToolNode, create_react_agent, observe
-from callboard.middleware import note
+from callboard.middleware import CallNext, Middleware, Output, note
 from callboard.testing import Recorder, ScriptedModel, backend, backend_names, calls, tool_call
 
 
-class NoLoops:
+class NoLoops(Middleware):
     """Limit on repetitions of a call since the last message of the user.
 
     It has no state: it counts the calls in the conversation, so it also works after a restart.
@@ -33,9 +33,7 @@ class NoLoops:
             raise ValueError(f"NoLoops(most) must be 1 or more, got {most!r}")
         self._most = most
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Any]]
-    ) -> Any:
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call, or return a message about the repetition."""
         call = request.tool_call
         before = times_made(call, request.state["messages"])

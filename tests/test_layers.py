@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -342,6 +343,57 @@ def test_customers_use_public_names_only(customer: Path) -> None:
 
     assert files
     assert private == []
+
+
+PUBLIC_MODULES = ["callboard", "callboard.extend", "callboard.exceptions", "callboard.middleware", "callboard.guards"]
+FOR_OPTIONS = frozenset(
+    ("check_count", "check_seconds", "_check_type", "has_members_of", "KeyFunction", "key_function", "LimitKey")
+) | frozenset(
+    (
+        "Missing",
+        "argument_names",
+        "check_argument_names",
+        "check_missing",
+        "check_tool_names",
+        "spellings",
+        "tool_names",
+    )
+)
+"""Names that check the options of a constructor, and write their errors."""
+KNOWN_PRIVATE = {
+    "_supervise": "It is no middleware of a node: it does for LangChain's agent what `ToolNode` does.",
+    "_approval": "Its question belongs to its node: its id, its place in LangGraph's scratchpad, its large values.",
+}
+"""Modules that need private names of lower rooms, with reasons."""
+KNOWN_PRIVATE_NAMES = {
+    "context_of": "It makes the `CallContext` of a key function, which a user's middleware gets from its request.",
+    "has_many": "The measure for copies: other work than that of `run_if_long`.",
+    "is_long": "`Cache` has two ways to write a key; with one, `run_if_long` does.",
+}
+"""Private names that middleware and guards use, with reasons."""
+
+
+def names_from_below(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield module and name of each import from another room; helpers of `_util` know nothing of calls."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and room_of(node.module) in LAYER_OF:
+            if room_of(node.module) not in ("callboard._util", "callboard.middleware", "callboard.guards"):
+                yield from ((node.module, alias.name) for alias in node.names)
+
+
+def test_middleware_and_guards_use_public_names_only() -> None:
+    """A user can write the same middleware. Each name is public, although its own room is imported, as rule 4 says."""
+    public = {id(getattr(module, name)) for module in map(import_module, PUBLIC_MODULES) for name in module.__all__}
+    used = {
+        (path.stem, name)
+        for room in ("middleware", "guards")
+        for path in (SOURCE / "callboard" / room).rglob("*.py")
+        for module, name in names_from_below(path)
+        if id(getattr(import_module(module), name)) not in public and name not in FOR_OPTIONS
+    }
+
+    assert {name for stem, name in used if stem not in KNOWN_PRIVATE} == set(KNOWN_PRIVATE_NAMES)
+    assert {stem for stem, _ in used} >= set(KNOWN_PRIVATE)
 
 
 def test_trio_is_imported_by_the_module_that_runs_on_it_only() -> None:

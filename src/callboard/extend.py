@@ -1,5 +1,7 @@
 """Extension points: protocols and records for engines, fleets, shared limits, shared documents and web access.
 
+Middleware that waits, computes or shares state finds functions for that here, too.
+
 - *Engines* run bodies in another process or on another machine. An `Engine` is given a `Body`. It calls
   `inject_context` where the call waits, enters `attached_context` where the body runs, and passes events of the body to
   `dispatch_event`. `forwarded_context` serves an engine between the two. `EngineOperations` counts running bodies, so
@@ -9,11 +11,16 @@
   A `LimitGuard` applies a `callboard.Limit` to work that is no tool call.
 - *Shared documents* hold small state on a server. A `SharedDocuments` store applies a `Rule` to a `Document`: the rule
   sees `Found` and returns `Written`; the caller receives `Done` or `Away`.
-- *Web access* for hosts that a model has named: `is_public_address` checks the peer after connecting, because a name
-  may resolve differently each time. `retry_after` parses the header of that name. For URL arguments use
-  `callboard.guards.Url`.
+- *Web access* for hosts that a model has named: `is_public` checks the name, and `is_public_address` the peer after
+  connecting, because a name may resolve differently each time. `retry_after` parses the header of that name. For URL
+  arguments use `callboard.guards.Url`.
+- *Middleware*: a call waits in `waiting()` without using up its timeout, and for a `wakeup()` that any thread may set.
+  `common_time` is a clock for state that several event loops share. `Threads` run what would block the event loop, and
+  `shielded` work goes on while its call is cancelled. `run_on_asyncio` calls a library that needs asyncio;
+  `is_sync_entry` tells that the run began in sync code, so that sync clients should be used.
 """
 
+from callboard._calls._call import waiting as waiting
 from callboard._calls._call_context import NonsenseError as NonsenseError
 from callboard._calls._call_context import attached_context as attached_context
 from callboard._calls._call_context import dispatch_event as dispatch_event
@@ -21,6 +28,14 @@ from callboard._calls._call_context import forwarded_context as forwarded_contex
 from callboard._calls._call_context import inject_context as inject_context
 from callboard._calls._draining import EngineOperations as EngineOperations
 from callboard._calls._limits import LimitGuard as LimitGuard
+from callboard._calls._thread_pool import Threads as Threads
+from callboard._loops._bridge import run_on_asyncio as run_on_asyncio
+from callboard._loops._current import common_time as common_time
+from callboard._loops._current import wakeup as wakeup
+from callboard._loops._entry_mode import is_sync_entry as is_sync_entry
+from callboard._loops._protocol import Wakeup as Wakeup
+from callboard._loops._side_tasks import CutOffError as CutOffError
+from callboard._loops._side_tasks import shielded as shielded
 from callboard._records._documents import EVERYBODY as EVERYBODY
 from callboard._records._documents import Away as Away
 from callboard._records._documents import Document as Document
@@ -49,6 +64,7 @@ from callboard._records._policies import actor_behind as actor_behind
 from callboard._util._canonical import digest as digest
 from callboard._web._addresses import Address as Address
 from callboard._web._addresses import Resolver as Resolver
+from callboard._web._addresses import is_public as is_public
 from callboard._web._addresses import is_public_address as is_public_address
 from callboard._web._addresses import literal as literal
 from callboard._web._addresses import system_resolver as system_resolver
@@ -60,6 +76,7 @@ __all__ = [
     "Address",
     "Away",
     "Body",
+    "CutOffError",
     "Delivery",
     "Document",
     "Done",
@@ -84,16 +101,25 @@ __all__ = [
     "Seat",
     "SharedDocuments",
     "SharedLimits",
+    "Threads",
     "ToolActor",
+    "Wakeup",
     "Written",
     "actor_behind",
     "attached_context",
+    "common_time",
     "digest",
     "dispatch_event",
     "forwarded_context",
     "inject_context",
+    "is_public",
     "is_public_address",
+    "is_sync_entry",
     "literal",
     "retry_after",
+    "run_on_asyncio",
+    "shielded",
     "system_resolver",
+    "waiting",
+    "wakeup",
 ]

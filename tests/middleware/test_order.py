@@ -2,34 +2,78 @@
 
 import itertools
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolRetryMiddleware
 
 from callboard import MiddlewareOrderWarning, ToolNode
+from callboard.guards import Redact, RepairArguments, Sanitize
+from callboard.middleware import (
+    Cache,
+    CircuitBreaker,
+    Fallback,
+    Middleware,
+    Order,
+    OutputBudget,
+    RequireApproval,
+    Retry,
+)
 from callboard.testing import Recorder, tool_call
-from callboard.tools._chain import _WRONG, warn_of_wrong_order
 
 WAIT = 1000
-RECOMMENDED = (
-    "OutputBudget",
-    "RepairArguments",
-    "Sanitize",
-    "RequireApproval",
-    "Fallback",
-    "Cache",
-    "CircuitBreaker",
-    "Retry",
-    "Redact",
-)
-"""Recommended order, outermost first."""
+OURS: dict[str, Callable[[], Middleware]] = {
+    "OutputBudget": OutputBudget,
+    "RepairArguments": RepairArguments,
+    "Sanitize": Sanitize,
+    "RequireApproval": RequireApproval,
+    "Fallback": lambda: Fallback({}),
+    "Cache": lambda: Cache([]),
+    "CircuitBreaker": CircuitBreaker,
+    "Retry": lambda: Retry(any_tool=True),
+    "Redact": Redact,
+}
+"""Callboard's middleware in the recommended order, outermost first."""
+LANGCHAIN: dict[str, Callable[[], object]] = {
+    "ToolRetryMiddleware": ToolRetryMiddleware,
+    "HumanInTheLoopMiddleware": lambda: HumanInTheLoopMiddleware({}, interrupt_mode="per_call"),
+}
+REVEALING: dict[str, Callable[[], object]] = {"Redact(reveal=...)": lambda: Redact(reveal=["work"])}
+ASKED_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
+CHANGED_AFTERWARDS = "a person approves arguments that are changed afterwards"
+WRONG = {
+    ("Retry", "CircuitBreaker"): "each attempt counts as a failure, and attempts are spent on an open circuit",
+    ("Retry", "Retry"): "their attempts multiply",
+    ("Retry", "Fallback"): "the fallback answers for the first failure, and nothing is left to retry",
+    ("Retry", "RequireApproval"): ASKED_TOO_LATE,
+    ("Retry", "ToolRetryMiddleware"): "their attempts multiply",
+    ("Retry", "HumanInTheLoopMiddleware"): ASKED_TOO_LATE,
+    ("ToolRetryMiddleware", "CircuitBreaker"): "each attempt counts as a failure",
+    ("ToolRetryMiddleware", "RequireApproval"): ASKED_TOO_LATE,
+    ("ToolRetryMiddleware", "HumanInTheLoopMiddleware"): ASKED_TOO_LATE,
+    ("CircuitBreaker", "Fallback"): "the fallback hides the failures, and the circuit never opens",
+    ("CircuitBreaker", "Cache"): "answers from the cache count as proof that the tool works",
+    ("Fallback", "RequireApproval"): ASKED_TOO_LATE,
+    ("Cache", "Fallback"): "what the fallback answers is cached as if the tool had said it",
+    ("Cache", "RequireApproval"): "a cached result is handed out that nobody has approved",
+    ("RequireApproval", "Sanitize"): CHANGED_AFTERWARDS,
+    ("RequireApproval", "RepairArguments"): CHANGED_AFTERWARDS,
+    ("HumanInTheLoopMiddleware", "Sanitize"): CHANGED_AFTERWARDS,
+    ("Sanitize", "RepairArguments"): "what a repair takes out of a string has not been checked",
+    ("Redact", "OutputBudget"): "secrets are stored in the clear, and one that is cut in two is not recognised",
+    ("Redact", "Cache"): "secrets are cached in the clear",
+    ("Redact(reveal=...)", "RequireApproval"): "the question shows, and a checkpoint keeps, what tokens stand for",
+}
+"""Reasons for the warnings, by outer and inner middleware."""
+BUILD = {**OURS, **LANGCHAIN, **REVEALING}
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "middleware.md"
 
 
-def middleware_named(name: str) -> Any:
-    return type(name.partition("(")[0], (), {"awrap_tool_call": None, "reveals": "(" in name})()
+def node_with(*names: str) -> ToolNode:
+    return ToolNode([Recorder().tool("work")], middleware=[BUILD[name]() for name in names])
 
 
 async def test_middleware_goes_in_from_the_first_and_out_from_the_last() -> None:
@@ -62,54 +106,67 @@ def test_the_recommended_order_passes_without_a_warning() -> None:
     """The full recommended order and every part of it are accepted silently."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for size in (2, len(RECOMMENDED)):
-            for names in itertools.combinations(RECOMMENDED, size):
-                warn_of_wrong_order([middleware_named(name) for name in names])
+        for size in (2, len(OURS)):
+            for names in itertools.combinations(OURS, size):
+                node_with(*names)
 
 
-@pytest.mark.parametrize("pair", _WRONG, ids="-".join)
+@pytest.mark.parametrize("pair", WRONG, ids="-".join)
 def test_a_known_bad_order_is_warned_of_with_its_reason(pair: tuple[str, str]) -> None:
-    """The warning has both names, the reason and the remedy."""
+    """The warning has both names, the reason and the remedy; it points to the line that has to be changed."""
     with pytest.warns(MiddlewareOrderWarning) as caught:
-        warn_of_wrong_order([middleware_named(name) for name in pair])
+        node_with(*pair)
 
     (warning,) = caught
-    assert _WRONG[pair] in str(warning.message)
-    assert pair[0] in str(warning.message)
-    assert pair[1] in str(warning.message)
+    text = str(warning.message)
+    assert WRONG[pair] in text
+    assert text.endswith(
+        "Keep one." if "multiply" in text else f"Put {pair[1]} before {pair[0].partition('(')[0]} in middleware=[...]."
+    )
+    assert warning.filename == __file__
 
 
-def test_every_bad_pair_turns_the_recommended_order_round() -> None:
-    """The table of bad pairs must not contradict the recommended order."""
-    places = {name: place for place, name in enumerate(RECOMMENDED)}
-
-    assert all(places[outer.partition("(")[0]] >= places[inner] for outer, inner in _WRONG)
+class Idle(Middleware):
+    async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
+        return await call_next(request)
 
 
-def test_the_warning_points_to_where_the_node_is_built() -> None:
-    """The warning's location is the line that has to be changed."""
-    from callboard.middleware import Retry
+class OwnCache(Idle):
+    """Middleware of a user with the order of one of callboard's."""
 
-    with pytest.warns(MiddlewareOrderWarning, match="attempts multiply") as caught:
-        ToolNode([], middleware=[Retry(2), Retry(3)])
-
-    assert caught[0].filename == __file__
+    order = Cache.order
 
 
-def test_middleware_of_langchain_is_known_by_its_names() -> None:
-    """LangChain's retry is recognised as a retry by its class name."""
-    from langchain.agents.middleware import ToolRetryMiddleware
+class Quota(Idle):
+    """Middleware of a user, of a kind of its own."""
 
-    from callboard.middleware import Retry
+    order = Order("quota", not_inside={"retry": "each attempt takes from the quota"})
 
-    with pytest.warns(MiddlewareOrderWarning, match="attempts multiply"):
-        ToolNode([], middleware=[ToolRetryMiddleware(), Retry(2)])
+
+class Cautious(RequireApproval):
+    """Subclass of callboard's middleware: the warning has its own name."""
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "said"),
+    [
+        (CircuitBreaker(), OwnCache(), "CircuitBreaker is outside of OwnCache: answers from the cache count as proof"),
+        (OwnCache(), Cautious(), "OwnCache is outside of Cautious: a cached result .*Put Cautious before OwnCache"),
+        (Retry(any_tool=True), Quota(), "Retry is outside of Quota: each attempt takes from the quota"),
+        (Fallback({}), Cautious(), "Fallback is outside of Cautious: the question comes after a body has run"),
+    ],
+    ids=["order of ours, inside", "order of ours, outside", "order of its own", "subclass"],
+)
+def test_middleware_of_users_declares_its_order(outer: Middleware, inner: Middleware, said: str) -> None:
+    """Kinds and reasons are attributes of the middleware, so that those of users take part."""
+    with pytest.warns(MiddlewareOrderWarning, match=said):
+        ToolNode([], middleware=[outer, inner])
 
 
 def test_the_page_lists_the_recommended_order() -> None:
     """The page lists the order outermost first, and no pair of it causes a warning."""
     text = PAGE.read_text()
     cells = [line.split("|")[2].strip().strip("`") for line in text.splitlines() if line.startswith("| ")]
-    listed = [name for name in cells if name in RECOMMENDED]
+    listed = [name for name in cells if name in OURS]
 
-    assert listed == list(RECOMMENDED)
+    assert listed == list(OURS)

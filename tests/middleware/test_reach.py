@@ -1,10 +1,10 @@
-"""What middleware may change about a call, the rules for such changes, its notes, and the tools that it brings."""
+"""What middleware may change about a call, the rules for such changes, and its notes."""
 
 from typing import Any
 
 import anyio
 import pytest
-from langchain_core.tools import BaseTool, tool
+from langchain_core.tools import BaseTool
 
 from callboard import CallEvent, CallPolicy, CallTimeoutError, Limit, ToolNode, observe
 from callboard.middleware import note
@@ -83,49 +83,3 @@ async def test_what_a_middleware_notes_reaches_the_observers() -> None:
 
     (noted,) = [event for event in events if event.phase == "noted"]
     assert (noted.what, noted.facts, noted.call_id, noted.tool) == ("seen", {"attempts": 2}, "1", "work")
-
-
-def test_a_note_outside_of_a_call_is_for_nobody() -> None:
-    """A middleware may be tested without a node, where notes have no observers."""
-    note("seen")
-
-
-@tool
-async def extra() -> str:
-    """Come along with a middleware."""
-    return "extra"
-
-
-class Bringing:
-    """Middleware that provides a tool."""
-
-    tools = (extra,)
-
-    async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
-        return await call_next(request)
-
-    def offers(self, tool: BaseTool) -> bool:
-        return tool.name != "extra"
-
-
-async def test_the_tools_of_a_middleware_are_tools_of_the_node() -> None:
-    """Tools of a middleware are added to the node, as in LangChain."""
-    node = ToolNode([Recorder().tool("work")], middleware=[Bringing()])
-
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke([tool_call("extra", "1")])
-
-    assert result["messages"][0].content == "extra"
-    assert list(node.tools_by_name) == ["work", "extra"]
-
-
-def test_a_tool_that_is_given_twice_is_one_tool() -> None:
-    """The same tool from a middleware and from the list is no duplicate."""
-    assert list(ToolNode([extra], middleware=[Bringing()]).tools_by_name) == ["extra"]
-
-
-def test_a_middleware_may_hold_a_tool_back() -> None:
-    """A middleware may hide a tool from the model, as an open circuit does."""
-    node = ToolNode([Recorder().tool("work")], middleware=[Bringing()])
-
-    assert [one.name for one in node.offered_tools()] == ["work"]

@@ -10,9 +10,6 @@ from callboard._records._policies import Limit
 
 T = TypeVar("T")
 
-THREADS = 40
-"""Number of threads of a middleware that computes or reads from disk."""
-
 
 class _ThreadPermit:
     """Permit of one thread, held until the thread has really ended."""
@@ -29,12 +26,14 @@ class _ThreadPermit:
 
 
 class Threads:
-    """Bounded number of worker threads; `name` is for warnings, `most` the number of threads.
+    """Bounded number of worker threads. A thread that outlives its call keeps its permit until it ends.
 
-    A thread that outlives its call keeps its permit until it ends.
+    Args:
+        name: name of the owner, for warnings.
+        most: number of threads.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int = 40) -> None:
         self._name = name
         # A function in such a thread may run an agent that uses the same middleware. With one gate for all depths,
         # all permits could be held by threads that wait for a permit.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import sniffio
 from anyio.lowlevel import RunVar
 
-from callboard._loops._protocol import EventLoop
+from callboard._loops._protocol import EventLoop, Wakeup
 
 _current: RunVar[EventLoop] = RunVar("callboard_event_loop")
 
@@ -18,6 +18,17 @@ def current_loop() -> EventLoop:
         loop = _open_loop(sniffio.current_async_library())
         _current.set(loop)
         return loop
+
+
+def wakeup() -> Wakeup:
+    """Return an event for the calling task: the task awaits it once, any thread may set it."""
+    return current_loop().wakeup()
+
+
+def common_time() -> float:
+    """Return the seconds on the clock that all event loops of a process share; call it in an event loop."""
+    loop = current_loop()
+    return loop.now() + loop.offset
 
 
 def run_there(loop: EventLoop, fn: Callable[[], object]) -> bool:

@@ -1,5 +1,6 @@
-"""Source line that a warning points to: the first one outside of callboard."""
+"""Code of users: the line that a warning points to, and the kind of a function."""
 
+import inspect
 import sys
 from types import FrameType
 
@@ -13,3 +14,8 @@ def user_stacklevel() -> int:
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         frame, level = frame.f_back, level + 1
     return level
+
+
+def is_async(fn: object) -> bool:
+    """Return whether a function, or an object that can be called like one, is async."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004

@@ -23,7 +23,7 @@ from callboard.agent._run_context import RunContext
 from callboard.conversations._flow import TOOLS, Sent
 from callboard.conversations._thread import as_update
 from callboard.tools._call_record import CallRecord, keys_of, naming
-from callboard.tools._chain import Chain, Middleware, Named, Next
+from callboard.tools._chain import Chain, Named, Next, Wrapper
 from callboard.tools._errors import UNKNOWN, error_message, is_control_flow, question_about, runs_again, unknown_text
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._plan import injected_args, written_args
@@ -319,7 +319,7 @@ def sent(call: ToolCall, state: Any) -> ToolCallWithContext:
     return ToolCallWithContext(__type="tool_call_with_context", tool_call=call, state=state)
 
 
-def around_call(entries: Entries, messages_key: str) -> Middleware:
+def around_call(entries: Entries, messages_key: str) -> Wrapper:
     """Return the node's overridden method as middleware around one call."""
 
     async def around(request: ToolCallRequest, call_next: Next) -> Output:

@@ -1,6 +1,7 @@
 """Middleware around a tool call, for `ToolNode(middleware=[...])`.
 
-Each middleware gets the request of a call, and a function that runs the rest of the chain.
+Each middleware gets the request of a call, and a function that runs the rest of the chain. Your own derives from
+`Middleware`, or is a plain function.
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +19,23 @@ if TYPE_CHECKING:
     from callboard.middleware._output._output_budget import OutputBudget as OutputBudget
     from callboard.middleware._retry import Retry as Retry
     from callboard.middleware._supervise import Supervise as Supervise
+    from callboard.tools._errors import error_message as error_message
+    from callboard.tools._errors import is_control_flow as is_control_flow
+    from callboard.tools._large_values import run_if_long as run_if_long
+    from callboard.tools._middleware import Middleware as Middleware
+    from callboard.tools._middleware import Order as Order
+    from callboard.tools._middleware import RunningCall as RunningCall
+    from callboard.tools._middleware import has_valid_arguments as has_valid_arguments
+    from callboard.tools._middleware import is_answered as is_answered
+    from callboard.tools._middleware import running_call as running_call
+    from callboard.tools._middleware import takes_only_arguments as takes_only_arguments
+    from callboard.tools._plan import ToolFacts as ToolFacts
+    from callboard.tools._plan import injected_args as injected_args
+    from callboard.tools._results import CallNext as CallNext
+    from callboard.tools._results import Output as Output
+    from callboard.tools._results import entries_in as entries_in
+    from callboard.tools._results import is_output as is_output
+    from callboard.tools._results import with_entries as with_entries
 
 _HOMES = {
     "callboard._calls._call": ("note",),
@@ -32,6 +50,29 @@ _HOMES = {
     "callboard.middleware._output._output_budget": ("OutputBudget",),
     "callboard.middleware._retry": ("Retry",),
     "callboard.middleware._supervise": ("Supervise",),
+    "callboard.tools._errors": (
+        "error_message",
+        "is_control_flow",
+    ),
+    "callboard.tools._inject": ("injected_args",),
+    "callboard.tools._large_values": ("run_if_long",),
+    "callboard.tools._middleware": (
+        "Middleware",
+        "Order",
+        "RunningCall",
+        "has_valid_arguments",
+        "is_answered",
+        "running_call",
+        "takes_only_arguments",
+    ),
+    "callboard.tools._plan": ("ToolFacts",),
+    "callboard.tools._results": (
+        "CallNext",
+        "Output",
+        "entries_in",
+        "is_output",
+        "with_entries",
+    ),
 }
 """Private module of each public name. Modules are imported on first use: most nodes need few of them, and
 `Supervise` imports LangChain."""

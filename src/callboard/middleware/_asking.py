@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from callboard._calls._call import waiting
-from callboard._loops._protocol import EventLoop
+from callboard._loops._current import wakeup
 from callboard._records._documents import Away, Document, Done, Rule, SharedDocuments
 from callboard._records._policies import has_members_of
 from callboard.exceptions import CallRejectedError
@@ -12,27 +12,25 @@ from callboard.tools._vocabulary import ToolCallRequest
 T = TypeVar("T")
 
 
-async def ask(
-    store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest, loop: EventLoop
-) -> Done[T] | None:
+async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest) -> Done[T] | None:
     """Apply a rule to a document and wait for the answer; `None` if the call should continue without the store.
 
     Raises:
         CallRejectedError: if the store cannot be reached and its policy is to refuse calls.
         StorageError: if the store cannot be used at all.
     """
-    wakeup = loop.wakeup()
+    answered = wakeup()
     answers: list[Done[T] | Away | Exception] = []
 
     def take(answer: Done[T] | Away | Exception) -> None:
         answers.append(answer)
-        wakeup.set()
+        answered.set()
 
     # `take()` runs in a thread of the store. If this task is cancelled while it waits, the change still happens:
     # the caller must undo what the rule has claimed.
     store.change(document, rule, take)
     with waiting():
-        await wakeup.wait()
+        await answered.wait()
     answer = answers.pop()
     if isinstance(answer, Exception):
         raise answer

@@ -9,17 +9,21 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
-from callboard._calls._sync_middleware import SyncMiddleware
+from callboard._calls._thread_pool import Threads
 from callboard._loops._deadline import remaining
+from callboard._util._callers import is_async
 from callboard._util._suggestions import no_such
-from callboard.middleware._retry import When, check_on_message, check_when, matches
-from callboard.tools._chain import _is_async
+from callboard.middleware._retry import ASKS_TOO_LATE, When, check_on_message, check_when, matches
 from callboard.tools._errors import is_control_flow
+from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
 from callboard.tools._results import CallNext, Output, is_output, with_entries
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 
 T = TypeVar("T")
+
+_THREADS = 256
+"""Number of threads of one alternative."""
 
 Failure = Exception | ToolMessage
 """Reason why an alternative is needed: an error, or a message that counts as a failure."""
@@ -110,7 +114,7 @@ def _alternative(name: str, given: object) -> OtherTool | Function:
         return Function("value", _constant(given.content))
     if callable(given) and not isinstance(given, type):
         fn = cast("Any", given)
-        return Function(getattr(fn, "__name__", type(fn).__name__), fn if _is_async(fn) else _in_thread(fn))
+        return Function(getattr(fn, "__name__", type(fn).__name__), fn if is_async(fn) else _in_thread(fn))
     raise TypeError(
         f"Fallback({{{name!r}: ...}}) takes the name of a tool, a tool, a Value or a function, got {given!r}; "
         f"to answer with that, write Value({given!r})"
@@ -126,10 +130,10 @@ def _constant(value: T) -> Callable[..., Awaitable[T]]:
 
 def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
     # The result travels in a tuple: trio refuses an awaitable as the result of a thread, and `fn` may return one.
-    in_thread: SyncMiddleware[tuple[object, ...], tuple[object]] = SyncMiddleware(lambda asked, _: (fn(*asked),))
+    threads = Threads(repr(fn), _THREADS)
 
     async def answer(*asked: object) -> object:
-        return (await in_thread(asked, _constant((None,))))[0]
+        return (await threads.run(lambda: (fn(*asked),)))[0]
 
     return answer
 
@@ -148,7 +152,7 @@ def signed(output: Output, call: ToolCall, by: str) -> Output:
     return with_entries(output, entry)
 
 
-class Fallback:
+class Fallback(Middleware):
     """Answers with an alternative when a tool fails.
 
     The alternatives of a tool are tried in order until one has an answer. If none has, the first failure stands, and
@@ -175,6 +179,16 @@ class Fallback:
         ValueError: if a list is empty, or a tool is its own alternative. A node also raises it for names of tools
             that it does not have.
     """
+
+    order = Order(
+        "fallback",
+        not_around={"approval": ASKS_TOO_LATE},
+        not_inside={
+            "retry": "the fallback answers for the first failure, and nothing is left to retry",
+            "breaker": "the fallback hides the failures, and the circuit never opens",
+            "cache": "what the fallback answers is cached as if the tool had said it",
+        },
+    )
 
     def __init__(
         self,

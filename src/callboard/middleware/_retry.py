@@ -4,13 +4,13 @@ import inspect
 import math
 import random
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import anyio
 from langchain_core.messages import ToolMessage
 
-from callboard._calls._call import SupervisedCall, note, waiting
-from callboard._loops._deadline import current_timed, remaining
+from callboard._calls._call import note, waiting
+from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy, _check_type, check_count, check_seconds
 from callboard._util._callers import user_stacklevel
 from callboard._web._retry_after import retry_after
@@ -23,12 +23,15 @@ from callboard.exceptions import (
     PoisonousCallError,
 )
 from callboard.tools._errors import is_control_flow
-from callboard.tools._results import Output
+from callboard.tools._middleware import Middleware, Order, running_call
+from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ToolCallRequest
 
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 """Errors that a middleware handles: an exception type, a tuple of types, or a predicate of the error."""
 
+ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
+"""Reason why a person must be asked outside of middleware that may run a second body."""
 _NEVER_RAN = (CallRejectedError, CircuitOpenError, ActorGoneError)
 """Errors of calls whose body did not run. Such a call may be retried whatever the tool does."""
 _LONGEST_ASKED = 86_400.0
@@ -37,7 +40,7 @@ _FINAL = (PoisonousCallError,)
 """Errors of calls that would be refused again each time."""
 
 
-class Retry:
+class Retry(Middleware):
     """Runs a failed call again, with exponential backoff and full jitter.
 
     The pause before attempt n + 1 is random, between 0 and `initial * factor ** (n - 1)` seconds, at most `maximum`;
@@ -64,6 +67,8 @@ class Retry:
         ValueError: if a number is out of range.
         TypeError: if an option has the wrong type.
     """
+
+    order = Order("retry", not_around={"retry": "their attempts multiply", "approval": ASKS_TOO_LATE})
 
     def __init__(
         self,
@@ -108,9 +113,7 @@ class Retry:
         ):
             self._tell_idle(policies)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
-    ) -> Output:
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call until it succeeds, its failure is final, or attempts or time run out."""
         for attempt in range(1, self._attempts):
             try:
@@ -151,8 +154,8 @@ class Retry:
         return self._on_message(output) and self._may_run_twice(request)
 
     def _may_run_twice(self, request: ToolCallRequest) -> bool:
-        call = current_timed.get()
-        if self._any_tool or (isinstance(call, SupervisedCall) and call.policy.idempotent):
+        call = running_call()
+        if self._any_tool or (call is not None and call.policy.idempotent):
             return True
         if (name := request.tool_call["name"]) not in self._told:
             self._tell_idle([name])

@@ -28,7 +28,8 @@ from callboard.tools._errors import (
     raise_invalid_arguments,
 )
 from callboard.tools._invoke import check_arguments
-from callboard.tools._middleware_hooks import Missing, check_missing, check_policies, check_tools, shown_by, tools_of
+from callboard.tools._middleware import check_policies, check_tools, shown_by, tools_of
+from callboard.tools._middleware_hooks import Missing, check_missing
 from callboard.tools._plan import Plan, ToolFacts, inject, plan_for
 from callboard.tools._results import Item, messages_in
 from callboard.tools._supervision import OnFailure, Supervision

@@ -1,12 +1,8 @@
-"""Middleware chain around a tool call, from the outermost to the innermost, built once for a node.
-
-Orders of middleware that are known to be wrong cause a warning with the reason.
-"""
+"""Middleware chain around a tool call, from the outermost to the innermost, built once for a node."""
 
 import inspect
 import logging
 import math
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -18,81 +14,18 @@ from langgraph.types import Command
 from callboard._calls._call import SupervisedCall
 from callboard._calls._sync_middleware import SyncMiddleware, TwoHalves
 from callboard._loops._entry_mode import is_missing
-from callboard._util._callers import user_stacklevel
+from callboard._util._callers import is_async
 from callboard._util._suggestions import misspelt_in
-from callboard.exceptions import MiddlewareOrderWarning
 from callboard.tools._errors import is_control_flow
-from callboard.tools._middleware_hooks import (
-    langchain_base,
-    langchain_middleware,
-    warn_of_ignored_hooks,
-)
+from callboard.tools._middleware import HOOKS, Middleware, hook, middleware_name, warn_of_wrong_order
+from callboard.tools._middleware_hooks import langchain_base, langchain_middleware, warn_of_ignored_hooks
 from callboard.tools._results import REMOVE_ALL_MESSAGES, Item, entries_in, is_output, items_in
-
-# Wrong orders
-
-
-REVEALING = "Redact(reveal=...)"
-"""Kind of a `Redact` that reveals original values to some tools."""
-
-_SAME = {"ToolRetryMiddleware": "Retry", "HumanInTheLoopMiddleware": "RequireApproval"}
-"""Names of LangChain's middleware, by callboard's equivalent."""
-
-_ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
-_CHANGED_AFTERWARDS = "a person approves arguments that are changed afterwards"
-
-_WRONG = {
-    ("Retry", "CircuitBreaker"): "each attempt counts as a failure, and attempts are spent on an open circuit",
-    ("Retry", "Retry"): "their attempts multiply",
-    ("Retry", "Fallback"): "the fallback answers for the first failure, and nothing is left to retry",
-    ("Retry", "RequireApproval"): _ASKS_TOO_LATE,
-    ("CircuitBreaker", "Fallback"): "the fallback hides the failures, and the circuit never opens",
-    ("CircuitBreaker", "Cache"): "answers from the cache count as proof that the tool works",
-    ("Fallback", "RequireApproval"): _ASKS_TOO_LATE,
-    ("Cache", "Fallback"): "what the fallback answers is cached as if the tool had said it",
-    ("Cache", "RequireApproval"): "a cached result is handed out that nobody has approved",
-    ("RequireApproval", "Sanitize"): _CHANGED_AFTERWARDS,
-    ("RequireApproval", "RepairArguments"): _CHANGED_AFTERWARDS,
-    ("Sanitize", "RepairArguments"): "what a repair takes out of a string has not been checked",
-    ("Redact", "OutputBudget"): "secrets are stored in the clear, and one that is cut in two is not recognised",
-    (REVEALING, "RequireApproval"): "the question shows, and a checkpoint keeps, what tokens stand for",
-    ("Redact", "Cache"): "secrets are cached in the clear",
-}
-"""Reason why an order is wrong, by the names of the outer and the inner middleware."""
-
-
-def warn_of_wrong_order(middleware: Sequence[object]) -> None:
-    """Warn once for each pair of middleware that is known to go wrong in its order."""
-    kinds = [_kinds(one) for one in middleware]
-    for position, outer in enumerate(kinds):
-        for inner in kinds[position + 1 :]:
-            for pair, reason in _WRONG.items():
-                if pair[0] in outer and pair[1] in inner:
-                    warnings.warn(_sentence(*pair, reason), MiddlewareOrderWarning, stacklevel=user_stacklevel())
-
-
-def _kinds(one: object) -> set[str]:
-    """Return the kinds of a middleware: the names of its classes, so that no middleware module need be imported."""
-    names = {cls.__name__ for cls in type(one).__mro__}
-    if getattr(one, "reveals", False):
-        names.add(REVEALING)
-    return names | {_SAME[name] for name in names & _SAME.keys()}
-
-
-def _sentence(outer: str, inner: str, reason: str) -> str:
-    if outer == inner:
-        return f"There are two of the kind {outer}: {reason}. Keep one."
-    return f"The middleware {outer} is outside of {inner}: {reason}. Put {inner} before {outer} in middleware=[...]."
-
-
-# Chain
-
 
 _log = logging.getLogger("callboard")
 
 _WRAPPERS = ("wrap_tool_call", "awrap_tool_call")
 Next = Callable[[Any], Awaitable[Any]]
-Middleware = Callable[[Any, Next], Awaitable[Any]]
+Wrapper = Callable[[Any, Next], Awaitable[Any]]
 """Function of a request and the next step. It may call the next step any number of times, also concurrently."""
 Bounded = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 Rework = Callable[[ToolMessage, Any], Awaitable[ToolMessage]]
@@ -122,7 +55,7 @@ def _as_list(middleware: object) -> str:
     return f"; write [{middleware_name(middleware)}{'' if inspect.isroutine(middleware) else '(...)'}]"
 
 
-def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Middleware | None:
+def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any] | None) -> Wrapper | None:
     """Return LangGraph's two wrappers as one middleware.
 
     With both, sync runs use the first, and async runs the second.
@@ -130,7 +63,7 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
     for name, value in zip(_WRAPPERS, (wrap, awrap), strict=True):
         if value is not None and not callable(value):
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
-    if wrap is not None and _is_async(wrap):
+    if wrap is not None and is_async(wrap):
         raise TypeError(f"wrap_tool_call takes a plain function; give {wrap!r} as awrap_tool_call=")
     either = _either(wrap, awrap)
     return None if either is None else _Answering(either)
@@ -144,7 +77,7 @@ class _Answering:
 
     __slots__ = ("_wrapper",)
 
-    def __init__(self, wrapper: Middleware) -> None:
+    def __init__(self, wrapper: Wrapper) -> None:
         self._wrapper = wrapper
 
     async def __call__(self, request: Any, call_next: Next) -> Any:
@@ -162,7 +95,7 @@ def _no_result(kind: str, name: str, output: object, call_id: str | None) -> Typ
     )
 
 
-def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain | None":
+def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | None":
     """Return all middleware, the outermost first, as one chain; `None` if there is none.
 
     LangGraph's wrapper is innermost, and its output is checked as leniently as in LangGraph. Raises TypeError for an
@@ -171,41 +104,41 @@ def chain_of(middleware: Sequence[object], wrapper: Middleware | None) -> "Chain
     if not middleware and wrapper is None:
         return None
     warn_of_wrong_order(middleware)
-    chained: list[Middleware] = [Named(middleware_name(one), as_middleware(one)) for one in middleware]
+    chained: list[Wrapper] = [Named(middleware_name(one), as_middleware(one)) for one in middleware]
     warn_of_ignored_hooks(middleware)
     if wrapper is not None:
         chained.append(wrapper)
-    reworks = [
-        (middleware_name(one), one.aerror_message)
-        for one in cast("Sequence[Any]", middleware)
-        if hasattr(one, "aerror_message")
-    ]
+    reworks = [(middleware_name(one), rework) for one in middleware if (rework := hook(one, "aerror_message"))]
     return Chain(chained, reworks)
 
 
-def middleware_name(one: object) -> str:
-    """Return the name of a middleware for errors."""
-    name = getattr(one, "__qualname__", None)
-    return name if isinstance(name, str) else type(one).__qualname__
-
-
-def as_middleware(one: object) -> Middleware:
+def as_middleware(one: object) -> Wrapper:
     """Return a middleware as an async function, made of a sync or async function or an object with wrapper methods."""
     if langchain_base(type(one)) is not None:
         return langchain_middleware(one)
     halves = _either(_method(one, "wrap_tool_call"), _method(one, "awrap_tool_call"))
     if halves is not None:
         return halves
+    if isinstance(one, Middleware):
+        return _passing(one)
     if not inspect.isclass(one) and callable(one):
         _check_takes_two(one)
-        return cast("Middleware", one) if _is_async(one) else SyncMiddleware(cast("Callable[..., Any]", one))
+        return cast("Wrapper", one) if is_async(one) else SyncMiddleware(cast("Callable[..., Any]", one))
     raise TypeError(
         "A middleware is a function (request, call_next), sync or async, or an object with awrap_tool_call or "
         f"wrap_tool_call; got {one!r}{misspelt_in(type(one), _WRAPPERS)}"
     )
 
 
-def _either(wrap: Callable[..., Any] | None, awrap: Middleware | None) -> Middleware | None:
+def _passing(one: Middleware) -> Wrapper:
+    """Return the wrapper of a middleware that has other hooks only."""
+    misspelt = misspelt_in(type(one), (*dir(Middleware), *_WRAPPERS))
+    if misspelt or not (one.tools or any(hook(one, name) for name in HOOKS)):
+        raise TypeError(f"The middleware {type(one).__name__} overrides no method of Middleware{misspelt}")
+    return one.awrap_tool_call
+
+
+def _either(wrap: Callable[..., Any] | None, awrap: Wrapper | None) -> Wrapper | None:
     if awrap is None:
         return None if wrap is None else SyncMiddleware(wrap)
     if wrap is None or is_missing(wrap):
@@ -224,14 +157,8 @@ def _check_takes_two(fn: Callable[..., Any]) -> None:
         ) from None
 
 
-def _is_async(fn: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
-
-
 def _method(one: object, name: str) -> Callable[..., Any] | None:
-    if getattr(type(one), name, None) is None:
-        return None
-    return cast("Callable[..., Any]", getattr(one, name))
+    return None if getattr(type(one), name, None) is None else hook(one, name)
 
 
 class Named:
@@ -239,7 +166,7 @@ class Named:
 
     __slots__ = ("_middleware", "_name")
 
-    def __init__(self, name: str, middleware: Middleware) -> None:
+    def __init__(self, name: str, middleware: Wrapper) -> None:
         self._name = name
         self._middleware = middleware
 
@@ -296,7 +223,7 @@ class Chain:
 
     __slots__ = ("_middleware", "_reworks")
 
-    def __init__(self, middleware: Sequence[Middleware], reworks: Sequence[tuple[str, Rework]]) -> None:
+    def __init__(self, middleware: Sequence[Wrapper], reworks: Sequence[tuple[str, Rework]]) -> None:
         self._middleware = middleware[::-1]
         self._reworks = reworks[::-1]
 
@@ -366,7 +293,7 @@ def _message_of(name: str, message: object, call_id: str | None) -> ToolMessage:
     return message
 
 
-def _around(middleware: Middleware, call_next: Next) -> Next:
+def _around(middleware: Wrapper, call_next: Next) -> Next:
     return lambda request: middleware(request, call_next)
 
 

@@ -19,9 +19,9 @@ from callboard.actors._actor import Actor
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._child import ChildSpec
 from callboard.tools._actor_tools import Toolkit, by_reference, check_graces, is_idempotent, with_handlers
-from callboard.tools._chain import Chain, Middleware, chain_of, wrapper_middleware
+from callboard.tools._chain import Chain, Wrapper, chain_of, wrapper_middleware
 from callboard.tools._errors import ErrorHandling, ErrorPolicy, Judge
-from callboard.tools._middleware_hooks import check_policies, check_tools, offers_of, shown_by, tools_of
+from callboard.tools._middleware import check_policies, check_tools, offers_of, shown_by, tools_of
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import InjectedArgs, Plan, ToolFacts, inject, injected_args, plan_for
 from callboard.tools._supervision import Supervision
@@ -53,7 +53,7 @@ class Setup:
     at_override: Judge
     """Judge of an error that leaves a subclass's override around the call."""
     on_error: OnError
-    own_call: Callable[[str], Middleware] | None
+    own_call: Callable[[str], Wrapper] | None
     """Subclass's override around each call, by the kind of the input."""
     own_injection: Injecting | None
     """Subclass's override of the injection."""
@@ -97,7 +97,7 @@ class Setup:
             return ready
         return {**ready, "args": {**ready["args"], injected.runtime: runtime}}
 
-    def overrides(self, kind: str, entries: Middleware | None) -> Chain | None:
+    def overrides(self, kind: str, entries: Wrapper | None) -> Chain | None:
         """Return a subclass's overrides around each call as a chain, the outermost first; `None` if there are none."""
         if entries is None and self.own_call is None:
             return None
@@ -134,7 +134,7 @@ class Options:
     on_unknown: OnUnknown | None
 
 
-def setup_of(given: Options, *, own_call: Callable[[str], Middleware] | None, own_injection: Injecting | None) -> Setup:
+def setup_of(given: Options, *, own_call: Callable[[str], Wrapper] | None, own_injection: Injecting | None) -> Setup:
     """Return the setup of a node, with limits and threads of its own; raises the errors of `ToolNode`."""
     _check_options(given)
     name, middleware = given.name, given.middleware

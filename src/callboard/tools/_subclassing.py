@@ -22,7 +22,7 @@ from callboard._calls._sync_middleware import SyncMiddleware
 from callboard._langgraph import runtime_of, with_runtime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._entry_mode import entered_from, is_sync_entry
-from callboard.tools._chain import Middleware, Named
+from callboard.tools._chain import Named, Wrapper
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 _ONE = "use middleware=[...], awrap_tool_call= or wrap_tool_call=, or override _arun_one or _run_one"
@@ -337,10 +337,10 @@ def entries_of(node: object) -> Entries | None:
 # Overrides around one call
 
 
-def one_call_middleware(node: object) -> Callable[[str], Middleware] | None:
+def one_call_middleware(node: object) -> Callable[[str], Wrapper] | None:
     """Return a function from an input's kind to the node's `_run_one` or `_arun_one` override, as middleware."""
 
-    def of_kind(kind: str) -> Middleware:
+    def of_kind(kind: str) -> Wrapper:
         def arguments(request: ToolCallRequest) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
             return (request.tool_call, kind, request.runtime), {}
 

@@ -33,7 +33,7 @@ from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._cooperative import PORTION, Steps, in_portions
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._call_record import CallRecord, naming
-from callboard.tools._chain import Chain, Middleware
+from callboard.tools._chain import Chain, Wrapper
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
 from callboard.tools._invoke import filled_in, invoke, manager_for, own_copy, raise_without_key
 from callboard.tools._ledger import CallsInterrupted, Ledger
@@ -102,7 +102,7 @@ class Reports(TypedDict, total=False):
     """Called for each question of a call, when it is asked."""
     around: Around | None
     """Runs each call, for a caller that observes the call from its beginning to its end."""
-    entries: Middleware | None
+    entries: Wrapper | None
     """The node's own `invoke` or `ainvoke` override as a middleware around each call, if each call is a task of its
     own."""
 

@@ -2,31 +2,33 @@
 
 import logging
 import secrets as randomness
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
-from callboard._calls._call import current_call, note
-from callboard._calls._thread_pool import THREADS, Threads
+from callboard._calls._call import note
+from callboard._calls._thread_pool import Threads
 from callboard.guards._redact._detectors import Detector
 from callboard.guards._redact._redaction import DEFAULT_DETECTORS, TOKEN, Redaction, detectors_of
 from callboard.guards._redact._values import Walk
 from callboard.guards._redact._vault import LONGEST, MemoryVault, Vault
 from callboard.tools._large_values import run_if_long
+from callboard.tools._middleware import Middleware, Order, running_call
 from callboard.tools._middleware_hooks import Missing, check_argument_names, check_missing, check_tool_names, tool_names
-from callboard.tools._results import Output
+from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ToolCallRequest
 
 _NESTED = 8
 """Maximum rounds of opening: a value may contain tokens, whose values may contain tokens again."""
 
+_SHOWN_TO_PERSONS = "with reveal=..., the question shows, and a checkpoint keeps, what tokens stand for"
 _log = logging.getLogger("callboard")
 
 
-class Redact:
+class Redact(Middleware):
     """Replaces secrets and personal data in arguments, results and errors by tokens.
 
     A token such as `<email:7f3a9c04b1d2>` has the kind and an HMAC-SHA256 (RFC 2104) of the value, cut to 48 bits. In
@@ -50,6 +52,8 @@ class Redact:
         ImportError: if the extra `redact` is not installed, and `phone` or `iban` is used, or no vault is given.
     """
 
+    order = Order("redact")
+
     def __init__(
         self,
         detectors: Sequence[str | Detector] = DEFAULT_DETECTORS,
@@ -69,8 +73,10 @@ class Redact:
             raise TypeError(f"Redact(vault=...) takes a vault, such as MemoryVault(); got {vault!r}")
         self._detectors = detectors_of(detectors, secrets)
         self._reveal = _reveal_of(reveal)
+        if self._reveal:
+            self.order = Order("redact", not_around={"approval": _SHOWN_TO_PERSONS})
         self._vault = MemoryVault() if vault is None else vault
-        self._threads = Threads("Redact", THREADS)
+        self._threads = Threads("Redact")
         self._key = key or randomness.token_bytes(32)
         self._missing: Missing = missing
 
@@ -105,9 +111,7 @@ class Redact:
         restored, _ = await self._opened(value, thread_id)
         return restored
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
-    ) -> Output:
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call with tokens or values in its arguments, and with tokens in its result or error."""
         thread_id = _thread_id(request)
         request, known = await self._prepared(request, thread_id)
@@ -187,7 +191,7 @@ class Redact:
 
 def _clear_handled(redaction: Redaction) -> None:
     """Clear the error that an error message stands for, because observers receive it."""
-    call = current_call()
+    call = running_call()
     if call is not None and isinstance(call.handled, Exception):
         call.handled = redaction.cleared(call.handled)
 

@@ -1,6 +1,6 @@
 """`RepairArguments`: correction of invalid arguments, if exactly one correction is possible."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -8,20 +8,21 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import THREADS, Threads
+from callboard._calls._thread_pool import Threads
 from callboard.guards._repair._contract import contract_of
 from callboard.guards._repair._search import Repair, Repaired, repair
 from callboard.guards._repair._slips import Kind
 from callboard.tools._large_values import run_if_long
+from callboard.tools._middleware import Middleware, Order
 from callboard.tools._plan import ToolFacts
-from callboard.tools._results import Output
+from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ToolCallRequest
 
 _TOLD = 8
 """Maximum number of repairs that the message to the model lists."""
 
 
-class RepairArguments:
+class RepairArguments(Middleware):
     """Repairs the arguments of a call that are invalid, if exactly one repair makes them valid.
 
     Valid arguments are passed on unchanged. So are invalid ones with several possible repairs, or none: the model then
@@ -39,9 +40,17 @@ class RepairArguments:
             one. Never done for tools with `return_direct`, whose message goes to the user.
     """
 
+    order = Order(
+        "repair",
+        not_inside={
+            "approval": "a person approves arguments that are changed afterwards",
+            "sanitize": "what a repair takes out of a string has not been checked",
+        },
+    )
+
     def __init__(self, *, tell_model: bool = True) -> None:
         self._tell_model = tell_model
-        self._threads = Threads("RepairArguments", THREADS)
+        self._threads = Threads("RepairArguments")
         self._contracts = ToolFacts(contract_of)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
@@ -50,9 +59,7 @@ class RepairArguments:
             if isinstance(tool.args_schema, dict):
                 self._contracts.of(tool)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
-    ) -> Output:
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call, with repaired arguments if necessary."""
         repaired = await run_if_long(self._threads, request.tool_call["args"], partial(self._repaired, request))
         if repaired is None:

@@ -4,7 +4,6 @@ URLs are read strictly, and the tool gets a newly written URL. So no HTTP librar
 check.
 """
 
-import inspect
 import ipaddress
 import re
 import string
@@ -14,6 +13,7 @@ from typing import NamedTuple, cast
 from urllib.parse import quote
 
 from callboard._records._policies import check_count
+from callboard._util._callers import is_async
 from callboard._util._extras import require
 from callboard._web._addresses import Resolver, is_public, is_public_address, literal, system_resolver
 from callboard.guards._sanitize._text import RefusedError
@@ -80,7 +80,7 @@ class Url:
         if wrong := [scheme for scheme in self.schemes if not _SCHEME.fullmatch(scheme)]:
             raise ValueError(f"Url(schemes=...) takes names in lower case, such as 'https'; got {wrong[0]!r}")
         _check_ports(self.ports)
-        if not isinstance(self.resolve, bool) and not _is_async(self.resolve):
+        if not isinstance(self.resolve, bool) and not is_async(self.resolve):
             raise TypeError(f"Url(resolve=...) takes True or an async function (host, port), got {self.resolve!r}")
         if self.hosts is not None:
             object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
@@ -231,10 +231,6 @@ def _check_ports(ports: object) -> None:
         raise TypeError(f"Url(ports=...) takes several: ports={{443}}; got {ports!r}")
     for port in cast("Collection[object]", ports):
         check_count("Url(ports=...)", port, least=0)
-
-
-def _is_async(fn: object) -> bool:
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
 def _pattern(written: str) -> str:

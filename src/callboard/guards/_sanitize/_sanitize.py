@@ -5,7 +5,7 @@ One walk through a call's arguments measures and cleans them, and lists the chec
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import THREADS, Threads
+from callboard._calls._thread_pool import Threads
 from callboard._records._policies import _check_type, check_count
 from callboard._util._suggestions import no_such
 from callboard.guards._sanitize._hosts import Url
@@ -24,6 +24,7 @@ from callboard.guards._sanitize._text import RefusedError, Text, shortened, show
 from callboard.guards._sanitize._untrusted import Cleaning, Results
 from callboard.tools._errors import error_message, is_control_flow
 from callboard.tools._large_values import run_if_long
+from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import (
     Missing,
     argument_names,
@@ -34,7 +35,7 @@ from callboard.tools._middleware_hooks import (
     tool_names,
 )
 from callboard.tools._plan import ToolFacts, injected_args
-from callboard.tools._results import Output
+from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ToolCallRequest
 
 # Walk
@@ -252,7 +253,7 @@ _TOLD = 10
 _DEEPEST = 100
 
 
-class Sanitize:
+class Sanitize(Middleware):
     """Checks and cleans arguments before the tool runs, and results before the model reads them.
 
     A refused argument ends the call with an error message that names it and the reason; the tool does not run.
@@ -275,6 +276,8 @@ class Sanitize:
         ValueError: if a number is out of range.
         TypeError: if a rule has the wrong type.
     """
+
+    order = Order("sanitize", not_inside={"approval": "a person approves arguments that are changed afterwards"})
 
     def __init__(
         self,
@@ -303,7 +306,7 @@ class Sanitize:
         self._results = results
         self._missing: Missing = missing
         self._facts = ToolFacts(self._found_out)
-        self._threads = Threads("Sanitize", THREADS)
+        self._threads = Threads("Sanitize")
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
         """Raise `ValueError` for rules that can never apply: after a typo, an argument would stay unchecked."""
@@ -315,9 +318,7 @@ class Sanitize:
         if self._missing == "error":
             _check_rules_for_all(self._for_all, tools.values())
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
-    ) -> Output:
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Check the arguments, run the call with cleaned ones, and clean the result."""
         walk = self._walk(request)
         written = request.tool_call["args"]

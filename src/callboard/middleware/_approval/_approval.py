@@ -4,7 +4,7 @@ The question has a digest of the tool and its arguments. An approval counts only
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,15 +20,16 @@ from pydantic import BaseModel, Discriminator, RootModel, TypeAdapter, model_val
 from typing_extensions import TypedDict
 
 from callboard._calls._call import note
-from callboard._calls._thread_pool import THREADS, Threads
+from callboard._calls._thread_pool import Threads
 from callboard._langgraph import answer_is_for, bound_answer_waits, next_is_asked
 from callboard._util._canonical import digest, place_of
 from callboard.middleware._approval._approved import agreed
 from callboard.tools._errors import error_message
 from callboard.tools._large_values import run_if_long
+from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
 from callboard.tools._plan import injected_args, written_args
-from callboard.tools._results import Output
+from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 
 # Question
@@ -258,7 +259,7 @@ def _check_arguments(tool: BaseTool, args: Mapping[str, Any]) -> None:
 Predicate = Callable[[ToolCallRequest], bool]
 
 
-class RequireApproval:
+class RequireApproval(Middleware):
     """Asks a person before a call runs, with LangGraph's `interrupt()`.
 
     The question is a list of one `HumanInterrupt`. The answer is a `HumanResponse`, or a list of one. "accept" runs
@@ -285,6 +286,10 @@ class RequireApproval:
         TypeError: if an argument has the wrong type.
     """
 
+    order = Order("approval")
+    needs_checkpointer = True
+    """An agent needs a checkpointer to keep the questions until they are answered."""
+
     def __init__(
         self,
         tools: Collection[str] | Mapping[str, HumanInterruptConfig | bool | Predicate] | None = None,
@@ -306,20 +311,13 @@ class RequireApproval:
         self._description = description
         self._other_tools = other_tools
         self._missing: Missing = missing
-        self._threads = Threads("RequireApproval", THREADS)
-
-    @property
-    def needs_checkpointer(self) -> bool:
-        """`True`: an agent needs a checkpointer to keep the questions until they are answered."""
-        return True
+        self._threads = Threads("RequireApproval")
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool named in `tools`: its calls would run unapproved."""
         check_tool_names("RequireApproval(tools=...)", self._rules, tools, self._missing)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
-    ) -> Output:
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Ask the person, then run the call or answer it as the person decided.
 
         Raises:

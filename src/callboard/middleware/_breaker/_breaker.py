@@ -1,14 +1,13 @@
 """`CircuitBreaker`: stop calling a failing tool for a while."""
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any
 
+import anyio
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 
-from callboard._calls._call import SupervisedCall, current_call, note
-from callboard._loops._current import current_loop
+from callboard._calls._call import note
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import LimitKey, key_function
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
@@ -18,14 +17,15 @@ from callboard.middleware._breaker._circuits import Admission, Circuits, LocalCi
 from callboard.middleware._breaker._fleet_circuits import FleetCircuits
 from callboard.middleware._retry import When, check_on_message, check_when, matches
 from callboard.tools._errors import is_control_flow
-from callboard.tools._results import Output
+from callboard.tools._middleware import Middleware, Order, RunningCall, running_call
+from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 
 _NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolInvocationError)
 """Errors that do not count as failures of the tool: its body did not run, or did not run to its end."""
 
 
-class CircuitBreaker:
+class CircuitBreaker(Middleware):
     """Stops calling a tool that keeps failing, and tries it again after a while.
 
     Closed, the circuit admits every call and counts outcomes. It opens when at least the share `ratio` of the calls
@@ -62,6 +62,11 @@ class CircuitBreaker:
         ValueError: if a number is out of range.
         TypeError: if an option has the wrong type.
     """
+
+    order = Order(
+        "breaker",
+        not_inside={"retry": "each attempt counts as a failure, and attempts are spent on an open circuit"},
+    )
 
     def __init__(
         self,
@@ -104,18 +109,15 @@ class CircuitBreaker:
         """Close the circuit of a key, or all circuits, and forget all outcomes. Running calls will not count."""
         self._circuits.reset(key)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
-    ) -> Output:
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Admit the call and count its outcome, or refuse it.
 
         Raises:
             CircuitOpenError: if the circuit is open, or half-open with all trial calls in use.
             StorageError: if the store of a shared circuit cannot be used.
         """
-        loop = current_loop()
         admission = await self._enter(request)
-        body = _BodyRun(current_call())
+        body = _BodyRun(running_call())
         failed: bool | None = None
         try:
             output = await call_next(request)
@@ -124,7 +126,7 @@ class CircuitBreaker:
         except Exception as error:
             failed = self._is_failure(error)
             raise
-        except loop.cancelled_class:
+        except anyio.get_cancelled_exc_class():
             # A spent budget arrives as a cancellation, too. Only that one is a failure of the tool.
             failed = body.took_the_budget() or None
             raise
@@ -183,7 +185,7 @@ class _BodyRun:
 
     __slots__ = ("_before", "_call")
 
-    def __init__(self, call: SupervisedCall[Any] | None) -> None:
+    def __init__(self, call: RunningCall | None) -> None:
         self._call = call
         self._before = 0 if call is None else call.attempts
 

@@ -5,8 +5,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from callboard._loops._deadline import INSTANT
 from callboard._records._policies import check_count, check_seconds
+
+_INSTANT = 1e-6
+"""Seconds; two readings of a clock may differ by less."""
 
 State = Literal["closed", "open", "half-open"]
 
@@ -93,7 +95,7 @@ class Circuit:
     def wait(self, now: float) -> float:
         """Return the seconds until the next call may be admitted; 0.0 if one may be admitted now."""
         left = -math.inf if self._until is None else self._until - now
-        return left if left > INSTANT else 0.0
+        return left if left > _INSTANT else 0.0
 
     def before(self, now: float) -> Ticket | None:
         """Admit a call and return its ticket, or return `None` to refuse it."""

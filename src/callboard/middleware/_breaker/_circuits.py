@@ -4,8 +4,7 @@ import threading
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
-from callboard._calls._limits import _common_time
-from callboard._loops._current import current_loop
+from callboard._loops._current import common_time
 from callboard.middleware._breaker._circuit import Circuit, Rules, State, Ticket
 from callboard.tools._vocabulary import ToolCallRequest
 
@@ -66,7 +65,7 @@ class LocalCircuits:
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
         """Request admission of a call; never waits."""
-        now = _common_time(current_loop())
+        now = common_time()
         with self._lock:
             circuit = self._circuit(key, now)
             wait, state = circuit.wait(now), circuit.state(now)
@@ -79,13 +78,13 @@ class LocalCircuits:
         assert isinstance(circuit, Circuit)
         assert ticket is not None
         with self._lock:
-            return circuit.after(ticket, _common_time(current_loop()), failed=failed)
+            return circuit.after(ticket, common_time(), failed=failed)
 
     def state(self, key: Hashable) -> State:
         """Return the current state of a circuit; needs a running event loop for its clock."""
         with self._lock:
             circuit = self._circuits.get(key)
-            return "closed" if circuit is None else circuit.state(_common_time(current_loop()))
+            return "closed" if circuit is None else circuit.state(common_time())
 
     def reset(self, key: Hashable) -> None:
         """Forget a circuit, or all of them; running calls will not count."""

@@ -14,7 +14,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from callboard._loops._current import current_loop
 from callboard._records._documents import EVERYBODY, Away, Document, Done, Found, SharedDocuments, Written
 from callboard._util._canonical import digest
 from callboard.middleware._asking import ask
@@ -202,15 +201,14 @@ class FleetCircuits:
         return admission
 
     async def _admission(self, view: _View, request: ToolCallRequest) -> Admission:
-        loop = current_loop()
         if not view.is_known and not view.is_alone:
-            found = await ask(self._store, view.document, partial(self._look, view), request, loop)
+            found = await ask(self._store, view.document, partial(self._look, view), request)
             self._take(view, found)
         if (admission := self._decided_here(view)) is not None:
             return admission
         probe = token_hex(8)
         try:
-            claimed = await ask(self._store, view.document, partial(self._claim, view, probe), request, loop)
+            claimed = await ask(self._store, view.document, partial(self._claim, view, probe), request)
         except BaseException:
             # A cancelled task does not learn whether its claim was made. Give it back at once; otherwise other
             # processes would wait until the lease ends. The release follows the claim in the queue.

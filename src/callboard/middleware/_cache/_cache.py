@@ -14,12 +14,9 @@ from typing import NamedTuple
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
-from pydantic import ValidationError
 
-from callboard._calls._call import current_call, note
-from callboard._calls._thread_pool import THREADS, Threads
-from callboard._langgraph import graph_task
-from callboard._loops._current import current_loop
+from callboard._calls._call import note
+from callboard._calls._thread_pool import Threads
 from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, key_function
@@ -30,10 +27,17 @@ from callboard.middleware._asking import check_store
 from callboard.middleware._cache._fleet_results import FleetResults, Lead
 from callboard.middleware._cache._shared import Flight, Follower, Hit, SharedResults, Turn, raised_again
 from callboard.tools._errors import is_control_flow
-from callboard.tools._invoke import check_arguments
 from callboard.tools._large_values import has_many, is_long, run_if_long
+from callboard.tools._middleware import (
+    Middleware,
+    Order,
+    has_valid_arguments,
+    is_answered,
+    running_call,
+    takes_only_arguments,
+)
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names, tool_names
-from callboard.tools._plan import Plan, ToolFacts, plan_for
+from callboard.tools._plan import ToolFacts
 from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ToolCallRequest, context_of
 
@@ -92,7 +96,7 @@ _led: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
 """Flights that the current task leads. To wait for one of them would be to wait for itself: a deadlock."""
 
 
-class Cache:
+class Cache(Middleware):
     """Reuses the results of identical calls, and runs identical simultaneous calls once.
 
     Only messages with the status "success" are kept, never errors and commands. A call that finds an identical one
@@ -123,6 +127,15 @@ class Cache:
         ImportError: if the extra `middleware` is not installed.
     """
 
+    order = Order(
+        "cache",
+        not_around={"approval": "a cached result is handed out that nobody has approved"},
+        not_inside={
+            "breaker": "answers from the cache count as proof that the tool works",
+            "redact": "secrets are cached in the clear",
+        },
+    )
+
     def __init__(
         self,
         tools: Collection[str],
@@ -144,10 +157,10 @@ class Cache:
         self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
         self._shared: SharedResults[_Key, ToolMessage] = SharedResults(ttl, size)
         self._fleet = None if shared is None else FleetResults(shared, name, version, ttl, size)
-        self._plans = ToolFacts(plan_for)
+        self._is_alone = ToolFacts(takes_only_arguments)
         self._warned: set[str] = set()
         self._missing: Missing = missing
-        self._threads = Threads("Cache", THREADS)
+        self._threads = Threads("Cache")
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node does not have a tool that `tools` names."""
@@ -188,7 +201,7 @@ class Cache:
         key = await self._key(request)
         if key is None:
             return await call_next(request)
-        found = self._shared.enter(key, current_loop())
+        found = self._shared.enter(key)
         if isinstance(found, Hit):
             note("cache_hit", age=found.age)
             return await self._for_call(found.result, request)
@@ -218,7 +231,6 @@ class Cache:
             del turn  # breaks a reference cycle: the error's traceback may refer to this frame
 
     async def _lead(self, flight: _Flight, request: ToolCallRequest, call_next: CallNext) -> Output:
-        loop = current_loop()
         # The initial value counts if the call is cancelled, which `except Exception` does not catch: the next waiting
         # call leads then.
         turn: ToolMessage | Exception | Turn = Turn.LEAD
@@ -250,7 +262,7 @@ class Cache:
                 self._fleet.land(lead, turn if turn is Turn.LEAD else text or Turn.ALONE, keep=keep and bool(text))
             # With a shared store only the store keeps results: a result kept here, too, would miss invalidations
             # of other processes.
-            self._shared.land(flight, turn, loop, keep=keep and self._fleet is None)
+            self._shared.land(flight, turn, keep=keep and self._fleet is None)
             del turn  # breaks a reference cycle: the error's traceback refers to this frame
 
     async def _find_elsewhere(self, key: _Key, request: ToolCallRequest) -> Hit[ToolMessage] | Lead | None:
@@ -264,7 +276,7 @@ class Cache:
         if document is None:
             note("cache_skipped", reason="its key cannot be shared")
             return None
-        return await self._fleet.enter(document, request, current_loop())
+        return await self._fleet.enter(document, request)
 
     async def _text_of(self, turn: ToolMessage | Turn, lead: Lead | None) -> str | None:
         """Return the JSON of a result for other processes, or `None` if it cannot be shared."""
@@ -287,7 +299,7 @@ class Cache:
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
             return Turn.ALONE
-        if (call := current_call()) is not None and call.do_not_cache:
+        if (call := running_call()) is not None and call.do_not_cache:
             note("cache_skipped", reason="says something that is said once")
             return Turn.ALONE
         about = output.additional_kwargs.get("callboard")
@@ -309,7 +321,7 @@ class Cache:
         name = request.tool_call["name"]
         if name not in self._tools or not isinstance(tool, BaseTool):
             return None
-        if _is_answered(request):
+        if is_answered(request):
             note("cache_skipped", reason="answered by a person")
             return None
         if self._key_function is not None:
@@ -329,15 +341,14 @@ class Cache:
         try:
             return key.of(request, partial(context_of, request))
         except Exception as error:
-            if not _fit(self._plans.of(tool), request):
+            if not has_valid_arguments(request):
                 return None  # the arguments are invalid, which the tool itself will report to the model
             error.add_note(f"Raised by Cache(key=...) for a call of {tool.name!r}.")
             raise
 
     def _depends_on_more(self, name: str, tool: BaseTool) -> bool:
         """Return whether the tool receives values beside its arguments, which a key of arguments cannot cover."""
-        plan = self._plans.of(tool)
-        if plan.injected.none and plan.config_param is None:
+        if self._is_alone.of(tool):
             return False
         note("cache_skipped", reason="depends on more than its arguments")
         self._warn(name, f"does not cache the tool {name!r}: it is given more than its arguments")
@@ -374,25 +385,6 @@ def _canonical(
 def _in_steps(args: Mapping[str, object]) -> str:
     """Return the same JSON as `encode`. That one holds the GIL until it is done, and so stalls the event loop."""
     return "".join(_ENCODER.iterencode(args))
-
-
-def _fit(plan: Plan, request: ToolCallRequest) -> bool:
-    """Return whether the tool accepts the arguments that the model wrote."""
-    try:
-        check_arguments(plan, request.tool_call)
-    except ValidationError as error:
-        supplied = plan.injected.names | plan.injected.forbidden
-        # Injected arguments are still absent here; only errors about other arguments are the model's.
-        return all(detail["loc"] and detail["loc"][0] in supplied for detail in error.errors())
-    except Exception:  # raised by a validator of the tool; the call itself will fail with it
-        return False
-    return True
-
-
-def _is_answered(request: ToolCallRequest) -> bool:
-    """Return whether the call is a resumed one with an answer: its result then depends on that answer."""
-    task = graph_task(request.runtime.config)
-    return task is not None and bool(task.scratchpad.resume or task.resume_map)
 
 
 def _is_own_affair(error: Exception) -> bool:

@@ -16,7 +16,8 @@ from langchain_core.messages import ToolMessage
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from callboard._calls._call import note, waiting
-from callboard._loops._protocol import EventLoop, Wakeup
+from callboard._loops._current import wakeup
+from callboard._loops._protocol import Wakeup
 from callboard._records._documents import Document, Found, SharedDocuments, Written
 from callboard._util._canonical import digest
 from callboard.middleware._asking import ask
@@ -166,9 +167,7 @@ class FleetResults:
         self._waiting: dict[tuple[str, Wakeup], None] = {}
         store.listen(self)
 
-    async def enter(
-        self, document: Document, request: ToolCallRequest, loop: EventLoop
-    ) -> Hit[ToolMessage] | Lead | None:
+    async def enter(self, document: Document, request: ToolCallRequest) -> Hit[ToolMessage] | Lead | None:
         """Return a result, kept or just found by another process, or the duty to find it; `None`: run without store.
 
         Raises:
@@ -178,12 +177,12 @@ class FleetResults:
         me = token_hex(8)
         has_waited = False
         while True:
-            wakeup = loop.wakeup()
+            awake = wakeup()
             # Registered before the question is asked: a result that lands in between wakes this call, too.
             with self._lock:
-                self._waiting[document.name, wakeup] = None
+                self._waiting[document.name, awake] = None
             try:
-                answer = await self._ask(document, me, request, loop)
+                answer = await self._ask(document, me, request)
                 if isinstance(answer, Hit):
                     note("cache_shared") if has_waited else note("cache_hit", age=answer.age)
                 if not isinstance(answer, _Wait):
@@ -191,19 +190,19 @@ class FleetResults:
                 has_waited = True
                 # The leader may die without a notification; so wait no longer than its lease, then look again.
                 with waiting(), anyio.move_on_after(None if math.isinf(answer.left) else answer.left + _SOON):
-                    await wakeup.wait()
+                    await awake.wait()
             except BaseException:
                 # A cancelled task does not know whether its claim was made, and may lead without knowing it.
                 self._store.change(document, partial(_left, me))
                 raise
             finally:
                 with self._lock:
-                    del self._waiting[document.name, wakeup]
+                    del self._waiting[document.name, awake]
 
     async def _ask(
-        self, document: Document, me: str, request: ToolCallRequest, loop: EventLoop
+        self, document: Document, me: str, request: ToolCallRequest
     ) -> Hit[ToolMessage] | Lead | _Wait | None:
-        done = await ask(self._store, document, partial(self._claim, me), request, loop)
+        done = await ask(self._store, document, partial(self._claim, me), request)
         if done is None:
             note("cache_skipped", reason="the store is away")
             return None
@@ -236,9 +235,9 @@ class FleetResults:
         """Wake waiting calls, so that they look at their document again."""
         with self._lock:
             waiting = list(self._waiting)
-        for name, wakeup in waiting:
+        for name, awake in waiting:
             if document is None or (document.shelf == self._shelf and (document.name == name or _is_mark(document))):
-                wakeup.set()
+                awake.set()
 
     def document_of(self, tool: str, value: Hashable) -> Document | None:
         """Return the document for a call's result; `None` if its key has no JSON form for other processes."""

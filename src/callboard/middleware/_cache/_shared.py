@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from callboard._calls._call import waiting
-from callboard._calls._limits import _common_time
-from callboard._loops._protocol import EventLoop, Wakeup
+from callboard._loops._current import common_time, wakeup
+from callboard._loops._protocol import Wakeup
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -85,10 +85,10 @@ class SharedResults(Generic[K, T]):
         self._flights: dict[K, Flight[K, T]] = {}
         self._lock = threading.Lock()
 
-    def enter(self, key: K, loop: EventLoop) -> Hit[T] | Flight[K, T] | Follower[K, T]:
+    def enter(self, key: K) -> Hit[T] | Flight[K, T] | Follower[K, T]:
         """Return the kept result, else a new flight for the caller to lead, else a place in an existing flight."""
         with self._lock:
-            self._read_clock(loop)
+            self._read_clock()
             kept = self._kept.get(key)
             if kept is not None:
                 return Hit(kept[0], self._now - kept[1])
@@ -96,7 +96,7 @@ class SharedResults(Generic[K, T]):
             if flight is None:
                 flight = self._flights[key] = Flight(key)
                 return flight
-            follower = Follower(flight, loop.wakeup())
+            follower = Follower(flight, wakeup())
             flight.followers[follower] = None
             return follower
 
@@ -118,7 +118,7 @@ class SharedResults(Generic[K, T]):
             if follower.flight.followers.pop(follower, self) is self and follower.turn is Turn.LEAD:
                 self._pass_on(follower.flight)
 
-    def land(self, flight: Flight[K, T], turn: T | Exception | Turn, loop: EventLoop, *, keep: bool) -> None:
+    def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool) -> None:
         """Give the followers the result of a flight that the caller leads.
 
         `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
@@ -130,7 +130,7 @@ class SharedResults(Generic[K, T]):
                 return
             # `_end()` is false after an invalidation. The followers still get the result: they asked before it.
             if self._end(flight) and keep and not isinstance(turn, (Exception, Turn)):
-                self._read_clock(loop)
+                self._read_clock()
                 self._kept[flight.key] = turn, self._now
             followers, flight.followers = flight.followers, {}
             for follower in followers:
@@ -144,9 +144,9 @@ class SharedResults(Generic[K, T]):
             for key in [key for key in self._flights if which(key)]:
                 del self._flights[key]
 
-    def _read_clock(self, loop: EventLoop) -> None:
+    def _read_clock(self) -> None:
         # The clocks of two event loops may differ slightly. Time must not go back, or expired results would return.
-        self._now = max(self._now, _common_time(loop))
+        self._now = max(self._now, common_time())
 
     def _pass_on(self, flight: Flight[K, T]) -> None:
         first = next(iter(flight.followers), None)

@@ -18,8 +18,9 @@ from callboard._calls._thread_pool import Threads
 from callboard._records._policies import check_count
 from callboard._util._extras import require
 from callboard.middleware._output._outputs import Outputs, Runtime
+from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names, tool_names
-from callboard.tools._results import Output, entries_in, with_entries
+from callboard.tools._results import CallNext, Output, entries_in, with_entries
 from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 # Text blocks
@@ -200,7 +201,7 @@ Keep = Literal["head", "both"]
 _DEFAULT = 20_000
 
 
-class OutputBudget:
+class OutputBudget(Middleware):
     """Shortens long results; the whole text is stored, and a tool lets the model read ranges of it.
 
     One line replaces the removed text and shows the tool call that reads it. The tool, `read_output`, is added to the
@@ -228,6 +229,11 @@ class OutputBudget:
         TypeError: if an option has the wrong type.
         ImportError: if the extra `middleware` is not installed.
     """
+
+    order = Order(
+        "output",
+        not_inside={"redact": "secrets are stored in the clear, and one that is cut in two is not recognised"},
+    )
 
     def __init__(
         self,
@@ -260,7 +266,7 @@ class OutputBudget:
         require("OutputBudget(...)", "cachetools", extra="middleware")
         self._outputs = Outputs(store, namespace, memory)
         self._reader = reader
-        self.tools: list[BaseTool] = [_reader_tool(reader, self._read)]
+        self.tools = [_reader_tool(reader, self._read)]
         self._missing: Missing = missing
 
     def check_tools(self, tools: Collection[str]) -> None:
@@ -268,9 +274,7 @@ class OutputBudget:
         check_tool_names("OutputBudget(tools=...)", self._only or (), tools, self._missing)
         check_tool_names("OutputBudget(exclude=...)", self._exclude, tools, self._missing)
 
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, call_next: Callable[[ToolCallRequest], Awaitable[Output]]
-    ) -> Output:
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call and shorten its result."""
         output = await call_next(request)
         if not self._applies_to(request):

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import sniffio
 from anyio import fail_after
 from langchain_core.runnables import RunnableConfig
 from langgraph.store.base import BaseStore
@@ -20,7 +21,6 @@ from langgraph.store.memory import InMemoryStore
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
 from callboard._loops._bridge import run_on_asyncio
-from callboard._loops._current import current_loop
 from callboard._loops._deadline import remaining
 from callboard._loops._entry_mode import is_sync_entry
 from callboard.tools._vocabulary import ToolRuntime
@@ -58,7 +58,7 @@ class StoreDoor:
 
 def _is_at_home(store: BaseStore) -> bool:
     """Return whether this event loop may await the store. Sync code expects the sync methods to be used."""
-    if is_sync_entry() or current_loop().name != "asyncio":
+    if is_sync_entry() or sniffio.current_async_library() != "asyncio":
         return False
     # A store with a connection of its own works only in the event loop that made it (AsyncBatchedBaseStore).
     home = getattr(store, "_loop", None)

@@ -1,0 +1,270 @@
+"""Base class `Middleware`: its optional hooks, and the places that call them for all middleware of a node.
+
+The wrapper of a call itself is in `tools/_chain`.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+from pydantic import ValidationError
+
+from callboard._calls._call import current_call
+from callboard._langgraph import graph_task
+from callboard._records._events import RunInfo
+from callboard._records._policies import CallPolicy, ToolCallLike
+from callboard._util._callers import user_stacklevel
+from callboard.exceptions import MiddlewareOrderWarning
+from callboard.tools._invoke import check_arguments
+from callboard.tools._middleware_hooks import asked_about, check_tool_names
+from callboard.tools._plan import plan_for
+from callboard.tools._results import CallNext, Output
+from callboard.tools._vocabulary import ToolCallRequest
+
+_log = logging.getLogger("callboard")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Place of a middleware among others. A node with a wrong order warns with the reason.
+
+    The kinds of callboard's middleware are "output", "repair", "sanitize", "approval", "fallback", "cache", "breaker",
+    "retry" and "redact". `order = Cache.order` treats a middleware as a cache, with all reasons.
+
+    Args:
+        kind: word by which other middleware refer to this one; empty for none.
+        not_around: reasons why this middleware must not be outside of others, by their kind.
+        not_inside: reasons why it must not be inside of others, by their kind.
+    """
+
+    kind: str = ""
+    not_around: Mapping[str, str] = field(default_factory=dict[str, str])
+    not_inside: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Middleware:
+    """Base class of middleware around tool calls. Override what you need; everything else does nothing.
+
+    Objects of other classes may have the same methods and attributes, so that LangChain's middleware can have them.
+    One object serves all calls of a node at once, also from several threads and event loops.
+    """
+
+    tools: Sequence[BaseTool] = ()
+    """Tools that are added to those of the node."""
+    order: Order = Order()
+    """Place among other middleware."""
+    needs_checkpointer: bool = False
+    """`True` for middleware that asks people: an agent without a checkpointer then warns when it is built."""
+
+    async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
+        """Run around a call: return the output of `call_next`, or another one.
+
+        Middleware in sync code has the method `wrap_tool_call` instead, which runs in a worker thread.
+
+        Args:
+            request: the call. `request.override(...)` makes a changed copy.
+            call_next: one attempt at the call, within all inner middleware. It may be called any number of times.
+        """
+        return await call_next(request)
+
+    async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        """Return the message for an error that has passed all middleware, as the model shall read it."""
+        return message
+
+    def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
+        """Check options against the node's tools, by name, when it is built; raise `ValueError` for a wrong one."""
+
+    def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
+        """Check the policies of the node's tools, by name, when it is built."""
+
+    def offers(self, tool: BaseTool) -> bool:
+        """Return whether the model should see a tool now."""
+        return True
+
+    def covers(self, tool: BaseTool) -> bool:
+        """Return whether this middleware can answer for a tool, even if inner middleware does not offer it."""
+        return False
+
+    def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
+        """Return a call's arguments without secrets, for observers. If this fails, they see no arguments."""
+        return value
+
+
+class RunningCall(Protocol):
+    """Facts about the running call that middleware may use."""
+
+    policy: CallPolicy
+    """Policy of the tool that the model has called."""
+    attempts: int
+    """Number of attempts whose bodies have begun."""
+    handled: BaseException | None
+    """Error that has become the call's message. Observers receive it."""
+    do_not_cache: bool
+    """`True` if the result says something that is true once, such as the number of a call that goes on."""
+
+    def budget_is_spent(self) -> bool:
+        """Return whether the call was cancelled because its budget is spent."""
+        ...
+
+
+def running_call() -> RunningCall | None:
+    """Return the call that the running code belongs to; `None` outside of a call."""
+    return current_call()
+
+
+def takes_only_arguments(tool: BaseTool) -> bool:
+    """Return whether a tool gets nothing but what the model writes: no state, store, runtime, config or call id."""
+    plan = plan_for(tool)
+    return plan.injected.none and plan.config_param is None
+
+
+def has_valid_arguments(request: ToolCallRequest) -> bool:
+    """Return whether the tool accepts the arguments that the model has written."""
+    assert request.tool is not None
+    plan = plan_for(request.tool)
+    try:
+        check_arguments(plan, request.tool_call)
+    except ValidationError as error:
+        supplied = plan.injected.names | plan.injected.forbidden
+        # Injected arguments are still absent here; only errors about other arguments are the model's.
+        return all(detail["loc"] and detail["loc"][0] in supplied for detail in error.errors())
+    except Exception:  # raised by a validator of the tool; the call itself will fail with it
+        return False
+    return True
+
+
+def is_answered(request: ToolCallRequest) -> bool:
+    """Return whether a person has answered a question of this call; its result then depends on the answer."""
+    task = graph_task(request.runtime.config)
+    return task is not None and bool(task.scratchpad.resume or task.resume_map)
+
+
+HOOKS = ("aerror_message", "check_tools", "check_policies", "offers", "covers", "redact_value")
+"""Names of the optional methods besides the wrapper."""
+
+
+def hook(one: object, name: str) -> Callable[..., Any] | None:
+    """Return a method of a middleware, of any class; `None` if it has none, or that of `Middleware`."""
+    own = getattr(type(one), name, None)
+    if own is not None and own is getattr(Middleware, name, None):
+        return None
+    found = getattr(one, name, None)
+    return found if callable(found) else None
+
+
+def tools_of(middleware: Sequence[object]) -> list[Any]:
+    """Return the tools that middleware brings along in its attribute `tools`, as LangChain's middleware does."""
+    return [tool for one in middleware for tool in getattr(one, "tools", None) or ()]
+
+
+def check_tools(middleware: Iterable[object], tools: Mapping[str, BaseTool]) -> None:
+    """Let middleware check the tool names in its options; it raises ValueError for an unknown one.
+
+    LangGraph's wrappers may be bound methods of middleware, so they are passed too.
+    """
+    for given in middleware:
+        one: Any = getattr(given, "__self__", given)
+        if check := hook(one, "check_tools"):
+            check(tools)
+        elif names := asked_about(one):
+            check_tool_names(f"{type(one).__name__}(interrupt_on=...)", names, tools)
+
+
+def check_policies(middleware: Iterable[object], policies: Mapping[str, CallPolicy]) -> None:
+    """Let middleware check the policies of the node's tools, by name."""
+    for one in middleware:
+        if check := hook(one, "check_policies"):
+            check(policies)
+
+
+def offers_of(middleware: Sequence[object]) -> Callable[[Any], bool]:
+    """Return a function that tells whether the model may be offered a tool now: the outermost middleware decides."""
+    hooks = [(hook(one, "covers"), hook(one, "offers")) for one in middleware]
+    asked = [pair for pair in hooks if any(pair)]
+
+    def may_offer(tool: Any) -> bool:
+        for covers, offers in asked:
+            if covers is not None and covers(tool):
+                return True
+            if offers is not None and not offers(tool):
+                return False
+        return True
+
+    return may_offer
+
+
+def shown_by(middleware: Sequence[object]) -> Callable[[ToolCallLike, RunInfo | None], ToolCallLike]:
+    """Return a function that makes the call for observers: its arguments, redacted by the middleware.
+
+    If `redact_value` fails, observers see no arguments; the failure is logged once.
+    """
+    reported = False
+    redacting = [redact for one in middleware if (redact := hook(one, "redact_value"))]
+
+    def shown(call: ToolCallLike, run: RunInfo | None) -> ToolCallLike:
+        nonlocal reported
+        if not redacting:
+            return call
+        thread_id = (run and run.thread_id) or ""
+        args = call["args"]
+        try:
+            for redact in redacting:
+                args = redact(args, thread_id=thread_id)
+        except Exception as error:
+            # Fail closed: arguments that could not be redacted must not reach spans or logs.
+            args = {}
+            if not reported:
+                reported = True  # without the text of the error, which may quote what was to be redacted
+                kind = type(error).__qualname__
+                _log.error("redact_value failed with %s; observers see no arguments; this is reported once", kind)
+        return {**call, "args": args}
+
+    return shown
+
+
+# Order
+
+
+_OF_LANGCHAIN = {
+    "ToolRetryMiddleware": Order(
+        "retry",
+        not_around={
+            "approval": "the question comes after a body has run, and the answer runs that body again",
+            "retry": "their attempts multiply",
+        },
+    ),
+    "HumanInTheLoopMiddleware": Order("approval"),
+}
+"""Order of LangChain's middleware, which cannot declare it, by the name of the class."""
+
+
+def warn_of_wrong_order(middleware: Sequence[object]) -> None:
+    """Warn once for each pair of middleware of which one declares that the order is wrong."""
+    placed = [(middleware_name(one), order) for one in middleware if (order := _order_of(one)) is not None]
+    for position, (outer, order) in enumerate(placed):
+        for inner, other in placed[position + 1 :]:
+            if reason := order.not_around.get(other.kind) or other.not_inside.get(order.kind):
+                if other.kind == order.kind:
+                    sentence = f"There are two of the kind {order.kind}: {reason}. Keep one."
+                else:
+                    sentence = (
+                        f"The middleware {outer} is outside of {inner}: {reason}. "
+                        f"Put {inner} before {outer} in middleware=[...]."
+                    )
+                warnings.warn(sentence, MiddlewareOrderWarning, stacklevel=user_stacklevel())
+
+
+def _order_of(one: object) -> Order | None:
+    names = (cls.__name__ for cls in type(one).__mro__)
+    order = getattr(one, "order", None) or next((_OF_LANGCHAIN[name] for name in names if name in _OF_LANGCHAIN), None)
+    return order if isinstance(order, Order) else None
+
+
+def middleware_name(one: object) -> str:
+    """Return the name of a middleware for errors."""
+    name = getattr(one, "__qualname__", None)
+    return name if isinstance(name, str) else type(one).__qualname__
