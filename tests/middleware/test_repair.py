@@ -20,10 +20,9 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.guards import RepairArguments
 from callboard.guards._repair._contract import Contract, contract_of
-from callboard.guards._repair._schema import Shape
-from callboard.guards._repair._search import Repair, Repaired, repair
+from callboard.guards._repair._repair_arguments import Repair, Repaired, repair
+from callboard.guards._repair._schema import Shape, TooManyChoicesError, Validator
 from callboard.guards._repair._slips import UNREADABLE, read, the_one
-from callboard.guards._repair._validator import TooManyChoicesError, Validator
 from callboard.middleware import Retry
 from callboard.testing import Recorder, tool_call
 
@@ -343,15 +342,15 @@ async def test_the_history_keeps_what_the_model_wrote() -> None:
 
 async def test_the_model_is_told() -> None:
     """Only the model knows whether the repair guessed right."""
-    args = {"itemName": "tea", "why\n\x1b[31m" + "x" * 500: "so"}
+    args = {"itemName": "tea", "max\n\x1f" + "_" * 90 + "count": 2, "gift wrap": True}
 
     message = await ran(TOOLS["order"], args, RepairArguments())
 
     text = str(message.content)
     assert text.startswith("done\n\n[The arguments of this call were repaired: item_name was called 'itemName'; ")
-    assert text.endswith(" does not exist and was left out.]")
-    assert "\\x1b" in text
-    assert len(text) < 300
+    assert text.endswith("; gift_wrap was called 'gift wrap'.]")
+    assert "\\x1f" in text
+    assert text.count("_") < 60
 
 
 @pytest.mark.real_clock  # large arguments are checked in a thread
@@ -446,13 +445,13 @@ async def test_of_several_results_only_the_calls_own_message_has_the_record() ->
 async def test_observers_hear_of_places_and_kinds_only() -> None:
     """Promise 9: neither values nor names that the model wrote leave the process."""
     events: list[CallEvent] = []
-    args = {"stops": [{"Place": ["Cork"], "nights": 2, "password": "hunter2"}]}
+    args = {"kwargs": {"stops": [{"Place": ["hunter2"], "nights": 2}]}}
 
     with observe(events.append):
         message = await ran(TOOLS["plan"], args, RepairArguments())
 
     (noted,) = [event for event in events if event.phase == "noted"]
-    facts = {"arguments": ["stops.*.place", "stops.*.*", "stops.*.place"], "kinds": ["name", "unknown", "item"]}
+    facts = {"arguments": ["*", "stops.*.place", "stops.*.place"], "kinds": ["wrapper", "name", "item"]}
     assert (noted.what, noted.facts, noted.tool) == ("repaired", facts, "plan")
     assert repaired(message) == facts
 
@@ -882,7 +881,6 @@ SLIPS = {
     "camel case": lambda args: {"stops": [{"Place": one["place"], "nights": one["nights"]} for one in args["stops"]]},
     "lists of one": lambda args: {"stops": [{**one, "place": [one["place"]]} for one in args["stops"]]},
     "items as JSON": lambda args: {"stops": [json.dumps(one) for one in args["stops"]]},
-    "unknown": lambda args: {"stops": [{**one, "zzz": 1} for one in args["stops"]]},
 }
 
 
@@ -1014,7 +1012,8 @@ BOUNDED = {
     [
         ({"depth": "50"}, {"depth": 50}),
         ({"depth": "500"}, None),
-        ({"names": "ann, bob"}, {"names": ["ann", "bob"]}),
+        ({"names": "ann, bob"}, None),
+        ({"names": "ann"}, None),
         ({"size": "500"}, {"size": 500}),
         ({"pair": ["1", "x"]}, {"pair": [1, "x"]}),
         ({"word": "a" * 40 + "!", "depth": "5"}, {"word": "a" * 40 + "!", "depth": 5}),

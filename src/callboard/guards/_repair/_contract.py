@@ -11,8 +11,7 @@ from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._util._extras import require
-from callboard.guards._repair._schema import Shape
-from callboard.guards._repair._validator import Path, Schema, TooManyChoicesError
+from callboard.guards._repair._schema import Path, Schema, Shape, TooManyChoicesError
 from callboard.tools._errors import is_control_flow
 from callboard.tools._plan import injected_args
 
@@ -21,7 +20,7 @@ Args = dict[str, Any]
 MAX_DEPTH = 32
 MAX_NODES = 1_000
 MAX_CHARS = 200_000
-"""Arguments beyond these limits are not repaired: every try copies and validates them again."""
+"""Arguments beyond these limits are not repaired: every round copies and validates them again."""
 
 
 class Contract:
@@ -50,7 +49,7 @@ class Contract:
             if self._validate is None:
                 return _distinct(self.shape.faults(args)) if is_small(args) else ()
             # A copy, because validators of mode "before" may change what they get.
-            self._validate(_copied(args))
+            self._validate(copied(args))
         except Exception as error:
             if is_control_flow(error) or isinstance(error, TooManyChoicesError):
                 raise
@@ -112,14 +111,14 @@ def _located(location: tuple[Any, ...], args: Args) -> Path:
     return tuple(path)
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def is_small(value: object) -> bool:
-    """Return whether a value is JSON, and small enough to be validated many times."""
+    """Return whether a value is JSON, and small enough to be validated several times."""
     nodes = chars = 0
     # An explicit stack: the model may nest deeper than Python's recursion limit.
     stack: list[tuple[Any, int]] = [(value, 0)]

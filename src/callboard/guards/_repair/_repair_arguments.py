@@ -1,6 +1,7 @@
-"""`RepairArguments`: correction of invalid arguments, if exactly one correction is possible."""
+"""`RepairArguments`: correction of invalid arguments, if each wrong place has exactly one correction."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -9,27 +10,163 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
-from callboard.guards._repair._contract import contract_of
-from callboard.guards._repair._search import Repair, Repaired, repair
-from callboard.guards._repair._slips import Kind
+from callboard.guards._repair._contract import Args, Contract, contract_of, copied, is_small
+from callboard.guards._repair._schema import Path, Schema, Shape
+from callboard.guards._repair._slips import Kind, corrections, is_wrapper, read, renamed
+from callboard.tools._errors import is_control_flow
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._plan import ToolFacts
 from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ToolCallRequest
 
+# Repair
+
+
+_ROUNDS = 8
+"""Maximum number of validations per call. A round corrects all places at once, and the next one what is inside them."""
+_MOST_FAULTS = 2_000
+"""Maximum number of faulty places per round. Beyond the limits the arguments count as not repairable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Change at one place of the arguments."""
+
+    kind: Kind
+    place: str
+    """Dotted names of the schema; `*` for an item, and for a name that only the model used."""
+    written: str = ""
+    """Name that the model wrote, if the name was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Repaired arguments and the changes."""
+
+    args: Args
+    repairs: tuple[Repair, ...]
+
+
+_Correction = tuple[Path, Any, list[Repair]]
+"""Place, its new value, and the repairs that this makes."""
+
+
+def repair(contract: Contract, args: Args) -> Repaired | None:
+    """Return the arguments as they must have been meant, without changing `args`.
+
+    The result is `None` if they are valid, or if a place has no correction or several.
+    """
+    try:
+        repairs: list[Repair] = []
+        for _ in range(_ROUNDS):
+            faults = contract.faults(args)
+            if not faults:
+                return Repaired(args, tuple(dict.fromkeys(repairs))) if repairs else None
+            if len(faults) > _MOST_FAULTS or not is_small(args):
+                return None
+            found = [[*_corrections_of(contract.shape, args, group)] for group in _groups(contract.shape, faults)]
+            if (inner := _unwrapped(contract, args)) is not None:
+                (name,) = args
+                if name in contract.shape.root.get("properties", {}) and all(found):
+                    return None  # an argument with the name of a wrapper: either may be meant
+                args = inner
+                repairs.append(Repair("wrapper", "*", name))
+                continue
+            args = copied(args)
+            for choices in found:
+                # The value of a fault may have been valid in another alternative: a second correction is another
+                # meaning, so nothing is repaired.
+                if len(choices) != 1:
+                    return None
+                [(path, value, made)] = choices
+                args = _with(args, path, value)
+                repairs += made
+    except Exception as error:
+        if is_control_flow(error):
+            raise
+    return None  # an invalid schema, one with too many alternatives, or too many rounds
+
+
+def _groups(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
+    """Group faults that one correction may mend together; faults inside of another faulty place wait."""
+    groups: dict[Path, list[Path]] = {}
+    for fault in faults:
+        steps = shape.along(fault)
+        # Cut before the first key that the schema does not allow.
+        path = fault[: next((at for at, step in enumerate(steps) if not step), len(steps)) - 1]
+        # A value that breaks one alternative may be valid in another: all faults within them are one group.
+        unions = (at for at, step in enumerate(steps[: len(path) + 1]) if sum(map(_is_no_null, step)) > 1)
+        group = groups.setdefault(path[: next(unions, len(path))], [])
+        if path not in group:
+            group.append(path)
+    return [group for key, group in groups.items() if not any(key[:length] in groups for length in range(len(key)))]
+
+
+def _is_no_null(schema: Schema) -> bool:
+    return schema.get("type") != "null"
+
+
+def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator[_Correction]:
+    for path in paths:
+        value: Any = args
+        for key in path:
+            value = value[key]
+        alternatives = shape.along(path)[-1]
+        for kind, new in corrections(value, alternatives) if path else ():
+            yield path, new, [Repair(kind, _place(shape, path))]
+        for one in alternatives if isinstance(value, dict) else ():
+            if names := renamed(value, one):
+                made = [Repair("name", _place(shape, (*path, right)), name) for name, right in names.items()]
+                yield path, {names.get(name, name): item for name, item in value.items()}, made
+
+
+def _unwrapped(contract: Contract, args: Args) -> Args | None:
+    """Return the inner arguments if all are wrapped in a single one, such as `{"input": {...}}`."""
+    if len(args) != 1:
+        return None
+    ((name, inner),) = args.items()
+    if not is_wrapper(name, contract.name):
+        return None
+    inner = read(inner) if isinstance(inner, str) else inner
+    # Unwrapping must not let the model set an injected argument.
+    return inner if isinstance(inner, dict) and not inner.keys() & contract.injected else None
+
+
+def _with(args: Args, path: Path, value: Any) -> Args:
+    """Set the value at one place of a copy."""
+    if not path:
+        return cast("Args", value)
+    here: Any = args
+    for key in path[:-1]:
+        here = here[key]
+    here[path[-1]] = value
+    return args
+
+
+def _place(shape: Shape, path: Path) -> str:
+    steps = shape.along(path)
+    return ".".join(
+        key if isinstance(key, str) and any(key in one.get("properties", {}) for one in step) else "*"
+        for key, step in zip(path, steps, strict=False)
+    )
+
+
+# Middleware
+
+
 _TOLD = 8
 """Maximum number of repairs that the message to the model lists."""
 
 
 class RepairArguments(Middleware):
-    """Repairs the arguments of a call that are invalid, if exactly one repair makes them valid.
+    """Repairs the arguments of a call that are invalid, if each wrong place has exactly one correction.
 
-    Valid arguments are passed on unchanged. So are invalid ones with several possible repairs, or none: the model then
-    reads the error and tries again. Repaired are: JSON in a string; numbers and constants as text; a single value
-    instead of a list, and a list of one instead of a value; case and misspellings of choices and names; arguments
-    nested in another; and arguments that the schema forbids. Missing values are never filled in, and injected
-    arguments are never touched. Large arguments are handled in a worker thread, with the schema's validators.
+    Valid arguments are passed on unchanged. So are invalid ones with a place that has several corrections, or none: the
+    model then reads the error and tries again. Repaired are: JSON in a string; numbers and constants as text; a single
+    value instead of a list, and a list of one instead of a value; case and misspellings of choices and names; and
+    arguments nested in another. Nothing is invented or left out, and injected arguments are never touched. Large
+    arguments are handled in a worker thread, with the schema's validators.
 
     The tool and middleware after this one get the repaired arguments; the message history keeps the original ones.
     Observers receive `repaired`, with `arguments` (dotted names of the schema) and `kinds`. The call's message has the
@@ -114,11 +251,9 @@ _DONE: Mapping[Kind, str] = {
     "null": "was null in a string",
     "text": "was a number, not a string",
     "list": "was a single value, not a list",
-    "split": "was a text with separators, not a list",
     "item": "was a list of one",
     "choice": "was misspelt",
     "name": "was called {written}",
-    "unknown": "{written} does not exist and was left out",
     "wrapper": "all were inside of {written}",
 }
 
@@ -132,4 +267,4 @@ def _sentence(repairs: Iterable[Repair]) -> str:
 def _clause(one: Repair) -> str:
     # The name that the model wrote is untrusted: cut and escaped, so that it cannot forge a line of the message.
     done = _DONE[one.kind].format(written=ascii(one.written[:60]))
-    return done if one.kind in ("unknown", "wrapper") else f"{one.place} {done}"
+    return done if one.kind == "wrapper" else f"{one.place} {done}"

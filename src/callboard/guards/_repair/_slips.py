@@ -4,16 +4,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from callboard.guards._repair._contract import is_small
-from callboard.guards._repair._schema import choices_of, is_type, types_of
-from callboard.guards._repair._validator import Schema
+from callboard.guards._repair._schema import Schema, choices_of, is_type, types_of
 
-Kind = Literal[
-    "json", "number", "boolean", "null", "text", "list", "split", "item", "choice", "name", "unknown", "wrapper"
-]
+Kind = Literal["json", "number", "boolean", "null", "text", "list", "item", "choice", "name", "wrapper"]
 
 MAX_TEXT = 65_536
 """Maximum characters of a text that is parsed as JSON."""
@@ -27,91 +23,58 @@ _WRAPPERS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Slip:
-    """Possible correction of a value."""
-
-    kind: Kind
-    value: Any
-
-
-def slips(value: Any, alternatives: Iterable[Schema]) -> list[Slip]:
+def corrections(value: Any, alternatives: Iterable[Schema]) -> list[tuple[Kind, Any]]:
     """Return possible corrections of a value that satisfies none of the alternatives.
 
     Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
-    text. Neither is text that looks like JSON but is invalid. The alternatives have their references resolved.
+    text, texts with separators for lists. Neither is text that looks like JSON but is invalid. The alternatives have
+    their references resolved.
     """
     due = set[str]().union(*map(types_of, alternatives))
     if isinstance(value, str):
-        return [*_of_text(value, due, [c for one in alternatives for c in choices_of(one) or ()])]
+        return [*_of_text(value, due, [c for one in alternatives for c in choices_of(one) or () if isinstance(c, str)])]
     if isinstance(value, list):
-        return [Slip("item", value[0])] if len(value) == 1 and due and "array" not in due else []
-    found: list[Slip] = []
+        return [("item", value[0])] if len(value) == 1 and due and "array" not in due else []
+    found: list[tuple[Kind, Any]] = []
     if "array" in due and value is not None and not (isinstance(value, dict) and "object" in due):
-        found.append(Slip("list", [value]))
+        found.append(("list", [value]))
     if "string" in due and isinstance(value, int) and not isinstance(value, bool):
-        found.append(Slip("text", str(value)))
+        found.append(("text", str(value)))
     return found
 
 
-def _of_text(text: str, due: set[str], choices: list[Any]) -> Iterator[Slip]:
-    if unfenced(text)[:1] in ("[", "{"):
-        parsed = read(text)
-        if isinstance(parsed, (list, dict)):
-            yield Slip("json", parsed)
-        return
-    if (choice := the_one(text, [c for c in choices if isinstance(c, str)])) is not None:
-        yield Slip("choice", choice)
-    yield from _of_scalar(text, due)
-    if "array" in due and text.strip():
-        yield from _of_list(text)
-
-
-def _of_scalar(text: str, due: set[str]) -> Iterator[Slip]:
+def _of_text(text: str, due: set[str], choices: list[str]) -> Iterator[tuple[Kind, Any]]:
     value = read(text)
+    if unfenced(text)[:1] in ("[", "{"):
+        if isinstance(value, (list, dict)):
+            yield "json", value
+        return
+    if (choice := the_one(text, choices)) is not None:
+        yield "choice", choice
     if value is None and "null" in due:
-        yield Slip("null", None)
+        yield "null", None
     elif isinstance(value, bool) and "boolean" in due:
-        yield Slip("boolean", value)
+        yield "boolean", value
     elif isinstance(value, str) and text.strip()[:1] == '"':  # a JSON string within a string
-        yield Slip("json", value)
+        yield "json", value
     elif any(is_type(value, name) for name in due & {"number", "integer"}):
-        yield Slip("number", value)
+        yield "number", value
+    # Text with separators may be one item or several, also if only one of both is valid.
+    if "array" in due and text.strip() and not re.search("[,;\n]", text):
+        yield "list", [text]
 
 
-def _of_list(text: str) -> Iterator[Slip]:
-    parts = [part.strip() for part in re.split("[,;\n]", text)]
-    if len(parts) == 1:
-        yield Slip("list", [text])
-    elif all(any(map(str.isalpha, part)) for part in parts):
-        # Both corrections are offered; validation may rule one out. Numbers are not split: a comma may be decimal.
-        yield Slip("list", [text])
-        yield Slip("split", parts)
-
-
-def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str] | None:
-    """Return the correct names of misspelt arguments, or `None` if two of them would get the same name.
+def renamed(value: Mapping[str, Any], schema: Schema) -> dict[str, str]:
+    """Return the correct names of misspelt arguments; empty if two of them would get the same name.
 
     Only invalid objects are corrected: required names that are absent or, if the schema forbids others, any name.
     """
-    targets = absent(value, schema)
-    if not is_closed(schema):
-        targets = [name for name in targets if name in schema.get("required", ())]
-    found = {name: target for name in unknown(value, schema) if (target := the_one(name, targets)) is not None}
-    return found if len(set(found.values())) == len(found) else None
-
-
-def unknown(value: Mapping[str, Any], schema: Schema) -> list[str]:
-    return [name for name in value if name not in schema.get("properties", {})]
-
-
-def absent(value: Mapping[str, Any], schema: Schema) -> list[str]:
-    return [name for name in schema.get("properties", {}) if name not in value]
-
-
-def is_closed(schema: Schema) -> bool:
-    """Return whether an object may have no properties except the listed ones."""
-    return schema.get("additionalProperties") is False and "patternProperties" not in schema
+    properties = schema.get("properties", {})
+    is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    targets = [name for name in (properties if is_closed else schema.get("required", ())) if name not in value]
+    unknown = [name for name in value if name not in properties]
+    found = {name: target for name in unknown if (target := the_one(name, targets)) is not None}
+    return found if len(set(found.values())) == len(found) else {}
 
 
 def is_wrapper(name: str, tool: str) -> bool:
