@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ._agents import AGENT
 from ._commands import Project
 
 
@@ -13,3 +14,9 @@ def project(tmp_path: Path) -> Iterator[Project]:
     made = Project(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def agents(project: Project) -> str:
+    """Return the name of the module with the agents."""
+    return project.module(AGENT)

@@ -3,7 +3,6 @@
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, RemoveMessage, ToolMessage
-from langgraph.errors import GraphInterrupt
 from rich.console import Console
 
 from callboard import CallEvent
@@ -39,33 +38,6 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
     assert shown(calls, 22.0) == []
     assert calls.took("1") == "20 s"  # including the queue and the pause
     assert calls.took("2") == ""
-
-
-def test_a_note_is_no_end_and_a_question_no_failure() -> None:
-    """Notes and questions do not count as ends or failures of calls."""
-    calls = Calls(["fetch"])
-    calls.note(event("begun"))
-    calls.note(event("noted", what="approval_asked"))
-    row = calls.counts.rows["fetch"]
-    assert (row.ended, row.failed) == (0, 0)
-
-    calls.note(event("ended", error=GraphInterrupt()))
-    assert (row.ended, row.failed, row.interrupted) == (1, 0, 1)
-
-
-def test_attempts_side_by_side_do_no_harm() -> None:
-    """A middleware may start a second attempt while the first one runs."""
-    calls = Calls(["fetch"])
-    row = calls.counts.rows["fetch"]
-    running = []
-    for time, (phase, attempt) in enumerate(
-        [("begun", 0), ("started", 1), ("started", 2), ("attempt_ended", 1), ("attempt_ended", 2), ("ended", 2)]
-    ):
-        calls.note(event(phase, time=float(time), attempt=attempt))
-        running.append(row.running)
-
-    assert running == [0, 1, 1, 1, 0, 0]
-    assert (row.ok, row.work, calls.counts.open) == (1, 4.0, {})
 
 
 def test_of_many_calls_there_are_numbers() -> None:

@@ -64,20 +64,6 @@ def test_everything_there_is_to_know_is_in_80_by_24() -> None:
     assert cells(lines[9:], "tool_0") == ["5.00", "s", "waiting", "5.00", "s"]
 
 
-def test_the_slowest_call_comes_with_what_is_known_of_it() -> None:
-    """The line has the call's state, its duration, its attempt and the latest decision."""
-    counts = counts_of(
-        event("begun", call=tool_call("fetch", "1", url="x")),
-        event("started", attempt=1),
-        event("attempt_ended", attempt=1),
-        event("noted", what="retry"),
-        event("started", attempt=2, time=3.0),
-    )
-    told = cells(drawn(counts), "fetch(url='x')")
-
-    assert told == ["5.00", "s", "running", "2.00", "s", "attempt", "2,", "retry"]
-
-
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(20, 200), st.integers(1, 60))
 def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, width: int, height: int) -> None:
@@ -144,15 +130,6 @@ def test_a_line_has_the_same_numbers() -> None:
     assert text.startswith("; ".join(drawn(busy())[:3]))
     assert "running 100, waiting 100, done 100, failed 100, p50 2.00 s, p95 2.00 s, longest wait 5.00 s" in text
     assert "slowest: tool_0" in text
-
-
-def test_colours_are_left_out_where_nobody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR is respected, as in other programs."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    console = Console(file=StringIO(), force_terminal=True, width=80, height=24)
-    console.print(picture(busy(), 5.0, 80, 24))
-
-    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", console.file.getvalue())  # type: ignore[attr-defined]
 
 
 def terminal() -> Console:

@@ -130,3 +130,12 @@ def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
     assert len(examples) == 8
     for _, name, *arguments in examples:
         group.commands[name].make_context(name, arguments)
+
+
+def test_every_command_has_its_options_in_its_help(project: Project) -> None:
+    group: Any = typer.main.get_command(app)
+    for name in group.commands.keys() - {"mcp", "worker"}:
+        told = project.call(name, "--help", COLUMNS="200", TERM="dumb", NO_COLOR="1").stdout
+        named = [option for command, option in options() if command == name and option.startswith("-")]
+        assert [option for option in named if option not in told] == []
+    assert re.fullmatch(r"callboard \d+\.\d+\S*\n", project.call("--version").stdout)

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from callboard._cli._storage import recording_name, records_dir
 
-from ._agents import AGENT
 from ._commands import Project
-
-
-@pytest.fixture
-def agents(project: Project) -> str:
-    """Return the name of the module with the agents."""
-    return project.module(AGENT)
 
 
 def recordings(project: Project) -> dict[str, list[str]]:

@@ -12,12 +12,6 @@ from ._agents import AGENT, log
 from ._commands import PATIENCE, Project
 
 
-@pytest.fixture
-def agents(project: Project) -> str:
-    """Return the name of the module with the agents."""
-    return project.module(AGENT)
-
-
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_agent_answers_and_its_calls_are_told(project: Project, agents: str, backend: str) -> None:
     """The output has the model's text once, and each call with its arguments, duration and result."""
@@ -189,15 +183,6 @@ def test_a_complete_thread_has_nothing_to_resume(project: Project, agents: str) 
     assert log(project) == ["weather Oslo"]
 
 
-def test_a_thread_that_is_not_there_cannot_be_resumed(project: Project, agents: str) -> None:
-    """A misspelt thread name must not start a new thread."""
-    project.call("run", f"{agents}:echo", "hi", "--db", project.db, "--thread", "oslo")
-    result = project.call("run", f"{agents}:echo", "--db", project.db, "--thread", "olso", "--resume")
-
-    assert result.exit_code == 2
-    assert "there is no thread 'olso' to resume" in result.stderr
-
-
 def test_json_is_the_only_thing_on_stdout(project: Project, agents: str) -> None:
     """The printed messages can be loaded as LangChain messages."""
     result = project.call("run", f"{agents}:sunny", "hi", "--json", "--db", project.db, "--thread", "1")
@@ -365,18 +350,6 @@ def test_a_stream_that_cannot_have_every_character_gets_what_it_can(project: Pro
 
     assert (finished.exit_code, finished.stderr_bytes) == (0, b"")
     assert finished.stdout_bytes == rb"caf\xe9 \u2603" + b"\n"
-
-
-def test_the_help_says_all_there_is(project: Project) -> None:
-    """The help has options, examples and exit codes."""
-    told = project.call("run", "--help", COLUMNS="100", TERM="dumb", NO_COLOR="1").stdout
-
-    for word in (
-        "MODULE:AGENT", "MESSAGE", "--thread", "--db", "--resume", "--yes", "-y", "--app-dir", "--backend", "--json",
-        "--traceback", "--live", "--record", "--no-record", "--record-to", "--capture", "CALLBOARD_RECORDS",
-        "CALLBOARD_DB", "Examples", "Exit codes", "callboard run trip:agent", "130",
-    ):  # fmt: skip
-        assert word in told
 
 
 def test_the_command_needs_no_agent_of_its_own_to_start(project: Project) -> None:

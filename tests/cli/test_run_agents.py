@@ -6,12 +6,6 @@ from ._agents import AGENT, log
 from ._commands import Project
 
 
-@pytest.fixture
-def agents(project: Project) -> str:
-    """Return the name of the module with the agents."""
-    return project.module(AGENT)
-
-
 def test_a_function_may_return_the_agent(project: Project) -> None:
     """The function may be sync or async, and an attribute of an object."""
     module = project.module(

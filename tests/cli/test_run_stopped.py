@@ -13,12 +13,6 @@ from ._commands import PATIENCE, Project, stop
 pytestmark = pytest.mark.exhaustive
 
 
-@pytest.fixture
-def agents(project: Project) -> str:
-    """Return the name of the module with the agents."""
-    return project.module(AGENT)
-
-
 SLOW = (
     AGENT
     + """
