@@ -2,7 +2,6 @@
 
 import gc
 import math
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from callboard import Actor, Supervisor, ToolNode, child, handler, running
 
 from ._contestants import LOOK_UP, direct, look_up, queries
-from ._measure import CPU, Budget, Contestant, Table, interleaved, timed
+from ._measure import BACKENDS, CPU, Contestant, Table, interleaved, kilobytes, timed
 
 _AT_LEAST = 500
 """Minimum number of calls in a measurement. Small batches are repeated."""
-BACKENDS = ("asyncio", "trio")
 
 
 class Desk(Actor):
@@ -41,18 +39,12 @@ def actors(*, asks: int, sizes: tuple[int, ...], idle: int, repetitions: int) ->
         table.add(f"{name}, us", *(costs[f"{name}, {backend}"] * 1e6 for backend in BACKENDS))
     ratios = [costs.ratio(f"ask, {backend}", f"round trip, {backend}") for backend in BACKENDS]
     table.add("ask : round trip", *ratios)
-    table.budgets += [
-        Budget(f"an ask, 2.5 round trips, {backend}", 2.5, ratio)
-        for backend, ratio in zip(BACKENDS, ratios, strict=True)
-    ]
+    table.promise("an ask, 2.5 round trips", 2.5, ratios)
     for size in sizes:
         _add_calls(table, size, repetitions)
-    weights = [_kilobytes(idle, backend) for backend in BACKENDS]
+    weights = [kilobytes(_idle, idle, backend) for backend in BACKENDS]
     table.add("idle actor, KB", *weights)
-    table.budgets += [
-        Budget(f"an idle actor, 10 KB, {backend}", 10, weight)
-        for backend, weight in zip(BACKENDS, weights, strict=True)
-    ]
+    table.promise("an idle actor, 10 KB", 10, weights)
     return table
 
 
@@ -69,10 +61,7 @@ def _add_calls(table: Table, size: int, repetitions: int) -> None:
         table.add(f"{size} calls, {name}, us", *(costs[f"{name}, {one}"] / size * 1e6 for one in BACKENDS))
     ratios = [costs.ratio(f"actor, {one}", f"plain, {one}") for one in BACKENDS]
     table.add(f"{size} calls, actor : plain", *ratios)
-    table.budgets += [
-        Budget(f"{size} tool calls of an actor, 1.5 x those of a plain tool, {backend}", 1.5, ratio)
-        for backend, ratio in zip(BACKENDS, ratios, strict=True)
-    ]
+    table.promise(f"{size} tool calls of an actor, 1.5 x those of a plain tool", 1.5, ratios)
 
 
 Timed = Callable[[int], Any]
@@ -125,21 +114,5 @@ def _calls(size: int) -> Timed:
     return calls
 
 
-def _kilobytes(count: int, backend: str) -> float:
-    async def main() -> float:
-        await _weigh(1)  # one-time allocations do not belong to an actor
-        return await _weigh(count)
-
-    return anyio.run(main, backend=backend) / count / 1024
-
-
-async def _weigh(count: int) -> int:
-    children = [child(Desk, name=str(number)) for number in range(count)]
-    gc.collect()
-    tracemalloc.start()
-    try:
-        async with Supervisor(children):
-            gc.collect()
-            return tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
+def _idle(count: int) -> Supervisor:
+    return Supervisor([child(Desk, name=str(number)) for number in range(count)])

@@ -17,13 +17,14 @@ import callboard
 from callboard import CallPolicy, Limit, SharedLimits, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.redis import RedisLimits
-from tests.agent._postgres import Server, programs
+from tests.agent._postgres import Server
 from tests.helpers import make
 from tests.scale._model import Costs, Fleet, Report, simulate
-from tests.server.limits._redis import RedisServer, program
+from tests.server.limits._redis import RedisServer
 
 from ._agent import Parrot
 from ._measure import CPU, WALL, Table
+from ._shared import nothing, servers
 
 _BODY, _MODEL = 0.02, 0.05
 """Average waiting times of a tool and a model in seconds, where the model of fleets is compared with measurements."""
@@ -53,8 +54,9 @@ def fleet(*, turns: int, rates: tuple[float, ...], seconds: float) -> Table:
 
     Rates are shares of what one event loop can do.
     """
-    with _servers() as servers:
-        costs = anyio.run(servers.costs, turns)
+    with servers() as started:
+        fleet_of_one = _Servers(*started)
+        costs = anyio.run(fleet_of_one.costs, turns)
         table = Table("A fleet of one", ["", "measured", "simulated"])
         for name, cost in (
             ("event loop, a turn", costs.turn),
@@ -69,7 +71,7 @@ def fleet(*, turns: int, rates: tuple[float, ...], seconds: float) -> Table:
         for share in rates:
             one = Fleet(nodes=1, calls=1.0, limited=1.0, limits=1, body=_BODY, model=_MODEL, processors=2, trip=1e-4)
             one = replace(one, calls=share / one.demands(costs)["event loops"])
-            measured = anyio.run(servers.work, one, seconds)
+            measured = anyio.run(fleet_of_one.work, one, seconds)
             simulated = simulate(one, costs, seconds=10 * seconds, warm_up=2.0)
             title = f"{one.turns:.0f} turns a second, {share:.0%} of an event loop"
             table.add(f"{title}: in use", *(found.in_use["event loops"] for found in (measured, simulated)))
@@ -114,10 +116,6 @@ class _Servers:
 
     async def _place(self, turns: int) -> tuple[float, float]:
         """Return the extra cost of a shared place over a local one, here and in Redis, for many concurrent calls."""
-
-        async def nothing(n: int) -> int:
-            """Do nothing."""
-            return n
 
         batch = [tool_call("nothing", f"c{n}", n=n) for n in range(_MANY)]
         with _limits(self.redis, _LEASE) as shared:
@@ -254,17 +252,3 @@ def _limits(server: RedisServer, lease: float) -> Generator[SharedLimits]:
         yield limits
     finally:
         limits.close()
-
-
-@contextmanager
-def _servers() -> Generator[_Servers]:
-    redis_program, postgres_programs = program(), programs()
-    assert redis_program is not None and postgres_programs is not None, "apt-get install redis-server postgresql"
-    servers = _Servers(RedisServer(redis_program), Server(postgres_programs))
-    try:
-        servers.redis.start()
-        servers.postgres.start()
-        yield servers
-    finally:
-        servers.redis.remove()
-        servers.postgres.remove()

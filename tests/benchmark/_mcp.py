@@ -22,9 +22,8 @@ from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
-from ._measure import WALL, Budget, Table
+from ._measure import BACKENDS, WALL, Table
 
-BACKENDS = ("asyncio", "trio")
 ADAPTERS = "langchain-mcp-adapters==0.3.2"
 SERVER = [sys.executable, "-m", "tests.mcp._served", "stdio"]
 _THEIRS = Path(__file__).with_name("_mcp_adapters.py")
@@ -42,8 +41,7 @@ def mcp(*, calls: int, opened: int) -> Table:
         table.add(f"{name}, us", *(one[name] * 1e6 if name in one else None for one in ours))
     ratios = [one[_OURS] / one[_BARE] for one in ours]
     table.add(f"{_OURS} : {_BARE}", *ratios)
-    for backend, ratio in zip(BACKENDS, ratios, strict=True):
-        table.budgets.append(Budget(f"a call through the actor to one of the SDK, {backend}", 1.2, ratio))
+    table.promise("a call through the actor to one of the SDK", 1.2, ratios)
     theirs = _of_adapters(calls, opened)
     if theirs is None:
         table.notes = [f"{ADAPTERS} is not to be had here."]

@@ -2,7 +2,9 @@
 
 import gc
 import statistics
+import tracemalloc
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from time import perf_counter, process_time
 from typing import Any
@@ -12,6 +14,8 @@ import anyio
 Clock = Callable[[], float]
 Contestant = Callable[[], float]
 """One repetition, which returns its measurement."""
+
+BACKENDS = ("asyncio", "trio")
 
 CPU: Clock = process_time
 """Processor time of all threads, which other programs on the machine hardly affect."""
@@ -68,6 +72,38 @@ def timed(
     return lambda: anyio.run(main, backend=backend)
 
 
+async def median_of(work: Callable[[], Awaitable[object]], count: int) -> float:
+    """Return the median of the wall-clock seconds of this many runs, after one run as warm-up."""
+    await work()
+    taken = []
+    for _ in range(count):
+        began = WALL()
+        await work()
+        taken.append(WALL() - began)
+    return statistics.median(taken)
+
+
+def kilobytes(standing: Callable[[int], AbstractAsyncContextManager[object]], count: int, backend: str) -> float:
+    """Return the memory of each of this many objects, which an async context manager holds."""
+
+    async def weigh(count: int) -> int:
+        holder = standing(count)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            async with holder:
+                gc.collect()
+                return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    async def main() -> float:
+        await weigh(1)  # one-time allocations do not belong to an object
+        return await weigh(count)
+
+    return anyio.run(main, backend=backend) / count / 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Promised value and measured value."""
@@ -93,6 +129,12 @@ class Table:
 
     def add(self, *cells: object) -> None:
         self.rows.append([_cell(cell) for cell in cells])
+
+    def promise(self, promise: str, limit: float, measured: Iterable[float]) -> None:
+        """Add a budget for each backend."""
+        self.budgets += [
+            Budget(f"{promise}, {one}", limit, value) for one, value in zip(BACKENDS, measured, strict=True)
+        ]
 
     def __str__(self) -> str:
         widths = [max(len(row[i]) for row in (self.columns, *self.rows)) for i in range(len(self.columns))]

@@ -1,9 +1,9 @@
 """Memory of a waiting call."""
 
-import gc
-import tracemalloc
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,7 +14,7 @@ import callboard
 from callboard import Limit
 
 from ._contestants import Work, direct, floor, in_graph, queries
-from ._measure import Budget, Table
+from ._measure import Budget, Table, kilobytes
 
 
 class Hall:
@@ -78,36 +78,24 @@ def waiting_calls(*, count: int) -> Table:
     """Measure concurrently waiting calls with `tracemalloc`, without the memory of the requested tool calls."""
     table = Table(f"Memory of {count} waiting calls", ["KB a call", "asyncio", "trio"])
     for name, make, backends, promised in _ROWS:
-        weights = {backend: _kilobytes(make, count, backend) for backend in backends}
+        weights = {backend: kilobytes(partial(_waiting, make), count, backend) for backend in backends}
         table.add(name, weights["asyncio"], weights.get("trio"))
         if promised:
             table.budgets += [Budget(f"{name}, {backend}, KB", 6.0, weight) for backend, weight in weights.items()]
     return table
 
 
-def _kilobytes(make: Callable[[Hall, int], Scene], count: int, backend: str) -> float:
-    async def main() -> float:
-        await _weigh(make, 1)  # one-time allocations do not belong to a call
-        return await _weigh(make, count)
-
-    return anyio.run(main, backend=backend) / count / 1024
-
-
-async def _weigh(make: Callable[[Hall, int], Scene], count: int) -> int:
+@asynccontextmanager
+async def _waiting(make: Callable[[Hall, int], Scene], count: int) -> AsyncGenerator[None]:
+    """Run the calls, and enter the block once all of them wait."""
     hall = Hall()
     scene = make(hall, count)
     async with anyio.create_task_group() as group:
-        gc.collect()
-        tracemalloc.start()
-        try:
-            group.start_soon(_run, scene.work)
-            while scene.waiting() < count:
-                await anyio.sleep(0.02)
-            gc.collect()
-            return tracemalloc.get_traced_memory()[0]
-        finally:
-            tracemalloc.stop()
-            hall.open.set()
+        group.start_soon(_run, scene.work)
+        while scene.waiting() < count:
+            await anyio.sleep(0.02)
+        yield
+        hall.open.set()
 
 
 async def _run(work: Callable[[], Any]) -> None:

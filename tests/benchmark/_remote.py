@@ -1,24 +1,29 @@
-"""Cost of a call to a worker over TCP, compared with a local worker process and with a bare TCP echo."""
+"""Workers over TCP: a call compared with a local worker and a bare TCP echo, and the effect of a rolling restart."""
 
 import math
 import os
+import signal
 import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import anyio
 
+from callboard import CallPolicy, ToolNode
 from callboard.extend import Body
+from callboard.testing import _engine_bodies as bodies
+from callboard.testing import calls
 from callboard_actors.process import Processes
 from callboard_actors.remote import RemoteEngine
 
-from ._measure import WALL, Table
+from ._measure import BACKENDS, WALL, Table, median_of
 
-BACKENDS = ("asyncio", "trio")
 _SECRET = "only for this machine, and for a moment"
+_ROOT = Path(__file__).parents[__name__.count(".")]
 _ECHO = """
 import socket
 with socket.create_server(("127.0.0.1", 0)) as server:
@@ -28,8 +33,50 @@ with socket.create_server(("127.0.0.1", 0)) as server:
     while data := own.recv(4096):
         own.sendall(data)
 """
-_SERVED = "callboard.testing._engine_bodies"
 _MESSAGE = b"x" * 64
+_ADD = Body(fn=bodies.add, args=(1,), title="add")
+
+
+class _Program:
+    """Server process that prints its address first."""
+
+    def __init__(self, *command: str) -> None:
+        self._command = command
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            env={**os.environ, "CALLBOARD_WORKER_SECRET": _SECRET},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().split()[-1]
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        with self.process:
+            self.process.wait(60)
+
+    def replaced(self) -> "_Program":
+        """End the process, and start another one at the same address."""
+        self.end()
+        return _Program(*self._command[:-1], self.address)
+
+
+def _worker(body: str) -> _Program:
+    return _Program(
+        *("-m", "callboard._cli", "worker", body, "--app-dir", str(_ROOT), "--listen", "127.0.0.1:0"),
+    )
+
+
+@contextmanager
+def _ended(*programs: _Program) -> Generator[list[str]]:
+    """End the programs after the block, and yield their addresses."""
+    try:
+        yield [one.address for one in programs]
+    finally:
+        for one in programs:
+            one.end()
 
 
 def remote(*, calls: int) -> Table:
@@ -40,36 +87,14 @@ def remote(*, calls: int) -> Table:
     for name, values in zip(names, zip(*rows, strict=True), strict=True):
         table.add(name, *(value * 1e6 for value in values))
     table.add("by TCP : worker process", *(row[2] / row[1] for row in rows))
-    table.add(
-        "200 calls at once on two workers by TCP, us each", *(anyio.run(_many, backend=one) * 1e6 for one in BACKENDS)
-    )
+    many = [anyio.run(_many, backend=one) * 1e6 for one in BACKENDS]
+    table.add("200 calls at once on two workers by TCP, us each", *many)
     return table
-
-
-@contextmanager
-def _started(command: list[str]) -> Iterator[str]:
-    environment = {**os.environ, "CALLBOARD_WORKER_SECRET": _SECRET}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().split()[-1]
-        finally:
-            process.terminate()
-
-
-def _worker() -> list[str]:
-    command = [sys.executable, "-m", "callboard._cli", "worker", f"{_SERVED}:add"]
-    return [*command, "--listen", "127.0.0.1:0"]
 
 
 async def _rounds(count: int) -> tuple[float, float, float]:
     """Return the medians of an echo, of a call to a process, and of a call over TCP."""
-    from callboard.testing import _engine_bodies as bodies
-
-    body = Body(fn=bodies.add, args=(1,), title="add")
-    with _started([sys.executable, "-c", _ECHO]) as echoing, _started(_worker()) as serving:
+    with _ended(_Program("-c", _ECHO), _worker(f"{bodies.__name__}:add")) as (echoing, serving):
         host, _, port = echoing.rpartition(":")
         with socket.create_connection((host, int(port))) as ours:
             ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,40 +106,86 @@ async def _rounds(count: int) -> tuple[float, float, float]:
                 ours.recv(4096)
 
             async with Processes(workers=1) as pool, RemoteEngine([serving], secret=_SECRET) as engine:
-                await engine.run_body(body)
-                rounds = [
-                    (
-                        await _median(echo, count),
-                        await _median(lambda: pool.run(math.sqrt, 4.0), count),
-                        await _median(lambda: engine.run_body(body), count),
-                    )
-                    for _ in range(5)
-                ]
-    echoes, calls, far = zip(*rounds, strict=True)
-    return statistics.median(echoes), statistics.median(calls), statistics.median(far)
+                await engine.run_body(_ADD)
+                works = (echo, lambda: pool.run(math.sqrt, 4.0), lambda: engine.run_body(_ADD))
+                rounds = [[await median_of(work, count) for work in works] for _ in range(5)]
+    echoes, calls, far = map(statistics.median, zip(*rounds, strict=True))
+    return echoes, calls, far
 
 
 async def _many(count: int = 200) -> float:
-    from callboard.testing import _engine_bodies as bodies
+    with _ended(_worker(f"{bodies.__name__}:add")) as addresses:
+        async with RemoteEngine(addresses, secret=_SECRET) as engine:
 
-    body = Body(fn=bodies.add, args=(1,), title="add")
-    with _started(_worker()) as serving:
-        async with RemoteEngine([serving], secret=_SECRET) as engine:
-            taken = []
-            for _ in range(4):
-                began = WALL()
+            async def all_at_once() -> None:
                 async with anyio.create_task_group() as group:
                     for _ in range(count):
-                        group.start_soon(engine.run_body, body)
-                taken.append((WALL() - began) / count)
-    return statistics.median(taken[1:])
+                        group.start_soon(engine.run_body, _ADD)
+
+            return await median_of(all_at_once, 3) / count
 
 
-async def _median(work: Callable[[], Awaitable[object]], count: int) -> float:
-    await work()
-    taken = []
-    for _ in range(count):
-        began = WALL()
-        await work()
-        taken.append(WALL() - began)
-    return statistics.median(taken)
+async def work(number: int, seconds: float) -> int:
+    """Wait, and return the number of the work item."""
+    await anyio.sleep(seconds)
+    return number
+
+
+def rolling(*, workers: int, callers: int, seconds: float, body: float) -> Table:
+    """Measure continuous callers, first without changes and then while each worker is replaced."""
+    table = Table("Workers that are replaced", ["", *BACKENDS])
+    found = [anyio.run(_restarted, workers, callers, seconds, body, backend=backend) for backend in BACKENDS]
+    for title, at in (("while nothing happens", 0), ("while all are replaced", 1)):
+        table.add(f"{title}: calls", *(len(one[at]) for one in found))
+        for name, percent in (("p50", 50), ("p99", 99)):
+            quantiles = [statistics.quantiles(one[at], n=100, method="inclusive")[percent - 1] for one in found]
+            table.add(f"{title}: {name}, ms", *(one * 1e3 for one in quantiles))
+    table.add("calls that were lost", *(one[2] for one in found))
+    return table
+
+
+async def _restarted(workers: int, callers: int, seconds: float, body: float) -> tuple[list[float], list[float], int]:
+    """Return the durations of calls before and during the restart, and the number of lost calls."""
+    fleet = [await anyio.to_thread.run_sync(_worker, f"{__name__}:work") for _ in range(workers)]
+    try:
+        engine = RemoteEngine([one.address for one in fleet], secret=_SECRET, patience=60.0)
+        async with ToolNode([work], policies={"work": CallPolicy(runs_in=engine, on_unknown="fail")}) as node:
+
+            async def call(number: int) -> bool:
+                [message] = await node.ainvoke([calls(("work", {"number": number, "seconds": body}))])
+                return bool(message.status == "success")
+
+            async def replace() -> None:
+                for place, one in enumerate(fleet):
+                    fleet[place] = await anyio.to_thread.run_sync(one.replaced)
+
+            await call(0)
+            quiet, lost = await _load(call, callers, lambda: anyio.sleep(seconds))
+            rolled, more = await _load(call, callers, replace)
+    finally:
+        for one in fleet:
+            one.end()
+    return quiet, rolled, lost + more
+
+
+async def _load(
+    call: Callable[[int], Awaitable[bool]], callers: int, meanwhile: Callable[[], Awaitable[object]]
+) -> tuple[list[float], int]:
+    taken: list[float] = []
+    lost = 0
+    is_over = False
+
+    async def caller() -> None:
+        nonlocal lost
+        while not is_over or len(taken) < 2:
+            began = WALL()
+            is_there = await call(len(taken))
+            lost += not is_there
+            taken.append(WALL() - began)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(callers):
+            group.start_soon(caller)
+        await meanwhile()
+        is_over = True
+    return taken, lost

@@ -20,9 +20,8 @@ import trio
 
 from callboard_actors.process import Processes
 
-from ._measure import WALL, Budget, Samples, Table, interleaved
+from ._measure import BACKENDS, WALL, Budget, Samples, Table, interleaved, median_of
 
-BACKENDS = ("asyncio", "trio")
 _ECHO = """
 import socket, sys
 own = socket.socket(fileno=int(sys.argv[1]))
@@ -55,16 +54,11 @@ def workers(*, calls: int, kills: int, starts: int) -> Table:
     table.add("full strength after a kill, worst, ms", *(max(one) * 1e3 for one in pauses))
     weights = [anyio.run(_megabytes, backend=one) for one in BACKENDS]
     table.add("idle worker, unshared MB", *weights)
-    for backend, call, ratio, begin, pause, weight in zip(
-        BACKENDS, calls_, ratios, begins, pauses, weights, strict=True
-    ):
-        table.budgets += [
-            Budget(f"a warm call, 200 us, {backend}", 200, call * 1e6),
-            Budget(f"a warm call, 3 echoes, {backend}", 3, ratio),
-            Budget(f"the first call after start, 150 ms, {backend}", 150, statistics.median(begin) * 1e3),
-            Budget(f"replaced after a kill, 50 ms, {backend}", 50, statistics.median(pause) * 1e3),
-            Budget(f"an idle worker, 15 MB, {backend}", 15, weight),
-        ]
+    table.promise("a warm call, 200 us", 200, [one * 1e6 for one in calls_])
+    table.promise("a warm call, 3 echoes", 3, ratios)
+    table.promise("the first call after start, 150 ms", 150, [statistics.median(one) * 1e3 for one in begins])
+    table.promise("replaced after a kill, 50 ms", 50, [statistics.median(one) * 1e3 for one in pauses])
+    table.promise("an idle worker, 15 MB", 15, weights)
     return table
 
 
@@ -83,9 +77,8 @@ async def _round_trips(count: int) -> tuple[float, float, float]:
 
     with process, ours:
         async with Processes(workers=1) as pool:
-            rounds = [
-                (await _median(echo, count), await _median(lambda: pool.run(math.sqrt, 4.0), count)) for _ in range(5)
-            ]
+            works = (echo, lambda: pool.run(math.sqrt, 4.0))
+            rounds = [[await median_of(work, count) for work in works] for _ in range(5)]
     echoes, calls = zip(*rounds, strict=True)
     ratios = [call / one for one, call in rounds]
     return statistics.median(echoes), statistics.median(calls), statistics.median(ratios)
@@ -135,16 +128,6 @@ async def _all(calls: Sequence[Callable[[], Awaitable[object]]]) -> None:
     async with trio.open_nursery() as nursery:
         for call in calls:
             nursery.start_soon(call)
-
-
-async def _median(work: Callable[[], Awaitable[object]], count: int) -> float:
-    await work()
-    taken = []
-    for _ in range(count):
-        began = WALL()
-        await work()
-        taken.append(WALL() - began)
-    return statistics.median(taken)
 
 
 async def _first_call() -> float:

@@ -62,7 +62,6 @@ def test_calls_are_told_apart_by_their_number() -> None:
 
 
 def test_a_call_that_a_model_made_up_is_an_error() -> None:
-    """A call of an invented tool ends at once with an error message."""
     counts = counts_of(event("begun", tool="invented"), event("ended", tool="invented", **REFUSED))
 
     assert counts.rows["invented"].error == 1
@@ -70,7 +69,6 @@ def test_a_call_that_a_model_made_up_is_an_error() -> None:
 
 
 def test_a_fallback_counts_for_the_tool_that_was_asked_for() -> None:
-    """The attempts have the name of the substitute tool, but they count for the requested tool."""
     counts = counts_of(
         event("begun"),
         event("started", attempt=1),
@@ -92,7 +90,6 @@ def test_what_a_call_left_behind_is_no_call() -> None:
 
 
 def test_the_slowest_calls_are_those_that_began_first() -> None:
-    """The list has each call's state, start time, attempt and latest note."""
     counts = counts_of(
         event("begun", 1, 0.0, call={"name": "fetch", "args": {"url": "a"}, "id": "same"}),
         event("begun", 2, 1.0),
@@ -129,7 +126,6 @@ def test_the_last_progress_of_a_call_is_shown(told: dict[str, object], shown: st
 
 
 def test_the_clock_starts_with_the_first_call() -> None:
-    """Rates are measured from the first call on."""
     counts = CallCounts([])
     assert (counts.elapsed(7.0), counts.rate(7.0)) == (0.0, 0.0)
 

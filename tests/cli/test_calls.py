@@ -22,7 +22,6 @@ def shown(calls: Calls, now: float) -> list[list[str]]:
 
 
 def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
-    """The display has the call's state, its start time, its attempt and the latest decision of a middleware."""
     calls = Calls(["fetch"])
     calls.note(event("begun", time=1.0, call=tool_call("fetch", "1", url="x")))
     calls.note(event("queued", time=1.0))
@@ -41,7 +40,6 @@ def test_a_call_is_shown_from_its_queue_to_its_end() -> None:
 
 
 def test_of_many_calls_there_are_numbers() -> None:
-    """Many calls are shown as one row for each tool."""
     calls = Calls(["fetch"])
     for number in range(40):
         calls.note(event("begun", str(number)))

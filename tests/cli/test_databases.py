@@ -71,7 +71,6 @@ def server() -> Iterator[Server]:
 
 
 def test_conversations_on_a_server_are_listed_and_shown(server: Server, project: Project) -> None:
-    """The same commands work with the URL of a server."""
     url = server.new_database()
     kept(url, ("user", "Where is it?"))
 

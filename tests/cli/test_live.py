@@ -49,7 +49,6 @@ def cells(lines: list[str], name: str) -> list[str]:
 
 
 def test_everything_there_is_to_know_is_in_80_by_24() -> None:
-    """The smallest common terminal shows the totals, the numbers of each tool, and the slowest calls."""
     lines = drawn(busy())
 
     assert len(lines) == 3 + 1 + 3 + 2 + 10
@@ -67,7 +66,6 @@ def test_everything_there_is_to_know_is_in_80_by_24() -> None:
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(20, 200), st.integers(1, 60))
 def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, width: int, height: int) -> None:
-    """The view fits terminals of any size, with any number of calls and tools."""
     lines = drawn(busy(tools, calls), width=width, height=height)
 
     assert len(lines) <= max(1, height - 1)
@@ -75,7 +73,6 @@ def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, w
 
 
 def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers() -> None:
-    """The columns of running and waiting calls are dropped last, and names are cut."""
     lines = drawn(busy(), width=40)
 
     heading = lines.index(next(text for text in lines if text.startswith("tool ")))
@@ -123,7 +120,6 @@ def test_names_and_notes_cannot_act_on_the_terminal() -> None:
 
 
 def test_a_line_has_the_same_numbers() -> None:
-    """The line for files and pipes has the numbers of the view."""
     text = line(busy(), 5.0)
 
     assert "\n" not in text
@@ -145,7 +141,6 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_it_is_drawn_eight_times_a_second() -> None:
-    """The event loop draws the view. rich's own refresh thread is not used."""
     times: list[float] = []
     with Live(console=terminal(), auto_refresh=False) as live, anyio.move_on_after(1.99):
         await LiveView(live, lambda now: times.append(now) or "").keep_up()  # type: ignore[func-returns-value]
@@ -154,7 +149,6 @@ async def test_it_is_drawn_eight_times_a_second() -> None:
 
 
 async def test_without_a_terminal_there_is_a_line_a_second() -> None:
-    """The lines begin with the first call."""
     counts, console = CallCounts([]), Console(file=StringIO(), width=1_000)
 
     async def calls() -> None:
@@ -193,7 +187,6 @@ async def shown(console: Console, *, live: bool) -> str:
 
 
 async def test_a_run_shows_all_that_goes_on_and_the_conversation_as_before() -> None:
-    """The view is visible while calls run. Then it disappears."""
     live, before = await shown(terminal(), live=True), await shown(terminal(), live=False)
 
     assert "2 running, 0 waiting" in live
@@ -205,7 +198,6 @@ async def test_a_run_shows_all_that_goes_on_and_the_conversation_as_before() -> 
 
 
 async def test_a_run_without_a_terminal_tells_once_a_second() -> None:
-    """The lines are printed between those of the conversation, if requested."""
     told = (await shown(Console(file=StringIO(), width=1_000), live=True)).splitlines()
     quiet = (await shown(Console(file=StringIO(), width=1_000), live=False)).splitlines()
 

@@ -20,7 +20,6 @@ def durations(values: list[float]) -> Durations:
 
 @given(st.lists(SECONDS, min_size=1), st.floats(0.0, 1.0))
 def test_a_quantile_is_less_than_two_percent_off(values: list[float], share: float) -> None:
-    """The reference value comes from a list of all durations."""
     exact = sorted(values)[max(1, ceil(share * len(values))) - 1]
 
     assert durations(values).quantile(share) == pytest.approx(exact, rel=0.02)
@@ -37,7 +36,6 @@ def test_two_tools_together_are_all_their_calls(one: list[float], other: list[fl
 
 
 def test_very_many_durations_take_little_memory() -> None:
-    """Memory is bounded for any number and range of durations."""
     made = durations([1.003**number * 1e-6 for number in range(12_000)])
 
     assert len(made) == 12_000
@@ -45,13 +43,11 @@ def test_very_many_durations_take_little_memory() -> None:
 
 
 def test_what_is_too_short_counts_as_nothing() -> None:
-    """Durations below the resolution are zero, and a clock that runs backwards is tolerated."""
     assert durations([0.0, -1.0, 1e-9]).quantile(1.0) == 0.0
     assert durations([]).quantile(0.5) is None
 
 
 def test_only_what_ended_lately_makes_the_rate() -> None:
-    """The rate covers a recent window, or the elapsed time if that is shorter."""
     lately = Lately()
     for tenth in range(100):
         lately.add(tenth / 10)

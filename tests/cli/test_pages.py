@@ -76,10 +76,6 @@ def play_at_terminal(project: Project, command: list[str], shown: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 @pytest.mark.exhaustive
 def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
-    """Each file of the tutorial is saved and each command is run.
-
-    The process is killed, resumed, and gets an answer.
-    """
     played = 0
     for kind, content in steps(TUTORIAL):
         if kind not in ("console", "text"):
@@ -109,7 +105,6 @@ def options() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("command", "named"), list(options()))
 def test_the_reference_names_every_command_and_option(command: str, named: str) -> None:
-    """Each option is in the section of its command."""
     section = next(part for part in REFERENCE.split("\n## ") if part.startswith(f"`callboard {command}"))
 
     assert named.removeprefix("## ") in section.partition("`")[1] + section

@@ -71,7 +71,6 @@ def log(project: Project) -> list[str]:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, backend: str) -> None:
-    """The action, its arguments and the meaning of each answer are above the prompt."""
     with project.terminal("run", f"{agents}:one", "Pay!", "--backend", backend) as terminal:
         shown = terminal.until("accept/edit/respond/ignore? ")
         assert "pay\n" in shown
@@ -85,7 +84,6 @@ def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, ba
 
 @pytest.mark.exhaustive
 def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, agents: str) -> None:
-    """The prompt starts with the model's arguments. Invalid JSON and invalid arguments are asked for again."""
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
         terminal.until("ignore? ")
         terminal.type("e")
@@ -114,7 +112,6 @@ def test_an_edited_call_runs_with_the_arguments_of_the_person(project: Project, 
 
 @pytest.mark.exhaustive
 def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
-    """With `respond` the text is the result, and the tool does not run."""
     with project.terminal("run", f"{agents}:one", "Pay!") as terminal:
         terminal.until("ignore? ")
         terminal.type("respond")
@@ -148,7 +145,6 @@ def test_only_what_the_question_allows_is_an_answer(project: Project, agents: st
 
 @pytest.mark.exhaustive
 def test_questions_are_asked_one_after_the_other_and_answered_together(project: Project, agents: str) -> None:
-    """Each answer reaches the call that asked. A free question accepts text or JSON."""
     with project.terminal("run", f"{agents}:three", "Pay!") as terminal:
         assert '"amount": 1' in terminal.until("ignore? ")
         assert log(project) == []
@@ -169,7 +165,6 @@ def test_questions_are_asked_one_after_the_other_and_answered_together(project: 
 
 @pytest.mark.exhaustive
 def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str) -> None:
-    """Ctrl-D answers nothing and gives exit code 3. Then `--resume` asks again."""
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:three", "Pay!", *options) as terminal:
         terminal.until("ignore? ")
@@ -193,7 +188,6 @@ def test_who_leaves_a_question_can_come_back_to_it(project: Project, agents: str
 
 @pytest.mark.exhaustive
 def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> None:
-    """Ctrl-C gives exit code 130, and the thread still waits for an answer."""
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:one", "Pay!", *options) as terminal:
         terminal.until("ignore? ")
@@ -208,7 +202,6 @@ def test_ctrl_c_at_a_question_leaves_it_open(project: Project, agents: str) -> N
 
 @pytest.mark.exhaustive
 def test_ctrl_c_is_not_lost_while_a_prompt_is_printed(project: Project, agents: str) -> None:
-    """Python's readline does not see a signal that arrives just before it waits for a key."""
     module = project.module(
         f"""
         import ctypes, functools, readline, signal
@@ -228,7 +221,6 @@ def test_ctrl_c_is_not_lost_while_a_prompt_is_printed(project: Project, agents: 
 
 @pytest.mark.exhaustive
 def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, agents: str) -> None:
-    """`--yes` accepts approvals. A free question has no default answer, so it is asked."""
     with project.terminal("run", f"{agents}:three", "Pay!", "--yes") as terminal:
         assert "ignore?" not in terminal.until("answer (JSON, or text): ")
         terminal.type("by card")
@@ -239,7 +231,6 @@ def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, a
 
 @pytest.mark.exhaustive
 def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> None:
-    """The person sees escape sequences as text. Arguments that were not edited are passed on unchanged."""
     with project.terminal("run", f"{agents}:evil", "Pay!") as terminal:
         shown = terminal.until("ignore? ")
         assert r"\u001b[2Kme\u202eyou" in shown
@@ -254,7 +245,6 @@ def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> 
 
 @pytest.mark.exhaustive
 def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> None:
-    """`interrupt_before` stops the run: "no" gives exit code 3, and "yes" continues."""
     options = ("--db", project.db, "--thread", "1")
     with project.terminal("run", f"{agents}:gated", "Go!", *options) as terminal:
         assert "slow()" in terminal.until("Stopped before tools. Go on? [yes/no] ")
@@ -273,7 +263,6 @@ def test_a_stop_before_the_tools_is_confirmed(project: Project, agents: str) -> 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_open_calls_are_shown_while_they_run(project: Project, agents: str, backend: str) -> None:
-    """The table is redrawn while calls run, and then disappears."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--backend", backend) as terminal:
         terminal.until("slow()")
         terminal.until("running")
@@ -288,7 +277,6 @@ def test_open_calls_are_shown_while_they_run(project: Project, agents: str, back
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agents: str, backend: str) -> None:
-    """The view is drawn below the conversation, which is printed as usual."""
     with project.terminal("run", f"{agents}:slowly", "Go!", "--live", "--backend", backend) as terminal:
         terminal.until("0 of 1 calls ended")
         terminal.until("1 running, 0 waiting")
@@ -301,7 +289,6 @@ def test_the_live_view_takes_the_place_of_the_open_calls(project: Project, agent
 
 @pytest.mark.exhaustive
 def test_json_goes_to_stdout_and_the_questions_to_the_terminal(project: Project, agents: str) -> None:
-    """`callboard run ... --json > file` can still ask for answers."""
     with (
         (project.directory / "out.json").open("w") as out,
         project.terminal("run", f"{agents}:one", "Pay!", "--json", stdout=out) as terminal,

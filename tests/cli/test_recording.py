@@ -29,7 +29,6 @@ def _borders(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_beside_a_file_each_thread_has_its_recording(project: Project, agents: str, backend: str) -> None:
-    """With a database file, each thread is recorded by default, and each run is appended."""
     options = ("--db", "threads.db", "--backend", backend)
     for thread in ("oslo", "oslo", "a/b"):
         assert project.call("run", f"{agents}:echo", "hi", "--thread", thread, *options).exit_code == 0
@@ -99,14 +98,12 @@ def test_a_recording_that_cannot_be_is_told(project: Project, agents: str, optio
 
 
 def test_the_demo_is_recorded_on_demand(project: Project) -> None:
-    """The option takes a file of any name."""
     assert project.call("demo", "--calls", "3", "--record", "demo.jsonl").exit_code == 0
 
     assert recordings(project) == {"demo.jsonl": ["begin", "end"]}
 
 
 def test_a_demo_that_cannot_be_recorded_says_so(project: Project) -> None:
-    """The error comes before the demo starts its work."""
     (project.directory / "log").write_text("a file")
     result = project.call("demo", "--calls", "3", "--record", "log/demo.jsonl")
 
@@ -128,7 +125,6 @@ def test_a_demo_that_cannot_be_recorded_says_so(project: Project) -> None:
     ],
 )
 def test_recordings_are_beside_the_file_of_a_database(db: str, folder: str | None) -> None:
-    """Recordings are in a directory beside the database, if the database is a file."""
     assert records_dir(db) == (None if folder is None else Path(folder))
 
 

@@ -14,7 +14,6 @@ from ._commands import PATIENCE, Project
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_agent_answers_and_its_calls_are_told(project: Project, agents: str, backend: str) -> None:
-    """The output has the model's text once, and each call with its arguments, duration and result."""
     result = project.call("run", f"{agents}:sunny", "What is it like?", "--backend", backend)
 
     assert (result.exit_code, result.stderr) == (0, "")
@@ -26,7 +25,6 @@ def test_an_agent_answers_and_its_calls_are_told(project: Project, agents: str, 
 
 
 def test_a_thread_goes_on_where_it_was(project: Project, agents: str) -> None:
-    """`--thread` and `--db` continue one conversation over several commands."""
     options = ("--db", project.db, "--thread", "oslo")
     project.call("run", f"{agents}:echo", "one", *options)
     result = project.call("run", f"{agents}:echo", "two", *options)
@@ -84,7 +82,6 @@ def test_the_agents_own_checkpointer_is_used_without_a_database(project: Project
     ],
 )
 def test_a_wrong_command_line_is_told(project: Project, agents: str, arguments: list[str], told: str) -> None:
-    """The command prints one line, ends with exit code 2 and does not touch any file."""
     (project.directory / "log").write_text("no database")
     result = project.call("run", f"{agents}:echo", *arguments)
 
@@ -96,7 +93,6 @@ def test_a_wrong_command_line_is_told(project: Project, agents: str, arguments: 
 
 
 def test_without_a_terminal_questions_stay_open_and_the_way_on_is_printed(project: Project, agents: str) -> None:
-    """Exit code 3. Calls that finished beside the question do not run again."""
     waiting = project.call("run", f"{agents}:careful", "Pay!", "--db", project.db, "--thread", "my thread")
     assert waiting.exit_code == 3
     assert log(project) == ["weather Oslo"]
@@ -121,7 +117,6 @@ def test_without_a_database_a_question_cannot_be_answered_later(project: Project
 
 
 def test_yes_accepts_what_can_be_accepted_and_nothing_else(project: Project, agents: str) -> None:
-    """A question of another form stays open, and the accepted call does not wait for it."""
     result = project.call("run", f"{agents}:asking", "Pay!", "--db", project.db, "--thread", "1", "--yes")
 
     assert result.exit_code == 3
@@ -154,7 +149,6 @@ def test_a_message_takes_the_place_of_open_questions(project: Project, agents: s
 
 
 def test_an_agent_that_stops_before_its_tools_goes_on_when_it_is_told_to(project: Project, agents: str) -> None:
-    """`interrupt_before` gives exit code 3 and shows the calls. `--resume --yes` continues."""
     options = ("--db", project.db, "--thread", "1")
     stopped = project.call("run", f"{agents}:gated", "Pay!", *options)
     assert (stopped.exit_code, log(project)) == (3, [])
@@ -165,7 +159,6 @@ def test_an_agent_that_stops_before_its_tools_goes_on_when_it_is_told_to(project
 
 
 def test_yes_goes_through_every_stop(project: Project, agents: str) -> None:
-    """One command runs from the message to the answer, through each stop."""
     result = project.call("run", f"{agents}:gated", "Pay!", "--yes")
 
     assert (result.exit_code, log(project)) == (0, ["pay 3"])
@@ -184,7 +177,6 @@ def test_a_complete_thread_has_nothing_to_resume(project: Project, agents: str) 
 
 
 def test_json_is_the_only_thing_on_stdout(project: Project, agents: str) -> None:
-    """The printed messages can be loaded as LangChain messages."""
     result = project.call("run", f"{agents}:sunny", "hi", "--json", "--db", project.db, "--thread", "1")
 
     assert result.exit_code == 0
@@ -234,7 +226,6 @@ def test_json_has_whatever_a_state_consists_of(project: Project) -> None:
 
 
 def test_a_structured_response_is_printed(project: Project) -> None:
-    """The structured response is the agent's answer."""
     module = project.module(
         AGENT
         + """
@@ -257,7 +248,6 @@ def test_a_structured_response_is_printed(project: Project) -> None:
 
 
 def test_a_failed_run_says_why_and_the_thread_goes_on(project: Project, agents: str) -> None:
-    """Exit code 1 and one line. With `--traceback`, the traceback is printed, too."""
     options = ("--db", project.db, "--thread", "1")
     failed = project.call("run", f"{agents}:failing", "hi", *options)
     traced = project.call("run", f"{agents}:failing", *options, "--resume", "--traceback")
@@ -271,7 +261,6 @@ def test_a_failed_run_says_why_and_the_thread_goes_on(project: Project, agents: 
 
 
 def test_what_others_wrote_cannot_act_on_the_terminal(project: Project) -> None:
-    """Escape sequences and bidirectional overrides of a model, a tool or a question are shown escaped."""
     module = project.module(
         AGENT
         + r"""
@@ -294,7 +283,6 @@ EVIL = "\x1b[2K\x1b]0;title\x07\u202egnp.exe\x9b"
 
 
 def test_of_very_many_calls_only_those_that_fail_are_told_one_by_one(project: Project) -> None:
-    """The other calls are counted by tool."""
     module = project.module(
         AGENT
         + """
@@ -344,7 +332,6 @@ def test_models_inside_of_tools_and_hooks_do_not_talk_to_the_user(project: Proje
 
 @pytest.mark.exhaustive
 def test_a_stream_that_cannot_have_every_character_gets_what_it_can(project: Project) -> None:
-    """Characters that the output encoding lacks, as on old terminals, are replaced."""
     module = project.module(AGENT + "    agent = agent_of('caf\\u00e9 \\u2603')\n")
     finished = project.call("run", f"{module}:agent", "hi", charset="ascii")
 

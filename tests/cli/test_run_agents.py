@@ -28,7 +28,6 @@ def test_a_function_may_return_the_agent(project: Project) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_function_may_open_the_agent(project: Project, backend: str) -> None:
-    """The agent's resources are open during the run, and closed in the task that opened them."""
     module = project.module(
         AGENT
         + """
@@ -86,7 +85,6 @@ GRAPHS = """
 
 @pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
 def test_graphs_of_langgraph_run_too(project: Project) -> None:
-    """LangGraph graphs have threads, approvals in LangChain's form, and an end of the turn."""
     module = project.module(GRAPHS)
     options = ("--db", project.db, "--thread")
 
@@ -134,7 +132,6 @@ def test_an_agent_that_is_not_there_is_told_with_what_is(project: Project, agent
 
 
 def test_a_module_that_does_not_import_shows_where(project: Project) -> None:
-    """The user's module failed, so the traceback shows its lines and not callboard's."""
     module = project.module("import nothing_of_the_kind\nagent = None\n")
     result = project.call("run", f"{module}:agent", "hi")
 
@@ -145,7 +142,6 @@ def test_a_module_that_does_not_import_shows_where(project: Project) -> None:
 
 
 def test_a_graph_that_is_not_compiled_is_told(project: Project) -> None:
-    """Passing a graph that is not compiled is a common mistake."""
     module = project.module(
         "from langgraph.graph import StateGraph, MessagesState\ngraph = StateGraph(MessagesState)\n"
     )
@@ -154,7 +150,6 @@ def test_a_graph_that_is_not_compiled_is_told(project: Project) -> None:
 
 
 def test_the_module_is_found_in_another_folder(project: Project, agents: str) -> None:
-    """`--app-dir` works as in uvicorn."""
     folder = project.directory / "app"
     folder.mkdir()
     (project.directory / f"{agents}.py").rename(folder / f"{agents}.py")

@@ -68,7 +68,6 @@ def line_with(process: "subprocess.Popen[str]", text: str) -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_cancels_the_run_and_the_thread_goes_on(project: Project, backend: str, number: signal.Signals) -> None:
-    """The call cleans up, the exit code shows the interrupt, and finished calls are in the next turn."""
     module = project.module(SLOW)
     options = ("--db", project.db, "--thread", "1", "--backend", backend)
     process = project.start("run", f"{module}:slowly", "hi", *options)
@@ -92,7 +91,6 @@ def test_ctrl_c_cancels_the_run_and_the_thread_goes_on(project: Project, backend
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_thread_that_cannot_be_stopped_does_not_keep_the_command(project: Project, backend: str) -> None:
-    """A sync tool sleeps for ten minutes, but the command ends seconds after Ctrl-C."""
     process = project.start("run", f"{project.module(SLOW)}:stuckly", "hi", "--backend", backend)
     begun(project, process)
     since = time.monotonic()
@@ -120,7 +118,6 @@ def test_a_second_ctrl_c_ends_the_process_at_once(project: Project) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_killed_run_is_resumed_without_running_again_what_had_finished(project: Project, backend: str) -> None:
-    """`kill -9` in the middle of a batch, then `--resume`."""
     module = project.module(
         SLOW
         + """
@@ -191,7 +188,6 @@ def test_an_approved_call_that_was_killed_is_asked_about_as_what_it_is(project: 
 
 
 def test_a_reader_that_goes_away_does_no_harm(project: Project, agents: str) -> None:
-    """As in `callboard run ... | head -1`, the output is closed early. The run still ends and is stored."""
     process = project.start("run", f"{agents}:sunny", "hi", "--db", project.db, "--thread", "1")
     assert process.stdout is not None
     assert process.stderr is not None

@@ -21,7 +21,6 @@ VALUES = st.recursive(
 
 @given(st.text())
 def test_nothing_that_is_shown_can_act(text: str) -> None:
-    """The text has no control character, no bidirectional override, and no lone surrogate."""
     shown = printable(text)
 
     assert {unicodedata.category(char) for char in shown if char not in f"\n\t{JOINERS}"}.isdisjoint({"Cc", "Cf", "Cs"})
@@ -36,7 +35,6 @@ def test_json_stays_what_it_was_when_it_is_made_fit_to_be_shown(value: object) -
 
 @given(st.text(), st.integers(1, 50))
 def test_one_line_is_one_line_and_no_longer_than_asked_for(text: str, length: int) -> None:
-    """Each kind of Unicode line end is removed, and the length is limited."""
     line = one_line(text, length)
 
     assert len(line) <= length
@@ -72,7 +70,6 @@ ALL = {"allow_accept": True, "allow_edit": True, "allow_respond": True, "allow_i
 
 
 def test_an_answer_has_the_form_of_its_question() -> None:
-    """A list of requests gets a list of answers, one request one answer, and LangChain's form a list of decisions."""
     one = {**REQUEST, "config": ALL}
     theirs = {
         "action_requests": [{"name": "pay", "args": {"amount": 3}}, {"name": "tell", "args": {}}],
@@ -114,7 +111,6 @@ def test_what_only_looks_like_an_approval_is_a_free_question() -> None:
 
 
 def test_a_typed_answer_is_json_or_text() -> None:
-    """Input is parsed as JSON, unless the question wants text."""
     question = Interrupt("How many?", id="1")
     assert free_answer("3", question) == 3
     assert free_answer('{"a": [1]}', question) == {"a": [1]}

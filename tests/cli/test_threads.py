@@ -98,7 +98,6 @@ AGENTS = {
 
 
 def test_threads_are_listed_the_latest_first(project: Project, saver: Saver) -> None:
-    """The row has the name, turns, time, open calls and last message of the thread."""
     chatty = ours(saver, "Hello.", "Hello\nagain.")
     say(chatty, "hi", "first")
     say(ours(saver, ASKING), "hi", "second")
@@ -131,7 +130,6 @@ class Notebook(Actor):
 
 
 def test_the_states_of_actors_in_a_thread_are_passed_over(project: Project, saver: Saver) -> None:
-    """Actor states are internal. The conversation shows what was done."""
     script = [calls(("write", {"line": "well"})), "Written."]
     notebook = child(Notebook, snapshots="journal")
     agent: Any = create_react_agent(ScriptedModel(script, loop=True), [notebook], checkpointer=saver)
@@ -163,7 +161,6 @@ def test_a_database_that_is_not_there_is_not_made(project: Project, command: lis
 
 @pytest.mark.parametrize("command", [["threads"], ["show", "1"], ["show", "1", "--history"]])
 def test_a_file_that_is_no_database_is_told_and_left_alone(project: Project, command: list[str]) -> None:
-    """The command prints the saver's error as one line and does not change the file."""
     Path(project.db).write_text("something else, and long enough to be looked at by SQLite" * 20)
     result = project.call(*command, "--db", project.db)
 
@@ -173,7 +170,6 @@ def test_a_file_that_is_no_database_is_told_and_left_alone(project: Project, com
 
 
 def test_the_database_may_be_named_by_its_url_or_by_the_environment(project: Project, saver: Saver) -> None:
-    """`--db` and the environment variable work as in `callboard run`."""
     say(ours(saver, "Hello."), "hi", "1")
 
     assert "Hello." in project.call("threads", "--db", f"sqlite:///{project.db}").stdout
@@ -200,7 +196,6 @@ def test_a_conversation_is_printed_with_the_state_of_each_call(project: Project,
 
 
 def test_an_approval_in_langchains_form_is_told_in_short(project: Project, saver: Saver) -> None:
-    """The question is shown as the action and its arguments."""
     middleware = [HumanInTheLoopMiddleware({"weather": True})]
     agent = create_agent(
         ScriptedModel([calls(("weather", {"city": "Oslo"}))]), TOOLS, checkpointer=saver, middleware=middleware
@@ -211,7 +206,6 @@ def test_an_approval_in_langchains_form_is_told_in_short(project: Project, saver
 
 
 def test_failed_and_open_calls_are_told_apart(project: Project, saver: Saver) -> None:
-    """An error message, an error that ended the run, and a missing result are shown differently."""
     handled = create_react_agent(
         ScriptedModel([calls("broken"), "Well."]), ToolNode(TOOLS, handle_tool_errors=True), checkpointer=saver
     )
@@ -229,7 +223,6 @@ def test_failed_and_open_calls_are_told_apart(project: Project, saver: Saver) ->
 
 
 def test_a_model_that_failed_is_told(project: Project, saver: Saver) -> None:
-    """The conversation up to the failure is shown first."""
     with pytest.raises(ConnectionError):
         say(ours(saver, ConnectionError("nobody answers")), "hi", "1")
 
@@ -324,7 +317,6 @@ def test_a_result_whose_call_is_left_out_is_shown_all_the_same(project: Project,
 
 
 def test_calls_and_results_may_be_had_in_full(project: Project, saver: Saver) -> None:
-    """`--full` shows long arguments and results completely."""
     long_thread(saver, 1)
     told = show(project, "long", "--full")
 
@@ -333,7 +325,6 @@ def test_calls_and_results_may_be_had_in_full(project: Project, saver: Saver) ->
 
 
 def test_a_thread_can_be_looked_at_as_it_was(project: Project, saver: Saver) -> None:
-    """`--history` lists the checkpoints, and `--at` shows one of them."""
     agent = ours(saver, ASKING, "Well.")
     say(agent, "first", "1")
     say(agent, "second", "1")
@@ -359,7 +350,6 @@ def test_a_thread_can_be_looked_at_as_it_was(project: Project, saver: Saver) -> 
     ],
 )
 def test_what_is_not_there_is_told(project: Project, saver: Saver, arguments: list[str], told: str) -> None:
-    """The command prints one line and ends with exit code 2."""
     say(ours(saver, "Hello."), "hi", "1")
     result = project.call("show", *arguments, "--db", project.db)
 
@@ -369,7 +359,6 @@ def test_what_is_not_there_is_told(project: Project, saver: Saver, arguments: li
 
 
 def test_nothing_that_is_kept_can_act_on_the_terminal(project: Project, saver: Saver) -> None:
-    """Texts, names, arguments, results, questions and errors are escaped in both commands."""
     evil = "\x1b[2K\x07\u202egnp.exe"
     asks = calls(("weather", {"city": evil}), ("ask", {"question": evil}), tool_call(f"no{evil}"), content=evil)
     say(ours(saver, asks, name=f"agent{evil}"), evil, f"thread{evil}")
@@ -384,7 +373,6 @@ def test_nothing_that_is_kept_can_act_on_the_terminal(project: Project, saver: S
 
 
 def test_looking_changes_nothing(project: Project, saver: Saver) -> None:
-    """Each row of the database is the same afterwards."""
     say(ours(saver, ASKING), "hi", "1")
     before = [(found.checkpoint, found.metadata, found.pending_writes) for found in saver.list(None)]
 

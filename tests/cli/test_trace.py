@@ -54,7 +54,6 @@ def line_of(text: str, name: str) -> str:
 
 
 def test_a_call_is_a_line_with_a_bar(project: Project, recording: Path) -> None:
-    """The bar is light while the call waited and solid while it ran. Outcome, duration, notes and id follow."""
     told = line_of(trace(project, str(recording)), "fetch")
     (drawn,) = [word for word in told.split() if "░" in word]
 
@@ -71,7 +70,6 @@ def test_calls_stand_under_their_batch_and_run(project: Project, recording: Path
 
 
 def test_the_summary_counts_by_tool_and_says_what_recording_cost(project: Project, recording: Path) -> None:
-    """The cost of recording is the recorder's own measurement."""
     told = trace(project, str(recording))
 
     assert re.search(r"^fetch +1 +0 +0( +3\.00 s){3} +1\.00 s +1\.00 s$", told, re.MULTILINE)
@@ -80,7 +78,6 @@ def test_the_summary_counts_by_tool_and_says_what_recording_cost(project: Projec
 
 
 def test_a_recording_that_was_cut_off_says_so(project: Project) -> None:
-    """Open calls are shown up to the last known time."""
     path = write(project.directory / "cut.jsonl", [HEADER, *call(1, 0)[:2], {"event": "lost", "t": 2, "events": 5}])
     told = trace(project, str(path))
 
@@ -128,7 +125,6 @@ def test_all_shows_all(project: Project) -> None:
 
 
 def test_the_slowest_are_side_by_side(project: Project) -> None:
-    """The slowest call comes first."""
     told = trace(project, str(write(project.directory / "busy.jsonl", busy(200))), "--slowest", "3")
     shown = [line for line in told.splitlines() if "█" in line]
 
@@ -138,7 +134,6 @@ def test_the_slowest_are_side_by_side(project: Project) -> None:
 
 
 def test_calls_of_one_tool_or_failed_calls_only(project: Project, recording: Path) -> None:
-    """The summary covers the same calls as the bars."""
     of_one_tool = trace(project, str(recording), "--tool", "query")
     failed = trace(project, str(recording), "--failed")
 
@@ -155,7 +150,6 @@ def test_a_tool_that_is_not_there_is_named_with_those_that_are(project: Project,
 
 
 def test_a_recording_is_found_by_the_name_of_its_thread(project: Project, recording: Path) -> None:
-    """The file is searched for beside the database, or in the directory of the option or environment variable."""
     beside = Path(f"{project.db}.calls")
     beside.mkdir()
     elsewhere = project.directory / "elsewhere"
@@ -170,7 +164,6 @@ def test_a_recording_is_found_by_the_name_of_its_thread(project: Project, record
 
 
 def test_what_is_not_there_is_named_with_where_it_was_looked_for(project: Project) -> None:
-    """The error has the searched directories and how to make a recording."""
     nowhere = refused(project, "oslo", CALLBOARD_DB="", CALLBOARD_RECORDS="")
     not_beside = refused(project, "oslo", "--db", project.db)
     server = refused(project, "oslo", "--db", "postgresql://user@host/name")
@@ -185,7 +178,6 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(project: Projec
 
 
 def test_what_is_no_recording_is_refused(project: Project) -> None:
-    """The error has the number of the invalid line."""
     (project.directory / "notes.txt").write_text("hello\n")
 
     assert "notes.txt, line 1: not a recording" in refused(project, "notes.txt")
@@ -202,13 +194,11 @@ def test_what_is_no_recording_is_refused(project: Project) -> None:
     ],
 )
 def test_the_name_of_a_recording_is_safe_and_readable(thread: str, name: str) -> None:
-    """Users can recognise the thread by the file name."""
     assert recording_name(thread) == name
 
 
 @given(SPANS)
 def test_no_lane_holds_two_at_once(spans: list[tuple[float, float]]) -> None:
-    """The number of lanes equals the maximum number of concurrent calls."""
     by_lane: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
     for lane, span in lanes(spans, lambda one: one):
         by_lane[lane].append(span)
@@ -231,7 +221,6 @@ def test_a_bar_is_as_wide_as_its_scale(spans: list[tuple[float, float]], width: 
 
 
 def test_a_percentile_is_one_of_the_values() -> None:
-    """The percentile is the smallest value that is not exceeded by the given share."""
     assert percentile([], 50) is None
     assert [percentile([1, 2, 3, 4], percent) for percent in (0, 25, 50, 95, 100)] == [1, 1, 2, 4, 4]
 
@@ -243,7 +232,6 @@ def perfetto(project: Project, path: Path) -> list[dict[str, Any]]:
 
 
 def test_perfetto_gets_every_call_as_a_slice(project: Project) -> None:
-    """Each slice has the fields of the Perfetto format, with times in microseconds."""
     events = perfetto(project, write(project.directory / "busy.jsonl", busy(300)))
     slices = [event for event in events if event["ph"] == "X"]
 
@@ -276,7 +264,6 @@ def test_slices_of_a_perfetto_thread_never_cross(project: Project) -> None:
 
 
 def test_perfetto_knows_runs_queues_attempts_and_notes(project: Project, recording: Path) -> None:
-    """Each run is shown as a process."""
     events = perfetto(project, recording)
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     (wait,) = [event for event in events if event.get("cat") == "queue"]

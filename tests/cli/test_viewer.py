@@ -89,7 +89,6 @@ def three_calls() -> list[dict[str, Any]]:
 
 
 def test_every_call_has_a_bar(opened: Any) -> None:
-    """The bar has the call's queue, attempts and notes. Model requests have their own rows."""
     page = opened(three_calls()).page
 
     assert page.locator(".bar[data-call]").count() == page.evaluate("window.callboard.total") == 3
@@ -102,7 +101,6 @@ def test_every_call_has_a_bar(opened: Any) -> None:
 
 
 def test_a_bar_stands_where_its_times_say(opened: Any) -> None:
-    """In the first call, the wait is the first third of the bar, and the attempt is the rest."""
     page = opened(three_calls()).page
     wait = page.locator(".bar .wait").first.bounding_box()
     attempt = page.locator(".bar .attempt").first.bounding_box()
@@ -112,7 +110,6 @@ def test_a_bar_stands_where_its_times_say(opened: Any) -> None:
 
 
 def test_searching_narrows(opened: Any) -> None:
-    """The search covers tool, id, outcome and error, and shows the number of matches."""
     one = opened(busy(200))
     one.press("/")
     assert one.focused() == "search"
@@ -144,7 +141,6 @@ def test_the_legend_and_the_table_search(opened: Any) -> None:
 
 
 def test_a_keyboard_is_enough(opened: Any) -> None:
-    """A keyboard can move, open details, read and close them."""
     one = opened(three_calls())
     one.press("j")
     assert one.focused().startswith("fetch")
@@ -166,7 +162,6 @@ def test_a_keyboard_is_enough(opened: Any) -> None:
 
 
 def test_what_has_the_focus_shows_it(opened: Any) -> None:
-    """The focused element has a visible outline."""
     one = opened(three_calls())
     one.press("j")
 
@@ -175,7 +170,6 @@ def test_what_has_the_focus_shows_it(opened: Any) -> None:
 
 
 def test_zoom_and_pan(opened: Any) -> None:
-    """Keys, buttons and the wheel change the visible range."""
     one = opened(three_calls())
     whole = one.span()
     one.press("+")
@@ -213,7 +207,6 @@ def background(one: Opened) -> list[int]:
 
 
 def test_it_is_light_or_dark_as_the_system_is_and_can_be_told(opened: Any) -> None:
-    """The button switches from the system's theme to dark and then to light."""
     light, dark = opened(three_calls()), opened(three_calls(), scheme="dark")
 
     assert min(background(light)) > 200
@@ -223,7 +216,6 @@ def test_it_is_light_or_dark_as_the_system_is_and_can_be_told(opened: Any) -> No
 
 
 def test_hostile_names_do_nothing(opened: Any) -> None:
-    """Names are inserted as text: they create no element, run no script and change no direction."""
     hostile = "</script><img src=x onerror='window.hacked=1'><!--<script>window.hacked=2</script>\u2028\u202e{{data}}"
     events = [
         {**HEADER, "captures": True},
@@ -325,7 +317,6 @@ CLIPPED = """() => [...document.querySelectorAll('.bar .ends, .bar .word, .bar .
 
 @pytest.mark.parametrize("width", [390, 500, 700, 1280])
 def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -> None:
-    """On a narrow screen, name and outcome are above the bar."""
     one = opened(many_searches())
     one.page.set_viewport_size({"width": width, "height": 800})
     one.page.evaluate(PAINTED)
@@ -342,7 +333,6 @@ def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_progress_does_not_paint_over_its_bar(opened: Any, width: int) -> None:
-    """Two hundred notes are drawn as a strip in the bar, and as a few lines of the details."""
     one = opened(many_searches())
     one.page.set_viewport_size({"width": width, "height": 800})
     one.page.evaluate(PAINTED)

@@ -103,7 +103,6 @@ def test_calls_of_a_recording_that_differ_in_one_argument_show_it(width: int, tm
 
 @WIDTHS
 def test_a_trace_names_the_id_of_every_call(width: int, tmp_path: Path) -> None:
-    """Result messages and server logs refer to a call by its id."""
     lines = traced(width, recording(tmp_path / "calls.jsonl", captures=False))
 
     assert [search(page)["id"] for page in range(14)] == re.findall(r"call_\w+", "\n".join(lines))
@@ -112,7 +111,6 @@ def test_a_trace_names_the_id_of_every_call(width: int, tmp_path: Path) -> None:
 
 @WIDTHS
 def test_the_reason_of_a_failed_call_is_whole_in_a_trace(width: int, tmp_path: Path) -> None:
-    """The name of the exception is what a person looks for."""
     error = "CustomerMailboxUnreachableError"
     lines = traced(width, recording(tmp_path / "calls.jsonl", outcome="error", error=error))
 
@@ -121,7 +119,6 @@ def test_the_reason_of_a_failed_call_is_whole_in_a_trace(width: int, tmp_path: P
 
 @WIDTHS
 def test_the_summary_of_a_trace_has_whole_numbers(width: int, tmp_path: Path) -> None:
-    """Columns are dropped before numbers are cut."""
     lines = traced(width, recording(tmp_path / "calls.jsonl"))
     heading = next(number for number, text in enumerate(lines) if text.startswith("tool"))
 
@@ -131,7 +128,6 @@ def test_the_summary_of_a_trace_has_whole_numbers(width: int, tmp_path: Path) ->
 
 @WIDTHS
 def test_all_kinds_of_failure_are_shown(width: int) -> None:
-    """A heading that is too long for its line continues on the next one."""
     counts = CallCounts([])
     for number, end in enumerate(ENDS):
         counts(event("begun", number))
@@ -144,7 +140,6 @@ def test_all_kinds_of_failure_are_shown(width: int) -> None:
 
 @WIDTHS
 def test_the_progress_of_a_call_and_the_reason_of_its_retry_are_shown(width: int) -> None:
-    """Amounts are shown with units, and messages from their beginning."""
     facts = {"done": 4.0 * 1024 * 1024, "total": 300.0 * 1024 * 1024}
     counts = counts_of(
         event("begun", call=tool_call("download", "1", url="x")),
@@ -175,7 +170,6 @@ def test_tables_of_the_demo_fit(width: int) -> None:
 
 @WIDTHS
 def test_why_a_call_of_a_run_failed_is_told_whole(width: int) -> None:
-    """The reason gets its own lines if there is no room beside the call."""
     console = terminal(width)
     screen = Screen(console, Calls(["search_documents"]), [])
     asked = [search(page) for page in range(2)]
@@ -203,7 +197,6 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 @given(NAMES, st.integers(1, 50))
 def test_the_middle_of_a_text_is_cut_to_the_width(text: str, width: int) -> None:
-    """The width is correct for characters that take two cells, too."""
     assert cell_len(middle(text, width)) <= width
     assert middle("send_mail_with_invoice", 15) == "send_ma…invoice"
 
@@ -213,7 +206,6 @@ ARGUMENTS = st.none() | st.dictionaries(NAMES, NAMES | st.integers())
 
 @given(st.lists(st.tuples(NAMES, ARGUMENTS), max_size=6), st.integers(1, 60))
 def test_labels_are_never_wider_than_asked_for(calls: list[tuple[str, Any]], width: int) -> None:
-    """The width holds for any tool name and arguments of a model."""
     labels = call_labels([(name, shown_arguments(args)) for name, args in calls], width)
 
     assert len(labels) == len(calls)
@@ -230,7 +222,6 @@ def test_labels_of_texts_that_differ_in_their_middle_differ(numbers: list[int], 
 
 
 def test_a_label_is_the_whole_call_where_there_is_room() -> None:
-    """The label is written like a call in Python."""
     first, second = (shown_arguments(search(page)["args"]) for page in (1, 2))
 
     assert call_labels([("search", first), ("search", second)], 200)[1] == (

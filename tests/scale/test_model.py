@@ -47,12 +47,10 @@ def erlang_c(servers: int, load: float) -> float:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.3), (1, 0.7), (8, 0.5), (8, 0.8)])
 def test_customers_wait_as_long_as_queueing_theory_says(servers: int, load: float) -> None:
-    """The simulated mean wait of tens of thousands of customers is within a tenth of the theory."""
     assert mean_wait(servers, load) == pytest.approx(erlang_c(servers, load), rel=0.1, abs=0.003)
 
 
 def test_a_fleet_with_nothing_to_wait_for_takes_what_its_parts_take() -> None:
-    """With one turn an hour on one node, latency is exactly the measured costs plus the network delays."""
     fleet = Fleet(nodes=1, calls=2 / 3600, limited=1.0, limits=0)
     report = simulate(fleet, COSTS, seconds=20 * 3600)
     trips = 3 + 2  # a checkpoint each; a call's place, and its result
@@ -73,7 +71,6 @@ def test_servers_are_in_use_as_much_as_they_are_asked_for() -> None:
 
 @pytest.mark.exhaustive
 def test_a_seed_says_what_happens() -> None:
-    """Equal seeds give equal reports, and different seeds different ones."""
     one, same, other = (simulate(SMALL, COSTS, seconds=20.0, seed=seed) for seed in (1, 1, 2))
     assert one == same
     assert one != other
@@ -92,7 +89,6 @@ def test_more_to_do_is_never_done_faster() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("factor", [0.9, 1.3])
 def test_queues_grow_without_end_above_the_ceiling_and_not_below(factor: float) -> None:
-    """The first server with full utilisation is the one that `ceiling` names."""
     fleet = replace(SMALL, nodes=2)
     most, first = ceiling(fleet, COSTS)
     short, long = (simulate(replace(fleet, calls=factor * most), COSTS, seconds=s, warm_up=20.0) for s in (20.0, 60.0))
@@ -111,14 +107,12 @@ def test_a_report_of_nothing_has_no_quantiles() -> None:
 
 
 def test_signs_of_life_are_all_that_a_store_hears_of_a_fleet_that_sleeps() -> None:
-    """The renewals of an idle fleet grow with its nodes and limits, and not with its calls."""
     asleep = Fleet(nodes=1_000, calls=0.0, limits=10)
     assert asleep.demands(COSTS)["limits"] == pytest.approx(1_000 * 10 * 3 / 10 * COSTS.beat)
     assert asleep.demands(COSTS)["database"] == 0
 
 
 def test_the_page_has_the_numbers_of_the_model() -> None:
-    """Measured numbers are written once; all other numbers on the page are computed from them."""
     page = PAGE.read_text()
     for line in table(grown()):
         assert line in page, f"docs/explanation/scale.md lacks: {line}"
@@ -126,7 +120,6 @@ def test_the_page_has_the_numbers_of_the_model() -> None:
 
 @pytest.mark.exhaustive
 def test_the_largest_fleet_does_what_the_page_says() -> None:
-    """The page's claim: a hundred million calls a day on a thousand nodes, in their busiest hour."""
     report = simulate(LARGEST, COSTS, seconds=10.0)
     demands = LARGEST.demands(COSTS)
     assert LARGEST.calls * DAY / 3 == pytest.approx(1e8)

@@ -10,7 +10,6 @@ _GIVEN = {"levels": {"": 30}, "left": 10.0, "grace": 1.5, "bound": {"user": "u"}
 
 
 async def test_what_is_carried_on_is_what_came_along_with_the_time_that_is_left() -> None:
-    """A relay passes on the received context and the remaining time, and adds nothing of its own process."""
     with forwarded_context(_GIVEN, lambda told: None):
         with anyio.fail_after(1):
             found = inject_context()
@@ -20,7 +19,6 @@ async def test_what_is_carried_on_is_what_came_along_with_the_time_that_is_left(
 
 
 async def test_words_go_back_as_they_are_and_nonsense_does_not() -> None:
-    """A relay passes messages on unchanged, and refuses malformed messages."""
     told: list[object] = []
     with forwarded_context(_GIVEN, told.append):
         dispatch_event({"progress": ["half", 1, 2]})
@@ -31,7 +29,6 @@ async def test_words_go_back_as_they_are_and_nonsense_does_not() -> None:
 
 
 async def test_a_body_that_arrives_in_between_is_no_longer_passed_on() -> None:
-    """If the worker itself runs the body, an engine used by this body has the body's own context."""
     told: list[object] = []
     with forwarded_context(_GIVEN, lambda told: None), attached_context(inject_context(), told.append):
         progress("here")

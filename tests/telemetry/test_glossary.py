@@ -55,7 +55,6 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_every_name_of_ours_is_in_the_glossary() -> None:
-    """The glossary has attributes, span events and metrics, including those of OpenTelemetry's conventions."""
     constants = {value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)}
     sent = {name for name in constants if name.startswith(("callboard.", "gen_ai."))}
 
@@ -97,7 +96,6 @@ def test_the_glossary_has_no_span_event_that_nobody_makes() -> None:
 
 
 def test_every_log_line_is_in_the_glossary_with_its_level() -> None:
-    """The list includes lines whose level depends on the outcome or on the note."""
     levels = {10: "debug", 20: "info", 30: "warning", 40: "error"}
     lines = {text: levels[level] for table in (_ENDS, _RUN_ENDS, _NOTES) for level, text in table.values()}
 

@@ -57,7 +57,6 @@ async def asked(node: ToolNode, *requested: Any, **more: Any) -> Any:
 
 
 async def test_a_level_turns_them_on(lines: Lines) -> None:
-    """`logging.getLogger("callboard").setLevel(...)` is enough for users of the standard library."""
     await asked(ToolNode([Recorder().tool("work", seconds=2)]), tool_call("work", "call_1"))
 
     assert lines.said == [
@@ -92,8 +91,6 @@ async def test_timeouts_rejections_failures_and_retries_have_lines_of_their_own(
 
 
 async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(lines: Lines) -> None:
-    """The line of the resumed call says so, if there was a span to continue."""
-
     async def ask() -> str:
         """Ask."""
         return str(interrupt("?"))
@@ -115,7 +112,6 @@ async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(l
 
 @pytest.mark.real_clock
 async def test_a_run_is_bound_to_its_thread_and_every_call_to_its_run(lines: Lines) -> None:
-    """Lines can be searched by thread, run, call, tool, trace and span."""
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], name="bot")
 
     with Tracing(TracerProvider()).on(), anyio.fail_after(WAIT):
@@ -167,7 +163,6 @@ async def test_they_can_be_had_for_one_block_on_a_logger_of_ones_own() -> None:
 
 @pytest.mark.parametrize("kind", ["json", "console"])
 async def test_lines_are_for_machines_or_for_people(kind: str) -> None:
-    """Production uses JSON lines, and development uses columns."""
     stream, logger = io.StringIO(), logging.getLogger(f"mine.{kind}")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter(kind))
@@ -203,7 +198,6 @@ anyio.run(ToolNode([work]).ainvoke, [{"name": "work", "args": {}, "id": "1", "ty
 
 @pytest.mark.exhaustive
 def test_the_standard_librarys_users_take_them_over() -> None:
-    """`basicConfig` with callboard's fields and a level is enough."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stderr.splitlines() == ["callboard.calls INFO call finished work"]

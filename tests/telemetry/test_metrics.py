@@ -56,7 +56,6 @@ async def asked(node: ToolNode, *requested: Any) -> None:
 
 
 async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets(seen: Seen) -> None:
-    """The duration is in seconds, from the beginning to the end of the call."""
     node = ToolNode([Recorder().tool("work", seconds=3)])
 
     with seen.metrics.on():
@@ -70,7 +69,6 @@ async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets
 
 
 async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
-    """Failures are counted by `error.type`, as on spans."""
     node = ToolNode(
         [Recorder().tool("slow", seconds=5)],
         policies={"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))},
@@ -88,7 +86,6 @@ async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
 
 
 async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(seen: Seen) -> None:
-    """The numbers of running and waiting calls go up and down again."""
     node = ToolNode([Recorder().tool("work", seconds=4)], limit=Limit(concurrency=2))
     work = {names.TOOL_NAME: "work"}
 
@@ -117,7 +114,6 @@ async def test_a_cancelled_wait_leaves_no_count_behind(seen: Seen) -> None:
 
 
 async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
-    """The counts come from the notes of calls."""
     recorder = Recorder()
 
     async def stuck() -> str:
@@ -148,7 +144,6 @@ class Counting(ScriptedModel):
 
 @pytest.mark.real_clock
 async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> None:
-    """Each model request has its duration and its tokens."""
     usage: Any = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
     reply = AIMessage("", tool_calls=calls("work", "work").tool_calls, usage_metadata=usage)
     agent = create_react_agent(Counting([reply, "done"]), [Recorder().tool("work", seconds=0.01)], name="bot")
@@ -169,7 +164,6 @@ async def test_a_run_has_its_duration_its_calls_and_its_requests(seen: Seen) -> 
 
 
 async def test_there_is_no_metric_without_a_test(seen: Seen) -> None:
-    """Each instrument is in the list of this module, with a unit and a description."""
     made: list[tuple[str, str, str]] = []
 
     class Spy:

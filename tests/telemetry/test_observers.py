@@ -88,7 +88,6 @@ async def test_an_observer_that_raises_anything_changes_nothing(
 async def test_a_run_is_the_same_with_an_observer_that_raises(
     error: type[BaseException], phase: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An observer of calls and runs is reported once for each kind."""
     agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
     fail = failing(phase, error)
     with observe(fail, runs=fail), anyio.fail_after(WAIT):
@@ -221,8 +220,6 @@ def test_what_began_in_a_pause_is_not_kept_after_its_end() -> None:
 @pytest.mark.filterwarnings("ignore::callboard.exceptions.LoopBlockedWarning")  # the observer raises it
 @pytest.mark.exhaustive
 async def test_one_that_blocks_and_raises_is_reported_for_both(caplog: pytest.LogCaptureFixture) -> None:
-    """Blocking and raising are reported separately, each once during the pause."""
-
     def slow(event: CallEvent) -> None:
         time.sleep(TOO_LONG)
         raise ValueError
@@ -257,7 +254,6 @@ class SlowOnce:
 async def test_a_tracing_that_has_a_pause_leaves_no_span_open_and_none_current(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The run's span ends, and the context of the agent's caller is restored."""
     traces = Traces()
     traces.provider.add_span_processor(SlowOnce())  # type: ignore[arg-type]
     agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
@@ -299,7 +295,6 @@ class BrokenSpan(trace.NonRecordingSpan):
 async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failing provider affects neither the result nor the current context."""
     provider: Any = Broken(fails)
     agent = create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
     before = trace.get_current_span()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from langchain_core.messages import ToolCall
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
-from mcp import Client, StdioServerParameters
 from opentelemetry import context, trace
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -172,7 +171,6 @@ PLAIN = ("quick", "slow", "shaky", "stuck", "nested", "spread")
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject) -> None:
-    """The parents are right for any mixture of concurrent calls, with sequential and concurrent attempts."""
     kinds = data.draw(st.lists(st.tuples(st.sampled_from(PLAIN), st.booleans()), max_size=12))
     named = [(tool, label(tool, n, twice=both)) for n, (tool, both) in enumerate(kinds)]
     traces, root = await run_all(named)
@@ -182,7 +180,6 @@ async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_two_hundred_calls_at_once_have_their_own_parents(caplog: pytest.LogCaptureFixture) -> None:
-    """The mixture has tasks, threads, nested nodes and agents, and models behind the bridge."""
     kinds = [*PLAIN, "threaded", "threaded", "delegated", "quick"] * 20
     named = [(tool, label(tool, place, twice=place % 3 == 0)) for place, tool in enumerate(kinds)]
     assert len(named) == 200
@@ -192,7 +189,6 @@ async def test_two_hundred_calls_at_once_have_their_own_parents(caplog: pytest.L
 
 
 async def test_batches_side_by_side_do_not_meet() -> None:
-    """Each batch is below the span of the task that started it."""
     traces = Traces()
     node = Workshop(traces).node()
 
@@ -213,7 +209,6 @@ async def test_batches_side_by_side_do_not_meet() -> None:
 @pytest.mark.real_clock
 @pytest.mark.parametrize("how", ["well", "error", "model error", "question", "cancelled"])
 async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A run in the caller's own task restores the caller's context, whatever the outcome."""
     traces = Traces()
 
     async def work() -> str:
@@ -241,7 +236,6 @@ async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.Log
 
 @pytest.mark.real_clock
 async def test_a_stream_that_is_abandoned_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
-    """The reader's context is the same before, during and after the stream, and every span has ended."""
     traces = Traces()
     shop = Workshop(traces)
     for leaves_after in (0, 1, 2, 99):
@@ -283,7 +277,6 @@ async def test_spans_of_a_sync_link_and_of_what_it_starts_are_below_the_call() -
 
 @pytest.mark.real_clock
 async def test_an_agent_in_sync_code_is_below_its_caller() -> None:
-    """The agent runs in the loop of another thread, and the context is passed along."""
     traces = Traces()
     agent = create_react_agent(PaidModel([said("done")]), [], name="clerk")
     with traces.on(), traces.tracer.start_as_current_span("caller") as caller:
@@ -296,29 +289,6 @@ async def test_an_agent_in_sync_code_is_below_its_caller() -> None:
 # Other processes
 
 
-WHEREABOUTS = StdioServerParameters(command=sys.executable, args=["-m", "tests.telemetry._mcp_server"], cwd=ROOT)
-
-
-@pytest.mark.real_clock
-@pytest.mark.backends("asyncio", "trio")
-async def test_an_mcp_server_goes_on_with_the_trace_of_the_call() -> None:
-    """The server returns the `traceparent` that the SDK's client sent, which is that of the calling attempt."""
-    traces = Traces()
-    with anyio.fail_after(WAIT * 2):
-        async with Client(WHEREABOUTS) as client:
-
-            async def where() -> str:
-                result = await client.call_tool("where")
-                return str(result.content[0].text)  # type: ignore[union-attr]
-
-            with traces.on():
-                messages = await ToolNode([make(where)]).ainvoke([calls("where", "where")])
-            bare = await client.call_tool("where")
-    seen = [message.content.split("-")[1:3] for message in messages]
-    assert sorted(seen) == sorted([*ids(span)] for span in traces.all("attempt"))
-    assert bare.content[0].text == "none"  # type: ignore[union-attr]
-
-
 WORKER = """
 import json, sys
 from callboard.telemetry import carrier, continued
@@ -329,7 +299,6 @@ with continued(json.load(sys.stdin)):
 
 @pytest.mark.real_clock
 async def test_a_worker_process_goes_on_with_the_trace_of_the_call() -> None:
-    """The trace context is sent with the work."""
     traces = Traces()
 
     async def crunch() -> str:
@@ -349,7 +318,6 @@ def test_what_is_carried_may_be_anything() -> None:
 
 
 def test_what_is_continued_ends_with_its_block() -> None:
-    """The continued span is detached at the end of the block, also after an error."""
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     with pytest.raises(ValueError, match="out"), continued({"traceparent": parent}):
         assert carrier()["traceparent"] == parent

@@ -73,7 +73,6 @@ def test_runs_are_agents_requests_are_models_and_calls_are_tools(shown: Shown) -
 def test_a_tool_has_its_name_its_parameters_and_its_output(
     shown: Shown, name: str, parameters: dict[str, str], output: str | None
 ) -> None:
-    """The values are in the attributes that Phoenix reads. A call that timed out has no output."""
     attributes = shown.tool(name)["attributes"]
 
     assert {key: attributes[f"tool.parameters.{key}"] for key in parameters} == parameters
@@ -83,7 +82,6 @@ def test_a_tool_has_its_name_its_parameters_and_its_output(
 
 
 def test_a_request_has_its_messages(shown: Shown) -> None:
-    """The calls in the model's message are in the order in which the model made them."""
     asked, answered = (span["attributes"] for span in shown.of_kind("LLM"))
     called = "llm.output_messages.0.message.tool_calls.{}.tool_call.function.name"
 
@@ -93,7 +91,6 @@ def test_a_request_has_its_messages(shown: Shown) -> None:
 
 
 def test_an_agent_has_what_it_was_asked_and_what_it_said(shown: Shown) -> None:
-    """The input was a pair of a role and a text, and is shown as a message."""
     [agent] = shown.of_kind("AGENT")
     asked = json.loads(agent["attributes"]["gen_ai.input.messages"])
 
@@ -103,14 +100,12 @@ def test_an_agent_has_what_it_was_asked_and_what_it_said(shown: Shown) -> None:
 
 
 def test_a_thread_is_a_session(shown: Shown) -> None:
-    """Runs, requests and calls can be found by their thread."""
     of_kinds = [span for span in shown.spans if span["span_kind"] != "UNKNOWN"]
 
     assert {span["attributes"]["session.id"] for span in of_kinds} == {shown.thread}
 
 
 def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(shown: Shown) -> None:
-    """The tree is right for concurrent calls, one of which runs in a worker thread."""
     [agent] = shown.of_kind("AGENT")
     below = [span["span_kind"] for span in shown.below(agent)]
     attempts = {name: len(shown.below(shown.tool(name))) for name in ("search", "read_page", "count_words")}
@@ -122,7 +117,6 @@ def test_requests_and_calls_are_below_the_run_and_attempts_below_their_calls(sho
 
 
 def test_only_what_failed_is_an_error(shown: Shown) -> None:
-    """A retried call has not failed, but its first attempt has."""
     failed = [span["name"] for span in shown.spans if span["status_code"] == "ERROR"]
     first, second = shown.below(shown.tool("search"))
 
@@ -132,7 +126,6 @@ def test_only_what_failed_is_an_error(shown: Shown) -> None:
 
 
 def test_decisions_of_links_are_events(shown: Shown) -> None:
-    """Events of middleware are shown with their facts."""
     [event] = shown.tool("search")["events"]
 
     assert event["name"] == "callboard.retry"

@@ -38,7 +38,6 @@ async def asked(node: ToolNode, *requested: Any) -> Any:
 
 @pytest.mark.real_clock
 async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -> None:
-    """The events of run, model requests, calls and attempts are in order, with the numbers that connect them."""
     path = tmp_path / "deep" / "run.jsonl"
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Tools().tool("work")], name="bot")
 
@@ -69,7 +68,6 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(tmp_path: Path) -
 
 
 async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
-    """The recorder uses the virtual clock, so each time is exact."""
     path = tmp_path / "run.jsonl"
     policies = {"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))}
     node = ToolNode([Tools().tool("slow", seconds=5)], policies=policies)
@@ -88,7 +86,6 @@ async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
 
 
 async def test_arguments_and_results_are_recorded_only_when_asked_for(tmp_path: Path) -> None:
-    """Captured values are redacted."""
     node = ToolNode([Tools().tool("work")])
     call = tool_call("work", "call_1", query="key sk-ant-api03-" + "a" * 93 + "AA")
 
@@ -104,7 +101,6 @@ async def test_arguments_and_results_are_recorded_only_when_asked_for(tmp_path: 
 
 
 async def test_a_second_part_is_added_to_the_file(tmp_path: Path) -> None:
-    """The runs of a thread follow each other in one file."""
     path, node = tmp_path / "run.jsonl", ToolNode([Tools().tool("work")])
 
     for _ in range(2):
@@ -169,10 +165,6 @@ async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(tmp_path: Pat
 
 
 def test_the_disk_is_waited_for_no_longer_than_the_loop_may_stand_still() -> None:
-    """The total wait is limited, by default to the maximum pause of the loop.
-
-    Further events are dropped and counted.
-    """
     assert inspect.signature(Recorder).parameters["patience"].default < 0.005
 
 
@@ -200,14 +192,12 @@ async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.L
 
 
 def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
-    """The error comes when the recording starts, not after the run."""
     with pytest.raises(IsADirectoryError), Recorder(tmp_path):
         pass
 
 
 @pytest.mark.parametrize("bound", [0, 1023])
 def test_a_bound_of_next_to_nothing_is_refused(bound: int) -> None:
-    """The error has the given number."""
     with pytest.raises(ValueError, match=f"1024 bytes or more, got {bound}"):
         Recorder("x", bound=bound)
 

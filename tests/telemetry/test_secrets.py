@@ -132,8 +132,6 @@ async def test_no_text_of_an_error_leaves(
 
 
 async def test_no_argument_result_or_state_leaves(everything: Everything) -> None:
-    """A successful call exports no argument, result or state."""
-
     async def search(query: str, deep: dict[str, Any]) -> str:
         return f"{query} found"
 
@@ -168,8 +166,6 @@ def links() -> list[Any]:
 
 
 async def test_no_note_of_a_link_has_an_argument_in_it(everything: Everything) -> None:
-    """All middleware are used, with keys made of arguments, errors, repairs and long results."""
-
     async def search(query: str, number: int = 0) -> str:
         if number:
             raise ValueError(f"{query} {CANARY}")
@@ -236,7 +232,6 @@ async def test_no_question_or_answer_leaves(everything: Everything) -> None:
 
 @pytest.mark.real_clock
 async def test_no_word_of_an_abandoned_thread_leaves(everything: Everything) -> None:
-    """Neither the arguments of an abandoned thread nor its final error are logged."""
     release = threading.Event()
 
     def deaf(query: str) -> str:
@@ -309,7 +304,6 @@ async def one_call(query: Any, fn: Any = search, **options: Any) -> Traces:
 
 
 async def test_captured_values_are_where_they_are_documented_and_nowhere_else(tmp_path: Path) -> None:
-    """Captured values are on two attributes of the call's span and in two fields of the recording, and nowhere else."""
     everything = Everything(tmp_path / "recording.jsonl", capture=True)
     with everything.on(), anyio.fail_after(WAIT):
         await ToolNode([make(search)]).ainvoke([calls(("search", {"query": CANARY}))])
@@ -341,7 +335,6 @@ async def test_captured_values_are_redacted(tmp_path: Path) -> None:
 
 @pytest.mark.real_clock
 async def test_captured_messages_are_redacted(tmp_path: Path) -> None:
-    """Messages are redacted in the input of the run, in requests and in replies."""
     everything = Everything(tmp_path / "recording.jsonl", capture=True)
     agent = create_react_agent(PaidModel([calls(("search", {"query": KEY})), said(KEY)]), [make(search)])
     with everything.on(), anyio.fail_after(WAIT):
@@ -357,7 +350,6 @@ async def test_without_redaction_captured_values_are_what_they_were() -> None:
 
 
 async def test_a_redactor_of_ones_own_takes_the_place_of_ours() -> None:
-    """The redactor gets plain JSON types, and its return value is exported."""
     seen: list[Any] = []
 
     def redact(value: Any) -> Any:
@@ -386,7 +378,6 @@ def cyclic(value: Any) -> Any:
 
 @pytest.mark.parametrize("redact", [raises, cyclic], ids=lambda fn: fn.__name__)
 async def test_a_redactor_that_fails_lets_nothing_out(redact: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The attribute says why it is empty, and the span is exported."""
     traces = await one_call(CANARY, capture=True, redact=redact)
     found = attributes(traces.tool())
     assert found[names.TOOL_ARGUMENTS] == found[names.TOOL_RESULT] == "<not captured: ValueError>"
@@ -394,7 +385,6 @@ async def test_a_redactor_that_fails_lets_nothing_out(redact: Any, caplog: pytes
 
 
 async def test_a_redactor_may_return_what_is_no_json() -> None:
-    """The value is replaced by the name of its type, and the span is exported."""
     traces = await one_call(CANARY, capture=True, redact=lambda _: {"kept": Bad(), 1: {2}})
     assert attributes(traces.tool())[names.TOOL_ARGUMENTS] == '{"kept": "<Bad>", "1": [2]}'
 
@@ -410,8 +400,6 @@ async def test_what_is_too_long_is_cut_after_it_is_redacted() -> None:
 
 
 async def test_an_error_that_cannot_say_anything_does_not_cost_the_span() -> None:
-    """The span has the error's type, and a note that there is no text."""
-
     async def broken(query: str) -> str:
         raise Unspeakable
 
@@ -465,14 +453,11 @@ async def test_the_environment_decides_where_nothing_is_said(
 
 
 def test_what_is_said_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An explicit option overrides the environment, also when it says no."""
     monkeypatch.setenv(names.CAPTURE_VARIABLE, "SPAN_ONLY")
     assert Tracing(capture=False)
 
 
 async def test_what_the_links_redact_no_observer_sees(caplog: pytest.LogCaptureFixture) -> None:
-    """Custom detectors apply, too. A middleware that fails captures nothing, which is logged once."""
-
     class Broken:
         """Redacts nothing."""
 

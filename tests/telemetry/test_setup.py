@@ -47,27 +47,16 @@ class Receiver:
 
     received: dict[str, Any]
 
+    def resources(self) -> list[Any]:
+        requests = (ExportTraceServiceRequest.FromString(self._plain(*one)) for one in self.received["/v1/traces"])
+        return [resource for request in requests for resource in request.resource_spans]
+
     def spans(self) -> list[Any]:
-        requests = [
-            ExportTraceServiceRequest.FromString(self._plain(*one)) for one in self.received.get("/v1/traces", [])
-        ]
-        return [
-            span
-            for request in requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
+        return [span for resource in self.resources() for scope in resource.scope_spans for span in scope.spans]
 
     def service_names(self) -> set[str]:
-        requests = [ExportTraceServiceRequest.FromString(self._plain(*one)) for one in self.received["/v1/traces"]]
-        return {
-            attribute.value.string_value
-            for request in requests
-            for resource in request.resource_spans
-            for attribute in resource.resource.attributes
-            if attribute.key == "service.name"
-        }
+        attributes = [one for resource in self.resources() for one in resource.resource.attributes]
+        return {one.value.string_value for one in attributes if one.key == "service.name"}
 
     def metrics(self) -> set[str]:
         requests = [
@@ -114,7 +103,6 @@ def run(program: str, backend: str = "asyncio", **environment: str) -> subproces
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend: str) -> None:
-    """Queued spans and metrics are sent when the block ends."""
     run(
         "from callboard.telemetry import setup\n"
         f"with setup(endpoint={receiver.url!r}, service_name='shop', headers={{'x-key': 'k'}}): run()",
@@ -130,7 +118,6 @@ def test_one_call_sends_spans_and_metrics_over_otlp(receiver: Receiver, backend:
 
 @pytest.mark.exhaustive
 def test_what_waits_is_sent_at_the_end_of_the_process_too(receiver: Receiver) -> None:
-    """Users do not have to call `shutdown()`."""
     run("from callboard.telemetry import setup\nsetup(metrics=False)\nrun()", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
 
     assert len(receiver.spans()) == 2
@@ -172,7 +159,6 @@ def test_with_an_sdk_there_are_spans_without_any_call_of_ours(backend: str) -> N
 
 @pytest.mark.exhaustive
 def test_the_environment_says_whether_values_are_captured() -> None:
-    """The variable of OpenTelemetry's conventions is used, and its default is no capture."""
     program = OWN + "run()\nprint('canary' in str([dict(s.attributes) for s in seen.get_finished_spans()]))"
     variable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
@@ -193,7 +179,6 @@ def test_the_environment_says_whether_values_are_captured() -> None:
 )
 @pytest.mark.exhaustive
 def test_the_environment_turns_things_off(receiver: Receiver, variable: str, value: str, left: set[str]) -> None:
-    """OpenTelemetry's standard variables are respected."""
     run(f"from callboard.telemetry import setup\nwith setup(endpoint={receiver.url!r}): run()", **{variable: value})
 
     assert set(receiver.received) == left
@@ -201,7 +186,6 @@ def test_the_environment_turns_things_off(receiver: Receiver, variable: str, val
 
 @pytest.mark.exhaustive
 def test_logs_go_to_stderr_and_stop_at_the_end() -> None:
-    """Logs are JSON lines with the span's ids."""
     done = run(
         "from callboard.telemetry import setup\n"
         "with setup(traces=False, metrics=False, logs='json', log_level='DEBUG'): run()\nrun()"
@@ -215,7 +199,6 @@ def test_logs_go_to_stderr_and_stop_at_the_end() -> None:
 
 
 def test_an_unknown_log_format_is_refused() -> None:
-    """The error lists the known formats."""
     from callboard.telemetry import setup
 
     with pytest.raises(ValueError, match="'console', 'json' or None, got 'xml'"):
@@ -224,7 +207,6 @@ def test_an_unknown_log_format_is_refused() -> None:
 
 @pytest.mark.exhaustive
 def test_without_the_sdk_the_error_names_the_remedy() -> None:
-    """The error says `pip install callboard[otel]`."""
     done = run(
         "import sys\nsys.modules['opentelemetry.sdk.trace'] = None\n"
         "sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
@@ -241,6 +223,21 @@ def test_without_a_provider_no_observer_is_made() -> None:
     done = run("run()\nprint([name for name in sys.modules if name.startswith('callboard.telemetry._tracing')])")
 
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.exhaustive
+def test_it_may_be_set_up_again_and_sends_nothing_in_between(receiver: Receiver) -> None:
+    """OpenTelemetry allows one provider per process, and silently drops spans after its shutdown."""
+    done = run(
+        "import logging\nfrom callboard.telemetry import setup\nlogging.basicConfig(level='INFO')\n"
+        "for name in ('first', 'second'):\n"
+        f"    with setup(endpoint={receiver.url!r}, headers={{'x-key': name}}): run()\n    run()"
+    )
+
+    assert done.stderr == ""
+    keys = {path: [headers["x-key"] for headers, _ in requests] for path, requests in receiver.received.items()}
+    assert keys == {"/v1/metrics": ["first", "second"], "/v1/traces": ["first", "second"]}
+    assert [span.name for span in receiver.spans()] == ["attempt work", "execute_tool work"] * 2
 
 
 def test_a_setup_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

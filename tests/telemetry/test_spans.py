@@ -93,7 +93,6 @@ async def a_call() -> Traces:
 
 
 async def test_a_call_is_a_span_and_its_attempt_one_below() -> None:
-    """Names, types and attributes follow OpenTelemetry's conventions. Arguments are not captured by default."""
     traces = await a_call()
     assert traces.names == ["attempt search", "execute_tool search"]
     attempt, call = traces.spans
@@ -118,7 +117,6 @@ async def test_a_call_is_a_span_and_its_attempt_one_below() -> None:
 
 
 async def test_calls_of_one_batch_share_its_number() -> None:
-    """The next batch has another number."""
     node = ToolNode([Recorder().tool("search")])
     with traced() as traces, anyio.fail_after(WAIT):
         await node.ainvoke([calls("search", "search")])
@@ -132,7 +130,6 @@ async def captured() -> Traces:
 
 
 async def test_captured_arguments_and_results_are_on_the_call() -> None:
-    """Arguments are captured as JSON, and results as text."""
     found = attributes((await captured()).tool())
     assert found[names.TOOL_ARGUMENTS] == '{"query": "tea"}'
     assert found[names.TOOL_RESULT] == "tea"
@@ -164,10 +161,6 @@ async def fell_silent() -> Traces:
 
 
 async def test_an_idle_timeout_is_told_apart_from_a_timeout() -> None:
-    """The outcome equals that of a timeout, but an attribute and the text differ.
-
-    The last progress is on the attempt.
-    """
     traces = await fell_silent()
     assert outcome(traces) == (StatusCode.ERROR, "timeout", "timeout")
     assert traces.tool().status.description == "Tool 'crawl' was given up: it gave no sign of life for 2 s."
@@ -199,7 +192,6 @@ async def given_up_in_the_queue() -> Traces:
 
 
 async def test_a_wait_for_a_place_is_on_the_attempt_and_on_the_call() -> None:
-    """The second call waits for the first, and its budget is spent while it runs."""
     first, second = (await given_up_in_the_queue()).all("execute_tool")
     assert names.QUEUE_WAIT not in attributes(first)
     assert attributes(second)[names.QUEUE_WAIT] == pytest.approx(2)
@@ -212,7 +204,6 @@ async def refused_a_place() -> Traces:
 
 
 async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
-    """The call stops waiting at once, so no attempt begins."""
     traces = await refused_a_place()
     rejected, _ = sorted(traces.all("execute_tool"), key=lambda span: span.end_time or 0)
     assert rejected.status.status_code is StatusCode.ERROR
@@ -223,7 +214,6 @@ async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
 
 
 async def test_a_budget_spent_in_the_queue_is_told_as_a_wait_given_up() -> None:
-    """The span has the number of seconds that the call waited."""
     policy = CallPolicy(limit=Limit(concurrency=1), budget=1)
     node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": policy}, on_error="finish")
     traces = await run(node, "slow", "slow")
@@ -250,7 +240,6 @@ async def raised_and_captured() -> Traces:
 
 
 async def test_the_text_of_an_error_is_captured_with_the_arguments() -> None:
-    """The text is on the status and in the event."""
     span = (await raised_and_captured()).tool()
     assert span.status.description == "disk"
     assert facts(span, names.EXCEPTION)[names.EXCEPTION_MESSAGE] == "disk"
@@ -276,7 +265,6 @@ async def retried() -> Traces:
 
 
 async def test_a_retried_call_has_an_attempt_span_for_each() -> None:
-    """Failed attempts are errors, but the call succeeds."""
     traces = await retried()
     assert outcome(traces) == (StatusCode.UNSET, "ok", None)
     assert attributes(traces.tool())[names.ATTEMPTS] == 3
@@ -297,7 +285,6 @@ async def broken_circuit() -> Traces:
 
 
 async def test_a_circuit_tells_on_the_calls_that_move_it() -> None:
-    """One call opens the circuit. The next call is refused and does not run."""
     traces = await broken_circuit()
     first, second = traces.all("execute_tool")
     assert events(first) == ["callboard.breaker_opened"]
@@ -314,7 +301,6 @@ async def cached() -> Traces:
 
 
 async def test_a_result_from_the_cache_has_no_attempt() -> None:
-    """An event says that the result came from the cache."""
     traces = await cached()
     miss, hit = traces.all("execute_tool")
     assert (events(miss), events(hit)) == (["callboard.cache_miss"], ["callboard.cache_hit"])
@@ -329,14 +315,12 @@ async def repaired() -> Traces:
 
 
 async def test_a_repair_is_told_by_kind() -> None:
-    """The event has the kind of the repair and the argument's name in the schema."""
     found = facts((await repaired()).tool(), "callboard.repaired")
     assert found["callboard.arguments"] == ("number",)
     assert found["callboard.kinds"] == ("name",)
 
 
 async def test_a_fallback_runs_under_the_name_of_its_tool() -> None:
-    """The attempt has the name of the tool that ran, and the call keeps its own tool name."""
     recorder = Recorder()
     tools = [recorder.tool("main", raises=OSError("down")), recorder.tool("spare")]
     traces = await run(ToolNode(tools, middleware=[Fallback({"main": "spare"})]), "main")
@@ -345,8 +329,6 @@ async def test_a_fallback_runs_under_the_name_of_its_tool() -> None:
 
 
 async def test_invalid_arguments_are_handled_and_named() -> None:
-    """The model reads what is wrong. The span has none of the values that the model wrote."""
-
     async def add(number: int) -> int:
         return number + 1
 
@@ -356,7 +338,6 @@ async def test_invalid_arguments_are_handled_and_named() -> None:
 
 
 async def test_an_unknown_tool_is_handled_without_an_attempt() -> None:
-    """The model reads the list of tools."""
     traces = await run(ToolNode([Recorder().tool("search")]), "serach")
     assert outcome(traces) == (StatusCode.UNSET, "error", None)
     assert traces.names == ["execute_tool serach"]
@@ -388,7 +369,6 @@ async def cancelled() -> Traces:
 
 
 async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
-    """The span is the same for cancellations of asyncio and of trio."""
     traces = await cancelled()
     assert outcome(traces) == (StatusCode.ERROR, "cancelled", "cancelled")
     assert names.CANCELLED in events(traces.tool())
@@ -396,7 +376,6 @@ async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
 
 
 async def test_the_neighbours_of_a_failed_call_are_cancelled_and_the_span_tells_them_apart() -> None:
-    """The failed call has its own error, and its neighbours are marked as cancelled."""
     recorder = Recorder()
     tools = [recorder.tool("broken", raises=OSError("disk"), seconds=1), recorder.tool("slow", hang=True)]
     traces = await run_to_error(ToolNode(tools), "broken", "slow")
@@ -418,7 +397,6 @@ async def test_a_command_for_the_graph_around_is_no_error() -> None:
 
 @pytest.mark.real_clock
 async def test_an_abandoned_thread_is_told_on_its_call() -> None:
-    """The thread continues, but the spans end with the call."""
     release = threading.Event()
     node = ToolNode([Recorder().sync_tool("deaf", release=release)], timeout=0.05)
     try:
@@ -454,7 +432,6 @@ async def asked_and_answered() -> Traces:
 
 @pytest.mark.real_clock
 async def test_a_question_is_no_error_of_the_call_its_attempt_or_its_run() -> None:
-    """The call's span has the question, and the run's span has the number of questions."""
     traces = await asked_and_answered()
     call, run_ = traces.all("execute_tool")[0], traces.all("invoke_agent")[0]
     assert attributes(call)[names.OUTCOME] == attributes(run_)[names.OUTCOME] == "interrupted"
@@ -466,7 +443,6 @@ async def test_a_question_is_no_error_of_the_call_its_attempt_or_its_run() -> No
 
 @pytest.mark.real_clock
 async def test_what_resumes_links_to_what_it_resumes() -> None:
-    """Calls link to calls and runs to runs. Both have an attribute that says so."""
     traces = await asked_and_answered()
     for name in ("execute_tool", "invoke_agent"):
         before, after = traces.all(name)
@@ -499,7 +475,6 @@ async def test_a_call_in_a_graph_of_langgraph_links_too() -> None:
 
 @pytest.mark.real_clock
 async def test_only_the_call_that_asked_has_a_link() -> None:
-    """The other calls had ended or are new, so they get no link."""
     steps = [calls("quick", ("ask", {"question": "may I?"})), calls("quick"), said("done")]
     agent = create_react_agent(PaidModel(steps), [make(ask), Recorder().tool("quick")], checkpointer=InMemorySaver())
     with traced() as traces, anyio.fail_after(WAIT):
@@ -512,7 +487,6 @@ async def test_only_the_call_that_asked_has_a_link() -> None:
 
 @pytest.mark.real_clock
 async def test_each_level_links_to_its_own() -> None:
-    """For an agent inside a call of an agent, runs link to runs and calls to calls at the same level."""
     inner = create_react_agent(
         PaidModel([calls(("ask", {"question": "?"})), said("inner done")]), [make(ask)], name="i"
     )
@@ -534,8 +508,6 @@ async def test_each_level_links_to_its_own() -> None:
 
 @pytest.mark.real_clock
 async def test_a_second_question_is_linked_to_by_the_third_run() -> None:
-    """The link goes to the latest interrupted span."""
-
     async def ask_twice() -> str:
         return f"{interrupt('one?')} {interrupt('two?')}"
 
@@ -622,7 +594,6 @@ async def a_run(**options: Any) -> Traces:
 
 @pytest.mark.real_clock
 async def test_a_run_is_a_span_with_requests_and_calls_below() -> None:
-    """The attributes follow OpenTelemetry's conventions, and the run's tokens are the sum of its requests."""
     traces = await a_run()
     [run_] = traces.all("invoke_agent clerk")
     [first, second] = traces.all("chat gpt-x")
@@ -669,7 +640,6 @@ async def a_captured_run() -> Traces:
 
 @pytest.mark.real_clock
 async def test_captured_messages_have_the_form_of_the_conventions() -> None:
-    """Roles and parts are on the run and on each request."""
     traces = await a_captured_run()
     asked, said_ = '{"role": "user", "parts": [{"type": "text", "content": "go"}]}', '"content": "done"'
     second = attributes(traces.all("chat")[1])
@@ -699,7 +669,6 @@ async def test_a_failed_request_fails_its_run() -> None:
 
 @pytest.mark.real_clock
 async def test_a_run_whose_budget_is_spent_fails_as_a_deadline() -> None:
-    """The calls of the run are cancelled."""
     recorder = Recorder()
     agent = create_react_agent(PaidModel([calls("slow")]), [recorder.tool("slow", hang=True)], budget=0.2)
     with traced() as traces, anyio.fail_after(WAIT), pytest.raises(TimeoutError):
@@ -722,7 +691,6 @@ async def an_agent_in_a_graph() -> Traces:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_an_agent_in_a_graph_says_where_it_is() -> None:
-    """The attribute is the namespace that LangGraph gave to the agent."""
     found = attributes((await an_agent_in_a_graph()).one("invoke_agent inner"))
     assert found[names.NAMESPACE].startswith("inner:")
     assert found[names.CONVERSATION] == "t1"
@@ -797,7 +765,6 @@ OWN = [
 @pytest.mark.parametrize("late", [False, True], ids=["at its start", "at its end"])
 @pytest.mark.parametrize("own", OWN, ids=lambda own: next(iter(own.values())))
 async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict[str, str], late: bool) -> None:
-    """The model's own span is below the run, and the run still counts its tokens."""
     traces = Traces()
     agent = instrumented(traces.tracer, {} if late else own, own if late else {})
     with traces.on(), anyio.fail_after(WAIT):
@@ -809,7 +776,6 @@ async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict
 
 @pytest.mark.real_clock
 async def test_another_span_of_the_model_is_no_chat_span() -> None:
-    """An HTTP span of the model is below the run, beside callboard's own chat span."""
     traces = Traces()
     agent = instrumented(traces.tracer, {"http.request.method": "POST"}, {})
     with traces.on(), anyio.fail_after(WAIT):
@@ -819,7 +785,6 @@ async def test_another_span_of_the_model_is_no_chat_span() -> None:
 
 @pytest.mark.real_clock
 async def test_a_chat_span_for_another_provider_is_not_ours() -> None:
-    """A chat span that goes to another provider does not replace the missing one here."""
     traces, other = Traces(), Traces()
     agent = instrumented(other.tracer, {names.OPERATION: "chat"}, {})
     with traces.on(), anyio.fail_after(WAIT):
@@ -855,7 +820,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.exhaustive
 def test_spans_are_there_by_themselves_and_never_twice(case: str) -> None:
-    """Spans appear once a provider is set. An explicit tracing replaces the automatic one."""
     done = subprocess.run(python("_own_sdk", case), check=False, capture_output=True, timeout=60, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == CASES[case]

@@ -15,7 +15,6 @@ WHOLE = lines(busy(12, batch=5))
 
 
 def test_a_call_is_read_with_its_waits_and_attempts(tmp_path: Path) -> None:
-    """Ten lines of the file become one record."""
     events = [
         {"event": "begun", "t": 0.1, "call": 7, "batch": 2, "tool": "fetch", "id": "c7", "run": 1, "resumes": "00-a"},
         {"event": "queued", "t": 0.2, "call": 7},
@@ -44,7 +43,6 @@ def test_a_call_is_read_with_its_waits_and_attempts(tmp_path: Path) -> None:
 
 
 def test_a_run_is_read_with_its_model_requests(tmp_path: Path) -> None:
-    """The requests include token counts, if the file has them."""
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *run(1, 0.25, 4)])).parts
     (one,) = part.runs
     (request,) = one.requests
@@ -69,7 +67,6 @@ def test_a_part_says_what_the_recorder_said_of_itself(tmp_path: Path) -> None:
 
 
 def test_numbers_of_parts_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
-    """An appended file has two calls of number 1."""
     parts = read_recording(write(tmp_path / "one.jsonl", [HEADER, *call(1, 0), HEADER, *call(1, 5)])).parts
 
     assert [[one.start for one in part.calls] for part in parts] == [[0], [5]]
@@ -108,7 +105,6 @@ def test_a_recording_that_was_cut_off_anywhere_is_readable(tmp_path_factory: pyt
 
 @given(st.integers(0, len(WHOLE)), st.integers(0, len(WHOLE)))
 def test_a_recording_may_go_on_after_a_cut(tmp_path_factory: pytest.TempPathFactory, cut: int, again: int) -> None:
-    """The next recorder starts on a new line."""
     path = tmp_path_factory.mktemp("cut") / "cut.jsonl"
     path.write_bytes(WHOLE + WHOLE[:cut] + b"\n" + WHOLE[:again])
 
@@ -133,7 +129,6 @@ def test_a_recording_may_go_on_after_a_cut(tmp_path_factory: pytest.TempPathFact
     ],
 )
 def test_what_is_no_recording_is_named_with_its_line(tmp_path: Path, content: bytes, complaint: str) -> None:
-    """The error shows where a wrong or edited file is invalid."""
     path = tmp_path / "odd.jsonl"
     path.write_bytes(content)
 

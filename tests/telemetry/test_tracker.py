@@ -87,7 +87,6 @@ def test_an_end_has_one_name_whoever_tells_it(tmp_path: Path, end: str) -> None:
 def test_in_whatever_order_things_happen_all_readers_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, calls: list[Script], random: Random
 ) -> None:
-    """Attempts that are concurrent, left behind or given up are counted by all readers or by none."""
     events = list(played(calls, random))
     seen = Seen(events, tmp_path_factory.mktemp("told") / "calls.jsonl")
 
@@ -155,7 +154,6 @@ def test_what_has_begun_is_told_to_end_once(calls: list[Script], random: Random)
 
 
 def test_a_call_is_where_it_is_since_it_came_there() -> None:
-    """Neither a concurrent second attempt nor one that waits changes the start time of the call's current state."""
     following = Following()
     places = []
     for one in (

@@ -48,7 +48,6 @@ async def test_several_days_pass_at_once() -> None:
 
 
 async def test_concurrent_sleeps_wake_in_the_order_of_their_deadlines() -> None:
-    """The clock advances to the next timer and skips none."""
     woken: list[tuple[float, float]] = []
     start = anyio.current_time()
 
@@ -73,7 +72,6 @@ async def test_the_clock_stands_still_while_a_task_is_busy() -> None:
 
 
 async def test_waiting_until_all_tasks_are_blocked_works() -> None:
-    """anyio's `wait_all_tasks_blocked` works on a virtual clock."""
     reached: list[str] = []
 
     async def waiter() -> None:
@@ -92,7 +90,6 @@ async def test_waiting_until_all_tasks_are_blocked_works() -> None:
 @pytest.mark.parametrize("_again", [1, 2])
 @pytest.mark.backends("trio")
 async def test_each_test_has_a_clock_of_its_own(_again: int) -> None:
-    """trio's clock starts at zero in each test."""
     assert anyio.current_time() == pytest.approx(0, abs=1)
     await anyio.sleep(1000)
 
@@ -111,7 +108,6 @@ async def test_a_thread_wakes_a_virtual_loop_that_has_no_timer() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_thread_wakes_a_virtual_loop_that_jumps() -> None:
-    """A wake-up from a thread is processed between two jumps."""
     woken = asyncio.Event()
     loop = asyncio.get_running_loop()
     thread = threading.Timer(0.05, loop.call_soon_threadsafe, [woken.set])
@@ -123,7 +119,6 @@ async def test_a_thread_wakes_a_virtual_loop_that_jumps() -> None:
 
 
 async def test_a_worker_thread_returns_its_result() -> None:
-    """Worker threads work on a virtual clock, as long as no deadline is around them."""
     assert await anyio.to_thread.run_sync(lambda: anyio.from_thread.run_sync(lambda: 42)) == 42
 
 
@@ -145,14 +140,12 @@ def test_a_virtual_loop_waits_for_its_executor_when_it_is_closed() -> None:
 
 
 def test_the_constant_runs_under_anyio_run() -> None:
-    """The constant has the form of a backend that `anyio.run` accepts."""
     name, options = VIRTUAL_ASYNCIO
     anyio.run(anyio.sleep, 3600, backend=name, backend_options=options)
 
 
 @pytest.mark.parametrize("name", backend_names())
 def test_every_virtual_backend_runs_under_anyio_run(name: str) -> None:
-    """Virtual backends work outside of pytest, too."""
     library, options = backend(name)
     anyio.run(anyio.sleep, 3600, backend=library, backend_options=options)
 
@@ -205,14 +198,12 @@ async def test_only_the_eager_variant_starts_tasks_at_once_on_a_real_clock(
 
 @pytest.mark.real_clock
 async def test_a_deadline_around_a_thread_holds_on_a_real_clock() -> None:
-    """The real clock does not jump while a worker thread is busy."""
     with anyio.fail_after(5):
         await anyio.to_thread.run_sync(time.sleep, 0.05)
 
 
 @pytest.mark.real_clock
 async def test_time_takes_its_time_on_a_real_clock() -> None:
-    """The marker `real_clock` gives a test real time."""
     start = time.monotonic()
     await anyio.sleep(0.05)
     assert time.monotonic() - start >= 0.045
@@ -227,7 +218,6 @@ async def opened() -> AsyncIterator[float]:
 
 
 async def test_async_fixtures_share_the_clock_of_their_test(opened: float) -> None:
-    """A fixture and its test run on one loop."""
     assert anyio.current_time() == opened
 
 
@@ -242,7 +232,6 @@ async def test_hypothesis_tests_run_on_every_backend(seconds: float) -> None:
 
 @pytest.mark.trio
 async def test_a_test_of_pytest_trio_is_left_to_it(autojump_clock: object) -> None:
-    """The plugins of pytest-trio and callboard do not take each other's tests."""
     import trio
 
     await trio.sleep(3600)

@@ -64,7 +64,6 @@ def test_it_replays_from_sync_code() -> None:
 
 
 def test_it_raises_the_errors_of_its_script() -> None:
-    """A failing provider is one line of a script."""
     model = ScriptedModel([ConnectionError("no route"), "better"])
     with pytest.raises(ConnectionError, match="no route"):
         model.invoke("hi")
@@ -73,7 +72,6 @@ def test_it_raises_the_errors_of_its_script() -> None:
 
 @pytest.mark.parametrize(("script", "many"), [([], "0 replies"), (["a"], "1 reply"), (["a", "b"], "2 replies")])
 def test_it_says_how_long_its_script_was_when_it_is_over(script: list[str], many: str) -> None:
-    """A test that makes too many requests learns how long the script was."""
     model = ScriptedModel(script)
     for _ in script:
         model.invoke("hi")
@@ -82,7 +80,6 @@ def test_it_says_how_long_its_script_was_when_it_is_over(script: list[str], many
 
 
 def test_it_starts_again_when_it_loops() -> None:
-    """A looping script has no end, and its call ids stay unique."""
     model = ScriptedModel([calls("search"), "done"], loop=True)
     replies = [model.invoke("hi") for _ in range(4)]
     assert [reply.content for reply in replies] == ["", "done", "", "done"]
@@ -91,7 +88,6 @@ def test_it_starts_again_when_it_loops() -> None:
 
 
 def test_it_records_what_each_request_got() -> None:
-    """Tests can check what the model received."""
     model = ScriptedModel(["one", "two"])
     model.invoke([HumanMessage("first")])
     model.invoke([HumanMessage("second"), AIMessage("then"), HumanMessage("third")])
@@ -114,7 +110,6 @@ def test_bound_models_record_the_tools_and_share_the_script() -> None:
 
 
 def test_structured_output_comes_from_a_scripted_call() -> None:
-    """For structured output the model calls a tool with the name of the schema."""
     model = ScriptedModel([calls(("Weather", {"sunny": True}))])
     assert model.with_structured_output(Weather).invoke("hi") == Weather(sunny=True)
 
@@ -144,7 +139,6 @@ async def test_it_streams_word_by_word() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_it_streams_through_langchain() -> None:
-    """`astream` and LangChain's stream events contain the words."""
     model = ScriptedModel(["a b", "c d"])
     with anyio.fail_after(5):
         assert [chunk.content async for chunk in model.astream("hi") if chunk.content] == ["a", " b"]
@@ -155,7 +149,6 @@ async def test_it_streams_through_langchain() -> None:
 
 
 async def test_it_streams_tool_calls_after_the_text() -> None:
-    """The chunks of streamed calls add up to the scripted calls."""
     chunks = await collect(ScriptedModel([calls(("search", {"query": "tea"}), "ping", content="I look.")]))
     total = joined(chunks)
     assert total.content == "I look."
@@ -164,7 +157,6 @@ async def test_it_streams_tool_calls_after_the_text() -> None:
 
 
 async def test_a_stream_carries_usage_metadata_and_invalid_calls() -> None:
-    """Streaming keeps all parts of a message."""
     broken = {"name": "search", "args": "no JSON", "id": "x", "error": None, "type": "invalid_tool_call"}
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
     message = AIMessage("", invalid_tool_calls=[broken], usage_metadata=usage, additional_kwargs={"a": 1})
@@ -210,7 +202,6 @@ def test_ids_are_new_to_the_conversation() -> None:
 
 
 def test_ids_of_another_form_are_repeated_as_written() -> None:
-    """Tests can play models that repeat an id."""
     repeated = AIMessage("", tool_calls=[tool_call("search", "same"), tool_call("search", "same")])
     model = ScriptedModel([repeated, repeated])
     ids = [call["id"] for _ in range(2) for call in model.invoke("hi").tool_calls]
@@ -218,7 +209,6 @@ def test_ids_of_another_form_are_repeated_as_written() -> None:
 
 
 def test_a_script_is_not_changed_by_playing_it() -> None:
-    """One message object can be part of several scripts."""
     line = AIMessage("", tool_calls=[tool_call("search")])
     ScriptedModel([line]).invoke("hi")
     assert line.id is None
@@ -226,7 +216,6 @@ def test_a_script_is_not_changed_by_playing_it() -> None:
 
 
 def test_calls_numbers_its_calls_and_keeps_given_ids() -> None:
-    """Tests can write a message for a tool node in one line."""
     message = calls("ping", ("search", {"query": "tea"}), tool_call("search", "mine", query="cake"), content="hm")
     assert message.content == "hm"
     assert message.tool_calls == [
@@ -237,5 +226,4 @@ def test_calls_numbers_its_calls_and_keeps_given_ids() -> None:
 
 
 def test_arguments_may_have_any_name() -> None:
-    """A tool with an argument `name` can be called."""
     assert tool_call("greet", None, name="Ada", call_id="x")["args"] == {"name": "Ada", "call_id": "x"}

@@ -29,7 +29,6 @@ async def cancel_after(seconds: float, body: Callable[[], object]) -> None:
 
 
 async def test_a_slow_tool_takes_its_time_and_returns() -> None:
-    """The recorded times are those of the virtual clock."""
     rec = Recorder()
     assert await run(rec.tool("slow", seconds=10)) == "slow"
     assert await run(rec.tool("echo"), "tea") == "tea"
@@ -41,7 +40,6 @@ async def test_a_slow_tool_takes_its_time_and_returns() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_tools_are_langchain_tools_with_one_optional_argument() -> None:
-    """Recorded tools work wherever a LangChain tool works."""
     rec = Recorder()
     slow = rec.tool("slow", seconds=1)
     assert list(slow.args) == ["query"]
@@ -53,7 +51,6 @@ async def test_tools_are_langchain_tools_with_one_optional_argument() -> None:
 
 
 async def test_peak_and_order_tell_how_calls_overlapped() -> None:
-    """Tests of limits use the peak and the order."""
     rec = Recorder()
     slow = rec.tool("slow", seconds=float)
     other = rec.tool("other", seconds=1.5)
@@ -79,7 +76,6 @@ async def test_a_recorder_that_saw_nothing_has_nothing_to_tell() -> None:
 
 
 async def test_a_tool_raises_when_its_time_is_over() -> None:
-    """A tool can fail after a given time."""
     rec = Recorder()
     with pytest.raises(ValueError, match="x"):
         await run(rec.tool("boom", seconds=0.5, raises=ValueError("x")))
@@ -99,7 +95,6 @@ async def test_a_tool_fails_a_number_of_times_and_then_succeeds() -> None:
 
 
 async def test_a_hanging_tool_ends_only_by_cancellation() -> None:
-    """The cancellation is recorded, and no clean-up is recorded where there was none."""
     rec = Recorder()
     stuck = rec.tool("stuck", hang=True)
     await cancel_after(100, lambda: run(stuck))
@@ -128,7 +123,6 @@ async def test_an_unprotected_clean_up_is_lost_in_a_cancelled_scope() -> None:
 
 
 async def test_a_clean_up_follows_success_and_failure_too() -> None:
-    """The clean-up runs after success and after failure."""
     rec = Recorder()
     await run(rec.tool("good", cleanup=1))
     with pytest.raises(ValueError, match="x"):
@@ -190,7 +184,6 @@ async def test_a_sync_tool_blocks_its_thread_until_it_is_released() -> None:
 
 @pytest.mark.real_clock
 async def test_a_sync_tool_sleeps_and_fails_in_its_thread() -> None:
-    """Times recorded in tasks and in threads can be compared."""
     rec = Recorder()
     boom = rec.sync_tool("boom", seconds=0.05, raises=ValueError("x"), times=1)
     assert boom.func is not None
