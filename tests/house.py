@@ -3,22 +3,18 @@
 import argparse
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from .test_layers import LAYERS
+from .test_layers import INNER, room_imports
 
 ROOT = Path(__file__).parents[1] / "src" / "callboard"
-PACKAGE = "callboard"
 COMMON = 6
 """Minimum length, in lines, of common code that is counted."""
 LONG = 30
 """Minimum length, in lines, of a function that counts as long."""
-
-FLOORS = tuple(map(tuple, LAYERS.values()))
-"""The rooms from the ground floor up; a room without a floor is below all others except the ground floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +61,6 @@ class House:
             f"{a}:{_substance(self.files[a])[i][0]} ~ {b}:{_substance(self.files[b])[j][0]}" for (a, i), (b, j) in first
         )
 
-    def arrows(self) -> set[tuple[str, str]]:
-        """Imports from one room to another one."""
-        return {
-            (_room(path), to)
-            for path, text in self.files.items()
-            if path != Path("__init__.py")
-            for to in _rooms_imported(text)
-            if to != _room(path)
-        }
-
-    def upward(self) -> list[str]:
-        """Imports that point to a higher floor."""
-        return sorted(f"{a} -> {b}" for a, b in self.arrows() if _floor(a) < _floor(b))
-
-    def circles(self) -> list[str]:
-        """Pairs of rooms that import each other, each pair once."""
-        arrows = self.arrows()
-        return sorted(f"{a} <-> {b}" for a, b in arrows if a < b and _reaches(arrows, b, a))
-
 
 def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -113,35 +90,6 @@ def _is_overlap(one: tuple[Path, int], other: tuple[Path, int]) -> bool:
     return one[0] == other[0] and abs(one[1] - other[1]) < COMMON
 
 
-def _room(path: Path) -> str:
-    return path.parts[0].removesuffix(".py")
-
-
-def _rooms_imported(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == PACKAGE:
-            rooms: Iterable[str] = node.module.split(".")[1:2] or [alias.name for alias in node.names]
-            yield from (room for room in rooms if room.islower() or room.startswith("_"))
-        elif isinstance(node, ast.Import):
-            yield from (name.name.split(".")[1] for name in node.names if name.name.startswith(f"{PACKAGE}."))
-
-
-def _floor(room: str) -> int:
-    return next((number for number, rooms in enumerate(FLOORS) if room in rooms), 1)
-
-
-def _reaches(arrows: set[tuple[str, str]], start: str, goal: str) -> bool:
-    seen, due = set(), [start]
-    while due:
-        room = due.pop()
-        if room == goal:
-            return True
-        if room not in seen:
-            seen.add(room)
-            due += [to for source, to in arrows if source == room]
-    return False
-
-
 def main() -> None:
     """Print the numbers, and with `--places` the places that they count."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -151,9 +99,7 @@ def main() -> None:
     house = House.at(chosen.root)
     counted: dict[str, Iterable[object]] = {
         f"functions over {LONG} lines": house.long_functions(),
-        "arrows between rooms": [f"{a} -> {b}" for a, b in sorted(house.arrows())],
-        "arrows that point upward": house.upward(),
-        "pairs of rooms in a circle": house.circles(),
+        "arrows between rooms": [f"{a} -> {b}" for a, to in sorted(room_imports(INNER).items()) for b in sorted(to)],
         f"pairs of places with {COMMON} or more lines in common": house.common_places(),
         "names of more than one file": [f"{name} ({n})" for name, n in sorted(house.repeated_names().items())],
     }

@@ -1,12 +1,11 @@
 """Layers of both distributions, as `docs/explanation/architecture.md` draws them: imports point downward, no cycles."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
-
-import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 ACTORS = Path(__file__).parents[1] / "actors" / "src"
@@ -69,32 +68,42 @@ def module_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+Modules = Mapping[str, Path]
+
 MODULES = {module_name(path, SOURCE): path for path in sorted(SOURCE.rglob("*.py"))}
+INNER = {name: path for name, path in MODULES.items() if name != SHOP_WINDOW}
+ACTOR_MODULES = {module_name(path, ACTORS): path for path in sorted(ACTORS.rglob("*.py"))}
+ACTOR_INNER = {name: path for name, path in ACTOR_MODULES.items() if name != "callboard_actors"}
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield every module that a file imports, also inside functions; `from a import b` gives `a` and `a.b`."""
-    for node in ast.walk(ast.parse(path.read_text())):
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Return every module that a file imports, also inside functions; `from a import b` gives `a` and `a.b`."""
+    found: set[str] = set()
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            assert node.module is not None
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            assert node.level == 0 and node.module is not None, f"{path}: relative import"
+            found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return frozenset(found)
 
 
-def imported_late(path: Path) -> Iterator[str]:
-    """Yield the strings in tables of late imports: those of `_HOMES = ...` and of `lazy(__name__, ...)`."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        table: ast.AST | None = None
-        if isinstance(node, ast.Assign) and any(ast.unparse(target) == LATE_TABLE for target in node.targets):
-            table = node.value
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy":
-            table = node
-        for inner in ast.walk(table) if table else ():
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-                yield inner.value
+@cache
+def imported_late(path: Path) -> frozenset[str]:
+    """Return the strings in tables of late imports: those of `_HOMES = ...` and of `lazy(__name__, ...)`."""
+    found: set[str] = set()
+    for node in ast.walk(tree_of(path)):
+        is_table = isinstance(node, ast.Assign) and any(ast.unparse(target) == LATE_TABLE for target in node.targets)
+        if is_table or (isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy"):
+            inner = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+            found.update(value for value in inner if isinstance(value, str))
+    return frozenset(found)
 
 
 def room_of(name: str) -> str:
@@ -102,80 +111,13 @@ def room_of(name: str) -> str:
     return ".".join(name.split(".")[:2])
 
 
-def imports_within(name: str, modules: Mapping[str, Path]) -> set[str]:
+def imports_within(name: str, modules: Modules) -> set[str]:
     """Return the modules of the same distribution that a module imports, at once or late."""
     late = {found for found in imported_late(modules[name]) if (name, room_of(found)) not in KNOWN_LATE}
     return {found for found in {*imported(modules[name]), *late} if found in modules and found != name}
 
 
-def own_imports(name: str) -> set[str]:
-    return imports_within(name, MODULES)
-
-
-def layer(name: str) -> int:
-    return LAYER_OF[room_of(name)]
-
-
-INNER = [name for name in MODULES if name != SHOP_WINDOW]
-
-
-@pytest.mark.parametrize("name", INNER)
-def test_a_module_imports_from_its_layer_and_below_only(name: str) -> None:
-    """Layers point downward."""
-    upward = {found for found in own_imports(name) - {SHOP_WINDOW} if layer(found) > layer(name)}
-
-    assert upward == set()
-
-
-@pytest.mark.parametrize("name", INNER)
-def test_a_module_never_imports_the_package_it_lives_in(name: str) -> None:
-    """`callboard` is for users. The command line may import it, because it uses public names only."""
-    may = name.startswith("callboard._cli")
-
-    assert may or SHOP_WINDOW not in {found for found in imported(MODULES[name]) if found == SHOP_WINDOW}
-
-
-@pytest.mark.parametrize("name", FOREIGN)
-def test_a_low_layer_does_not_import_what_it_serves(name: str) -> None:
-    """The runtime imports no LangChain, and the interface of event loops no event loop."""
-    inside = [module for module in MODULES if module == name or module.startswith(f"{name}.")]
-    roots = {found.split(".")[0] for module in inside for found in imported(MODULES[module])}
-
-    assert inside
-    assert roots.isdisjoint(FOREIGN[name])
-
-
-def reached(name: str) -> set[str]:
-    """Return all modules that a module imports, transitively."""
-    found: set[str] = set()
-    due = [name]
-    while due:
-        if (one := due.pop()) not in found:
-            found.add(one)
-            due += own_imports(one) - {SHOP_WINDOW}
-    return found
-
-
-@pytest.mark.parametrize(
-    "room",
-    [f"callboard.{name}" for number in range(4) for name in LAYERS[number]],
-)
-def test_layers_0_to_3_load_no_langchain_transitively(room: str) -> None:
-    """Supervision works for any call, so a program without LangChain tools does not load LangChain."""
-    inside = {name for name in MODULES if name == room or name.startswith(f"{room}.")}
-    foreign = {
-        found
-        for start in inside
-        for name in reached(start)
-        for found in imported(MODULES[name])
-        if found.split(".")[0] in LANGCHAIN
-    }
-
-    assert inside
-    assert foreign == set()
-
-
-def room_imports(modules: Mapping[str, Path]) -> dict[str, set[str]]:
+def room_imports(modules: Modules) -> dict[str, set[str]]:
     """Return for each room the other rooms that it imports."""
     rooms: dict[str, set[str]] = {}
     for name in modules:
@@ -184,50 +126,109 @@ def room_imports(modules: Mapping[str, Path]) -> dict[str, set[str]]:
     return rooms
 
 
-@pytest.mark.parametrize("room", ["callboard._records", "callboard._util", "callboard._web"])
-def test_the_lowest_rooms_import_no_other_room(room: str) -> None:
+def inside(room: str) -> list[str]:
+    """Return the modules of a room, or the module of that name."""
+    found = [name for name in MODULES if name == room or name.startswith(f"{room}.")]
+    assert found, f"there is no {room}"
+    return found
+
+
+def foreign(names: Iterable[str], packages: tuple[str, ...]) -> set[tuple[str, str]]:
+    """Return the imports of these packages by these modules."""
+    pairs = {(name, found.split(".")[0]) for name in names for found in imported(MODULES[name])}
+    return {(name, root) for name, root in pairs if root in packages}
+
+
+def test_a_module_imports_from_its_layer_and_below_only() -> None:
+    arrows = {(name, found) for name in INNER for found in imports_within(name, INNER)}
+
+    assert {(name, to) for name, to in arrows if LAYER_OF[room_of(to)] > LAYER_OF[room_of(name)]} == set()
+
+
+def test_a_module_never_imports_the_package_it_lives_in() -> None:
+    """`callboard` is for users. The command line may import it, because it uses public names only."""
+    users = {name for name, path in INNER.items() if SHOP_WINDOW in imported(path)}
+
+    assert {name for name in users if not name.startswith("callboard._cli")} == set()
+
+
+def test_a_low_layer_does_not_import_what_it_serves() -> None:
+    """The runtime imports no LangChain, and the interface of event loops no event loop."""
+    assert set().union(*(foreign(inside(name), packages) for name, packages in FOREIGN.items())) == set()
+
+
+def reached(names: Iterable[str]) -> set[str]:
+    """Return all modules that some modules import, transitively."""
+    found: set[str] = set()
+    due = list(names)
+    while due:
+        if (one := due.pop()) not in found:
+            found.add(one)
+            due += imports_within(one, INNER)
+    return found
+
+
+def test_layers_0_to_3_load_no_langchain_transitively() -> None:
+    """Supervision works for any call, so a program without LangChain tools does not load LangChain."""
+    low = [name for number in range(4) for room in LAYERS[number] for name in inside(f"callboard.{room}")]
+
+    assert foreign(reached(low), LANGCHAIN) == set()
+
+
+def test_the_lowest_rooms_import_no_other_room() -> None:
     """Every other room may import them, so they can import none."""
-    assert room_imports({name: MODULES[name] for name in INNER})[room] == set()
+    rooms = room_imports(INNER)
+
+    assert {
+        room: rooms[f"callboard.{room}"] for room in ("_records", "_util", "_web") if rooms[f"callboard.{room}"]
+    } == {}
 
 
-@pytest.mark.parametrize(("module", "room"), KNOWN_LATE)
-def test_each_known_late_import_exists(module: str, room: str) -> None:
+def test_each_known_late_import_exists() -> None:
     """An obsolete entry would hide a new late import."""
-    assert room in {room_of(found) for found in imported_late(MODULES[module])}
+    for module, room in KNOWN_LATE:
+        assert room in {room_of(found) for found in imported_late(MODULES[module])}
 
 
 def test_tables_of_late_imports_are_read() -> None:
     """The tables must name whole modules, because these tests could not read another form."""
     public = {name for name, path in MODULES.items() if LATE_TABLE in path.read_text()}
-    unread = {name for name in public if not any(found in MODULES for found in imported_late(MODULES[name]))}
 
     assert SHOP_WINDOW in public
-    assert unread == set()
-
-
-def test_no_two_rooms_need_each_other() -> None:
-    """Two rooms may import each other although no two modules do."""
-    rooms = room_imports({name: MODULES[name] for name in INNER})
-
-    TopologicalSorter(rooms).prepare()  # raises CycleError
-
-    assert len(rooms) == sum(map(len, LAYERS.values()))
+    assert {name for name in public if not any(found in MODULES for found in imported_late(MODULES[name]))} == set()
 
 
 def test_every_room_of_the_picture_exists() -> None:
     """An entry for a room or module that no longer exists would disable a test."""
-    rooms = {room_of(name) for name in INNER}
-
-    assert rooms == set(LAYER_OF)
+    assert {room_of(name) for name in INNER} == set(LAYER_OF)
+    assert {room_of(name) for name in ACTOR_INNER} == set(ACTOR_LAYER_OF)
     assert {name for name in FOREIGN if name not in MODULES} == set()
+
+
+def test_no_two_rooms_need_each_other() -> None:
+    """Two rooms may import each other although no two modules do."""
+    for modules in (INNER, ACTOR_INNER):
+        TopologicalSorter(room_imports(modules)).prepare()  # raises CycleError
+
+
+def test_no_two_modules_need_each_other() -> None:
+    """Imports inside functions count: their cycles would show in the first call only."""
+    for modules in (INNER, ACTOR_MODULES):
+        graph = {name: imports_within(name, modules) for name in modules}
+        # `from room import _module` needs the module only, and not the package of the room.
+        needed = {
+            name: {one for one in found if not any(other.startswith(f"{one}.") for other in (*found, name))}
+            for name, found in graph.items()
+        }
+        TopologicalSorter(graph if modules is INNER else needed).prepare()  # raises CycleError
 
 
 def test_only_one_module_touches_private_langgraph_names() -> None:
     """When LangGraph changes a key, only one module has to change."""
     private = {
         name
-        for name in INNER
-        for found in imported(MODULES[name])
+        for name, path in INNER.items()
+        for found in imported(path)
         if found.startswith("langgraph.") and any(part.startswith("_") for part in found.split(".")[1:])
     }
 
@@ -257,14 +258,12 @@ def private_reads(tree: ast.AST) -> Iterator[str]:
                 yield node.attr
 
 
-@pytest.mark.parametrize("room", ["callboard.agent"])
-def test_a_room_reads_no_private_attribute_of_another_ones_objects(room: str) -> None:
+def test_the_agent_reads_no_private_attribute_of_other_rooms_objects() -> None:
     """A room that needs another room's private attribute gets a public way to it, such as `tools/_node`."""
     read = {
         (name, attribute)
-        for name in INNER
-        if name.startswith(room)
-        for tree in [ast.parse(MODULES[name].read_text())]
+        for name in inside("callboard.agent")
+        for tree in [tree_of(MODULES[name])]
         for attribute in set(private_reads(tree)) - set(private_names(tree)) - NAMED_TUPLE
     }
 
@@ -273,76 +272,30 @@ def test_a_room_reads_no_private_attribute_of_another_ones_objects(room: str) ->
 
 def test_nobody_but_the_tools_reads_what_a_node_was_built_with() -> None:
     """Only `ToolNode` reads its setup; other modules use `tools/_node` or public names."""
-    readers = {name for name in INNER if "_setup" in set(private_reads(ast.parse(MODULES[name].read_text())))}
+    readers = {name for name, path in INNER.items() if "_setup" in set(private_reads(tree_of(path)))}
 
     assert {name.rpartition(".")[0] for name in readers} == {"callboard.tools"}
 
 
-def test_there_are_no_import_cycles() -> None:
-    """A module can be understood after those below it, and without those above."""
-    graph = {name: own_imports(name) - {SHOP_WINDOW} for name in INNER}
-
-    TopologicalSorter(graph).prepare()  # raises CycleError
-
-    assert len(graph) == len(INNER)
-
-
-ACTOR_MODULES = {module_name(path, ACTORS): path for path in sorted(ACTORS.rglob("*.py"))}
-ACTORS_WINDOW = "callboard_actors"
-
-
-def actor_room_imports() -> dict[str, set[str]]:
-    return room_imports({name: path for name, path in ACTOR_MODULES.items() if name != ACTORS_WINDOW})
-
-
 def test_rooms_of_the_actors_import_rooms_below_them_only() -> None:
     """Rooms of one layer are independent, because each has its own extra; the known pairs have reasons."""
-    actual = {
-        (room.partition(".")[2], found.partition(".")[2])
-        for room, needed in actor_room_imports().items()
-        for found in needed
-        if ACTOR_LAYER_OF[found] >= ACTOR_LAYER_OF[room]
-    }
+    arrows = {(room, to) for room, needed in room_imports(ACTOR_INNER).items() for to in needed}
+    peers = {(room, to) for room, to in arrows if ACTOR_LAYER_OF[to] >= ACTOR_LAYER_OF[room]}
 
-    assert actual == set(KNOWN_PEERS)
+    assert {(room.partition(".")[2], to.partition(".")[2]) for room, to in peers} == set(KNOWN_PEERS)
 
 
-def test_rooms_of_the_actors_have_a_layer_and_no_cycle() -> None:
-    """A room without a layer would be missed by the other tests."""
-    rooms = actor_room_imports()
-
-    TopologicalSorter(rooms).prepare()  # raises CycleError
-
-    assert set(rooms) == set(ACTOR_LAYER_OF)
-
-
-def test_no_two_modules_of_the_actors_need_each_other() -> None:
-    """Imports inside functions count: their cycles would show in the first call only."""
-
-    def needed(name: str) -> set[str]:
-        found = imports_within(name, ACTOR_MODULES)
-        # `from room import _module` needs the module only, and not the package of the room.
-        return {one for one in found if not any(other.startswith(f"{one}.") for other in (*found, name))}
-
-    TopologicalSorter({name: needed(name) for name in ACTOR_MODULES}).prepare()  # raises CycleError
-
-    assert len(ACTOR_MODULES) > 100
-
-
-@pytest.mark.parametrize("customer", [ACTORS, SOURCE / "callboard" / "_cli"], ids=["actors", "command line"])
-def test_customers_use_public_names_only(customer: Path) -> None:
+def test_customers_use_public_names_only() -> None:
     """If one of these packages needs a private name of callboard, users may need it too, and it should be public."""
-    files = list(customer.rglob("*.py"))
-    private = [
-        f"{path.name}: {found}"
-        for path in files
-        for found in imported(path)
-        if found.startswith("callboard.") and any(part.startswith("_") for part in found.split("."))
-        if not found.startswith(f"callboard.{customer.name}")  # their own modules
-    ]
-
-    assert files
-    assert private == []
+    for customer, own in ((ACTORS, "callboard_actors"), (SOURCE / "callboard" / "_cli", "callboard._cli")):
+        private = {
+            f"{path.name}: {found}"
+            for path in customer.rglob("*.py")
+            for found in imported(path)
+            if found.startswith("callboard.") and any(part.startswith("_") for part in found.split("."))
+            if not found.startswith(own)
+        }
+        assert private == set()
 
 
 PUBLIC_MODULES = ["callboard", "callboard.extend", "callboard.exceptions", "callboard.middleware", "callboard.guards"]
@@ -397,8 +350,7 @@ def test_middleware_and_guards_use_public_names_only() -> None:
 
 
 def test_trio_is_imported_by_the_module_that_runs_on_it_only() -> None:
-    """A program on asyncio does not load trio."""
-    users = {name for name in INNER if any(found.split(".")[0] == "trio" for found in imported(MODULES[name]))}
+    users = {name for name, _ in foreign(INNER, ("trio",))}
 
     assert users <= {"callboard._loops._trio", "callboard.testing._clock"}
 
@@ -415,7 +367,6 @@ def test_no_file_is_longer_than_700_lines() -> None:
 
 
 def test_the_architecture_page_draws_these_layers() -> None:
-    """The architecture page draws the layers that these tests check."""
     page = (SOURCE.parent / "docs" / "explanation" / "architecture.md").read_text()
     picture = page.split("```text")[1].split("```")[0]
     drawn = {
