@@ -13,7 +13,7 @@ from callboard import ToolNode, create_react_agent, running
 from callboard.middleware import OutputBudget
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.http import HttpTools
-from callboard_actors.mcp_service._content import result_of
+from callboard_actors.mcp_service._results import result_of
 
 from ._world import LOOPBACK, WAIT, Site
 

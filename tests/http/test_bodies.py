@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard_actors.http import HttpClient, HttpError
-from callboard_actors.http._page import as_markdown
-from callboard_actors.http._text import decoded, is_text
+from callboard_actors.http._page import as_markdown, decoded, is_text
 
 from ._world import LOOPBACK, WAIT, Site
 
@@ -129,7 +128,7 @@ async def test_a_file_that_grows_too_long_is_not_kept(site: Site, tmp_path: Path
 @pytest.mark.parametrize("path", ["/..%2f..%2fetc%2fpasswd", "/a/..", "/%00", "/" + "a" * 300, "/.hidden", "/x/"])
 async def test_no_name_of_a_file_leads_out_of_its_folder(tmp_path: Path, path: str) -> None:
     """The name of the file is built from untrusted text."""
-    from callboard_actors.http._body import _name
+    from callboard_actors.http._wire import _name
 
     file = tmp_path / _name(f"http://a{path}")
     file.write_bytes(b"")

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from callboard_actors.http import HttpClient, HttpError, UrlRefusedError
 from callboard_actors.http._errors import AddressRefusedError
-from callboard_actors.http._guard import GuardedBackend
-from callboard_actors.http._rules import rules_of
+from callboard_actors.http._guard import GuardedBackend, rules_of
 
 from ._world import AT_ONCE, WAIT, Names, Site, Trap
 

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from callboard_actors.http import Page
+from callboard_actors.http._answer import told
 from callboard_actors.http._page import as_markdown
-from callboard_actors.http._told import told
 
 from ._world import WAIT
 

@@ -11,7 +11,7 @@ import pytest
 
 from callboard import Limit, running
 from callboard_actors.http import HttpClient, HttpTools, UrlRefusedError
-from callboard_actors.http._options import Options
+from callboard_actors.http._client import Options
 
 from ._proxy import proxy
 from ._world import LOOPBACK, WAIT, Names, Site

@@ -10,8 +10,7 @@ from callboard import Backoff, CallPolicy, ToolNode, idempotency_key
 from callboard.testing import tool_call
 from callboard_actors.http import HttpClient, HttpError, HttpTools, UrlRefusedError
 from callboard_actors.http._page import Page
-from callboard_actors.http._repeat import Repeats
-from callboard_actors.http._request import Request
+from callboard_actors.http._request import Repeats, Request
 
 from ._world import AT_ONCE, LOOPBACK, WAIT, Names, Site
 

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from callboard import ActorStartError
-from callboard_actors.mcp import McpServer
+from callboard_actors.mcp import McpBounds, McpServer
 from tests.process._processes import running
 
 from ._asked import ROOT, WAIT, appears, bad
@@ -33,7 +33,12 @@ async def test_one_that_dies_at_once_is_said_to_with_its_last_words() -> None:
 async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tmp_path: Path) -> None:
     """Without a timeout every caller would wait; processes that the server has started are ended, too."""
     said = await why_not(
-        McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, name="shop", start_timeout=0.5, grace=0.1)
+        McpServer(
+            bad("silent", str(tmp_path / "child")),
+            cwd=ROOT,
+            name="shop",
+            bounds=McpBounds(start_timeout=0.5, grace=0.1),
+        )
     )
     assert said == "The actor 'shop' did not start: it did not answer within 0.5 s"
     child = int((tmp_path / "child").read_text())
@@ -47,7 +52,7 @@ async def test_one_that_is_given_up_by_its_caller_is_ended_too(tmp_path: Path) -
     """The task that waits for the server to start may be cancelled."""
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            server = McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, grace=0.1)
+            server = McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, bounds=McpBounds(grace=0.1))
             group.start_soon(server.__aenter__)
             await appears(tmp_path / "child")
             group.cancel_scope.cancel()
@@ -59,21 +64,21 @@ async def test_one_that_is_given_up_by_its_caller_is_ended_too(tmp_path: Path) -
 
 async def test_one_that_speaks_something_else_is_shown_what_it_says() -> None:
     """The command may print a banner or be no MCP server at all, so the error shows its output."""
-    said = await why_not(McpServer(bad("garbage"), cwd=ROOT, grace=0.1))
+    said = await why_not(McpServer(bad("garbage"), cwd=ROOT, bounds=McpBounds(grace=0.1)))
     assert "it wrote 1000 lines that are no messages of MCP" in said
     assert "'Hello! This is a fine server.'" in said
 
 
 async def test_one_that_floods_stderr_is_heard_in_part() -> None:
     """The stderr pipe is always drained, so the server never blocks on it, and only its end is kept."""
-    said = await why_not(McpServer(bad("floods"), cwd=ROOT, start_timeout=0.5, grace=0.1))
+    said = await why_not(McpServer(bad("floods"), cwd=ROOT, bounds=McpBounds(start_timeout=0.5, grace=0.1)))
     assert "did not answer within 0.5 s; the last on its stderr: " in said
     assert 1000 < len(said) < 2500
 
 
 async def test_a_message_that_does_not_end_is_cut_off() -> None:
     """A message without end would use up the memory of the process."""
-    said = await why_not(McpServer(bad("huge"), cwd=ROOT, max_message=10**6, grace=0.1))
+    said = await why_not(McpServer(bad("huge"), cwd=ROOT, bounds=McpBounds(max_message=10**6, grace=0.1)))
     assert said.endswith("it sent a message of more than 1000000 bytes")
 
 

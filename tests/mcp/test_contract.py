@@ -1,44 +1,16 @@
 """The actor behind a server passes the contract tests for actors."""
 
-from collections.abc import Mapping, Sequence
-
 import anyio
 import pytest
-from mcp_types import Tool
 
 from callboard import ChildSpec, ToolNode, child
 from callboard.testing import ActorContract
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp._connection import Connection, Sending
-from callboard_actors.mcp._plan import Plan
-from callboard_actors.mcp._targets import Given, Target, target_of
+from callboard_actors.mcp._connection import Catalog, Connection, Sending
+from callboard_actors.mcp._plan import Given, Plan, Target, target_of
 
 from ._asked import NEW, ROOT, WAIT
 from ._served import server
-
-
-class Nobody:
-    """Owner of a connection that ignores its events."""
-
-    def listed(self, tools: Sequence[Tool], unfit: Mapping[str, str], /) -> None:
-        """Ignore the list of tools."""
-
-    def failed(self, reason: str, /) -> None:
-        """Ignore the failure."""
-
-
-def plan(target: Target) -> Plan:
-    return Plan(
-        name="shop",
-        target=target,
-        mode="auto",
-        start_timeout=10,
-        grace=1,
-        max_message=10**6,
-        max_tools=100,
-        parallel=None,
-        log_level=None,
-    )
 
 
 class _Contract(ActorContract):
@@ -48,7 +20,8 @@ class _Contract(ActorContract):
         raise NotImplementedError
 
     def actor(self) -> ChildSpec[Connection]:
-        return child(Connection(plan(self.target()), Nobody()))
+        plan = Plan(name="shop", target=self.target(), mode="auto", log_level=None)
+        return child(Connection(plan, Catalog()))
 
     async def ask(self, reference: Connection) -> object:
         return (await reference.call("echo", {"text": "x"}, Sending())).result

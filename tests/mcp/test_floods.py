@@ -12,7 +12,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from callboard import ActorStartError
-from callboard_actors.mcp import McpServer, McpToolError
+from callboard_actors.mcp import McpBounds, McpServer, McpToolError
 from callboard_actors.mcp._link import MOST_PARTS, InvalidTools, Link, watched
 
 from ._asked import ROOT, WAIT
@@ -68,7 +68,7 @@ async def test_a_server_with_too_many_tools_is_refused_with_the_remedy(era: str)
     with anyio.fail_after(WAIT):
         with pytest.raises(ActorStartError, match="more than 1000 tools; if it should have, raise max_tools"):
             await sends(era, "tools", 5_000).__aenter__()
-        async with sends(era, "tools", 1_200, max_tools=2_000) as server:
+        async with sends(era, "tools", 1_200, bounds=McpBounds(max_tools=2_000)) as server:
             assert len(server.tools) == 1_201
 
 

@@ -11,7 +11,7 @@ from referencing.exceptions import Unresolvable
 from callboard import CallsInterrupted, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
-from callboard_actors.mcp._forms import misfit
+from callboard_actors.mcp._schemas import misfit
 
 from ._asked import WAIT, answers
 

@@ -10,7 +10,7 @@ from langgraph.types import Command
 
 from callboard import ActorDiedError, ActorGoneError, CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, tool_call
-from callboard_actors.mcp import McpServer
+from callboard_actors.mcp import McpBounds, McpServer
 
 from ._asked import NEW, OLD, ROOT, WAIT, answers, bad, every_era
 
@@ -70,7 +70,7 @@ async def test_a_call_that_was_not_sent_is_sent_over_the_next_connection() -> No
         found.append(result.content[0].text)  # type: ignore[union-attr]
 
     with anyio.fail_after(WAIT):
-        async with McpServer(OLD, cwd=ROOT, parallel=1) as server, anyio.create_task_group() as group:
+        async with McpServer(OLD, cwd=ROOT, bounds=McpBounds(parallel=1)) as server, anyio.create_task_group() as group:
             group.start_soon(end)
             await anyio.wait_all_tasks_blocked()
             group.start_soon(say)
@@ -130,7 +130,9 @@ async def test_a_conversation_that_did_not_see_it_is_told_with_its_next_result()
 async def test_a_server_that_is_not_there_any_more_is_said_to_be(tmp_path: Path) -> None:
     """After a few reconnects waiting calls fail, and the agent goes on without the server."""
     with anyio.fail_after(WAIT):
-        async with McpServer(bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop", intensity=1) as server:
+        async with McpServer(
+            bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop", bounds=McpBounds(intensity=1)
+        ) as server:
             with pytest.raises(ActorDiedError):
                 await server.call("leave", {"text": "7"})
             with pytest.raises(ActorGoneError, match=r"'echo' was not started: shop.*exit code 4"):

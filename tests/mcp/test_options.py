@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callboard_actors.mcp import McpServer
+from callboard_actors.mcp import McpBounds, McpServer
 
 from ._asked import ROOT
 
@@ -33,11 +33,6 @@ URL = "http://127.0.0.1:9/mcp"
         (URL, {"allow": "echo"}, r"allow=...\) is a list of names, such as \['echo'\]"),
         (URL, {"name": ""}, r"name=...\) is a text"),
         (URL, {"prefix": None}, r"prefix=...\) is a text"),
-        (URL, {"parallel": 0}, r"parallel=...\)"),
-        (URL, {"max_message": 0}, r"max_message=...\)"),
-        (URL, {"max_tools": -1}, r"max_tools=...\)"),
-        (URL, {"start_timeout": 0}, r"start_timeout=...\)"),
-        (URL, {"grace": -1}, r"grace=...\)"),
         (URL, {"mode": "2024-01-01"}, "mode"),
         (URL, {"log_level": "loud"}, "log_level"),
     ],
@@ -54,25 +49,33 @@ def test_what_may_be_secret_is_not_shown() -> None:
     assert repr(server) == "McpServer('127.0.0.1')"
 
 
-def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error comes before anything is opened."""
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(ImportError, match=r"McpServer\(\.\.\.\) needs mcp: pip install 'callboard-actors\[mcp\]'"):
-        McpServer(URL)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("parallel", 0), ("max_message", 0), ("max_tools", -1), ("intensity", 1.5), ("start_timeout", 0), ("grace", -1)],
+)
+def test_numbers_out_of_range_are_refused(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"McpBounds\({option}={value}\) is a"):
+        McpBounds(**{option: value})
 
 
-def test_the_sdk_is_loaded_when_a_server_is_described_and_not_before() -> None:
-    """The SDK takes longer to import than all other modules."""
-    look = "import sys; from callboard_actors.mcp import McpServer; print('mcp' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
-    assert found.stdout.strip() == "False"
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("sys.modules['mcp'] = None; import callboard_actors.mcp", "pip install 'callboard-actors[mcp]'"),
+        ("import callboard_actors.mcp; assert 'mcp' not in sys.modules; print('lazy')", "lazy"),
+    ],
+    ids=["without the extra it says how to install it", "the SDK takes long to load, and the room alone does not"],
+)
+def test_an_import_of_the_room(code: str, says: str) -> None:
+    done = subprocess.run([sys.executable, "-c", f"import sys; {code}"], capture_output=True, text=True, check=False)
+    assert says in done.stdout + done.stderr
 
 
 @pytest.mark.exhaustive
 def test_all_that_a_call_needs_is_loaded_when_a_server_is_described() -> None:
     """An import of SDK modules during the first call would block the event loop and all other calls."""
     look = (
-        "import sys, anyio; from callboard_actors.mcp import McpServer; from mcp_servers._served import server\n"
+        "import sys, anyio; from callboard_actors.mcp import McpServer; from tests.mcp._served import server\n"
         "async def main():\n"
         "    async with McpServer(server()) as served:\n"
         "        before = set(sys.modules)\n"

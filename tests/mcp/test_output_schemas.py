@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, TextContent
 
-from callboard_actors.mcp import McpServer, McpToolError, _judging
-from callboard_actors.mcp._judging import MOST_SECONDS, Judge, OverBudgetError
+from callboard_actors.mcp import McpServer, McpToolError, _schemas
+from callboard_actors.mcp._schemas import MOST_SECONDS, Judge, OverBudgetError
 
 from ._asked import WAIT
 
@@ -186,13 +186,13 @@ async def test_a_result_is_judged_off_the_event_loop(
     """A thread validates it until its budget is spent; the call fails, and the server stays usable."""
     schema = {"type": "object", **schema}
     steps: Counter[int] = Counter()
-    step = _judging._Budget.step
+    step = _schemas._Budget.step
 
-    def counted(budget: _judging._Budget) -> None:
+    def counted(budget: _schemas._Budget) -> None:
         steps[threading.get_ident()] += 1
         step(budget)
 
-    monkeypatch.setattr(_judging._Budget, "step", counted)
+    monkeypatch.setattr(_schemas._Budget, "step", counted)
     with anyio.fail_after(WAIT + 4 * MOST_SECONDS):
         async with McpServer(promising(schema, value), mode=mode) as server:
             with pytest.raises(McpToolError, match=r"asks for more work|is not valid under any"):

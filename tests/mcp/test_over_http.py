@@ -5,7 +5,7 @@ import pytest
 
 from callboard import ActorStartError, EngineError, ToolNode
 from callboard.testing import tool_call
-from callboard_actors.mcp import McpServer
+from callboard_actors.mcp import McpBounds, McpServer
 
 from ._asked import WAIT, answers, over_http, port_of
 
@@ -33,7 +33,10 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, ended: str, why: str) -> None:
     """The error says whether the server can have seen the request; other calls go on in the same session."""
     with anyio.fail_after(WAIT):
-        async with over_http("_plain_http", era) as url, McpServer(url, name="shop", max_message=10**6) as server:
+        async with (
+            over_http("_plain_http", era) as url,
+            McpServer(url, name="shop", bounds=McpBounds(max_message=10**6)) as server,
+        ):
             await server.call("remember", {"text": "x"})
             with pytest.raises(EngineError, match=why) as caught:
                 await server.call("leave", {"text": how})

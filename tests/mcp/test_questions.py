@@ -9,7 +9,7 @@ from mcp_types import ElicitResult
 
 from callboard import CallsInterrupted, ToolNode
 from callboard.testing import tool_call
-from callboard_actors.mcp import McpServer, McpToolError
+from callboard_actors.mcp import McpBounds, McpServer, McpToolError
 
 from ._asking import Done, server
 
@@ -186,7 +186,7 @@ async def test_a_call_that_is_held_open_ends_when_nobody_answers() -> None:
     """Some conversations are never resumed. A late answer gets an error that the outcome of the call is unknown."""
     done = Done()
     with anyio.fail_after(10 * WAIT):
-        async with McpServer(server(done), mode="legacy", hold=60.0) as served:
+        async with McpServer(server(done), mode="legacy", bounds=McpBounds(hold=60.0)) as served:
             node, calls = ToolNode([served]), [tool_call("reserve", "1", table="T1")]
             with pytest.raises(CallsInterrupted) as waiting:
                 await node.ainvoke(calls)

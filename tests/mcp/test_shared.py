@@ -10,7 +10,7 @@ import pytest
 
 from callboard import ActorGoneError, ToolNode
 from callboard.testing import tool_call
-from callboard_actors.mcp import McpServer
+from callboard_actors.mcp import McpBounds, McpServer
 
 from ._asked import NEW, OLD, ROOT, WAIT, answers, over_http
 from ._served import server
@@ -109,7 +109,7 @@ async def test_users_share_no_session_and_one_who_goes_makes_room() -> None:
 async def test_no_more_calls_are_under_way_than_may_be() -> None:
     """Surplus calls wait in a queue, and their timeouts run meanwhile."""
     with anyio.fail_after(WAIT):
-        async with McpServer(server(), parallel=2) as served:
+        async with McpServer(server(), bounds=McpBounds(parallel=2)) as served:
             calls = [tool_call("meet", str(number)) for number in range(10)]
             messages = await answers(ToolNode([served]), *calls)
     assert max(int(message.text) for message in messages) == 2

@@ -21,12 +21,11 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from callboard import Actor, CallContext, ToolNode, child, create_react_agent, handler, idempotency_key
 from callboard.middleware import RequireApproval
 from callboard.testing import ScriptedModel
-from callboard_actors.mcp._meta import IDEMPOTENCY_KEY
+from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
 from callboard_actors.mcp_service import McpApp, mcp_app
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._calls import MOST, MOST_OF_ONE, OpenQuestions, WaitingCall
-from callboard_actors.mcp_service._dialogue import Dialogue
-from callboard_actors.mcp_service._served import NeedsAnswers
+from callboard_actors.mcp_service._dialogue import Dialogue, NeedsAnswers
 from callboard_actors.python import python_tool
 
 from ._clients import in_both_eras, text_in

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from callboard_actors.mcp_service import _process, serve_mcp
 from callboard_actors.mcp_service._command import app
-from callboard_actors.mcp_service._over_http import is_loopback
+from callboard_actors.mcp_service._http import is_loopback
 from callboard_actors.mcp_service._process import FAILED, WRONG
 from callboard_actors.mcp_service._serve import http_app
 from callboard_actors.mcp_service._token import TOKEN, take_token

@@ -11,9 +11,8 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from callboard_actors.mcp_service._over_stdio import serve_stdio
 from callboard_actors.mcp_service._service import Service
-from callboard_actors.mcp_service._stdio import StdioConnection
+from callboard_actors.mcp_service._stdio import StdioConnection, serve_stdio
 
 from ._clients import Person, filled, in_both_eras, text_in
 from ._commands import COMMAND, PATIENCE, ROOT, appears, appears_soon, arguments, by_stdio, started

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from callboard import Actor, InjectedState, InjectedStore, ToolNode, ToolRuntime, handler
-from callboard_actors.mcp_service._content import result_of
+from callboard_actors.mcp_service._results import result_of
 from callboard_actors.mcp_service._service import Service
 
 from ._clients import client_of, in_both_eras, listed_by, text_in

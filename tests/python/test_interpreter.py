@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard_actors.python._interpreter import Interpreter
-from callboard_actors.python._pictures import Budget
+from callboard_actors.python._interpreter import Budget, Interpreter
 
 MARKS_OF_A_WHOLE_LINE = "    ~~~~~~^^^^^^\n" if sys.version_info >= (3, 13) else ""
 """Marks below a call that fills its line; Python before 3.13 has none."""

@@ -8,12 +8,10 @@ import anyio.to_thread
 
 from callboard import Actor, handler, remaining
 from callboard_actors._util._excerpts import clean
-from callboard_actors.http._answer import Answer, artifact_of
-from callboard_actors.http._client import HttpClient, request_of
+from callboard_actors.http._answer import Answer, artifact_of, end_of, told
+from callboard_actors.http._client import HttpClient, Options, request_of
 from callboard_actors.http._errors import HttpError
-from callboard_actors.http._options import Options
 from callboard_actors.http._page import Page
-from callboard_actors.http._told import end_of, told
 
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _READERS = 4

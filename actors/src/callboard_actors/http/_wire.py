@@ -1,27 +1,198 @@
-"""Single requests over an open `httpx2` client: each ends with one response or one error.
-
-The client uses a connection pool of `httpcore2` that is made here. The transport of `httpx2` has no option for the way
-in which connections are made, so `Transport` takes its place.
-"""
+"""Sending of a request, and reading of its response within limits of time and size."""
 
 import logging
+import math
 import os
+import re
+import secrets
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
+from types import TracebackType
 from typing import Self
+from urllib.parse import unquote, urlsplit
 
+import anyio
 import httpcore2
 import httpx2
+from anyio.lowlevel import checkpoint
 
+from callboard import progress, remaining
 from callboard.extend import Resolver
-from callboard_actors.http._body import Store, read_body
 from callboard_actors.http._errors import AddressRefusedError, HttpError, UnreadableError, UrlRefusedError, shown
-from callboard_actors.http._guard import GuardedBackend, pool_of
-from callboard_actors.http._page import Page
+from callboard_actors.http._guard import GuardedBackend, Rules, pool_of
+from callboard_actors.http._page import Page, is_text, media_type_of
 from callboard_actors.http._request import Request, redirect_of
-from callboard_actors.http._rules import Rules
+
+# Time limit of a request.
+
+_LEAST = 0.1
+"""Seconds that a request gets when its call has no time left."""
+_here: ContextVar["Allowance | None"] = ContextVar("callboard_http_allowance", default=None)
+
+
+class Allowance:
+    """Time limit of one request, with its redirects, retries and waits.
+
+    Each part of a body postpones the call's idle timeout, and with it this limit.
+
+    Args:
+        seconds: largest duration.
+        share: of the time that the call has left; the rest is for its answer. 0 ignores the call's time.
+    """
+
+    def __init__(self, seconds: float, *, share: float = 0.0) -> None:
+        self._begin = anyio.current_time()
+        self._until = self._begin + seconds
+        left = remaining() if share else math.inf
+        self._reserve = None if left == math.inf else (1 - share) * left
+        self._scope = anyio.CancelScope(deadline=self._end())
+        self._token: Token[Allowance | None]
+
+    def __enter__(self) -> Self:
+        """Enter a block that is cancelled when the time is over; no error is raised then."""
+        self._token = _here.set(self)
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        _here.reset(self._token)
+        return bool(self._scope.__exit__(kind, error, traceback))
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the limit, as far as known now."""
+        return self._scope.deadline - self._begin
+
+    def renew(self) -> None:
+        """Compute the limit again from the call's remaining time."""
+        if self._reserve is not None:
+            self._scope.deadline = math.inf  # otherwise `remaining()` would see this scope's own deadline
+            self._scope.deadline = self._end()
+
+    def _end(self) -> float:
+        if self._reserve is None:
+            return self._until
+        end = anyio.current_time() + remaining() - self._reserve
+        return min(self._until, max(self._begin + _LEAST, end))
+
+
+def came(done: int, total: int | None) -> None:
+    """Report progress of a body in bytes before decompression, and renew the limit of the request."""
+    progress("bytes read", done=done, total=total)
+    if (allowance := _here.get()) is not None:
+        allowance.renew()
+
+
+# Body of a response.
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 60
+_LENGTH = re.compile(r"[0-9]{1,15}")
+"""Valid Content-Length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Part of a response's body that was read, after decompression."""
+
+    data: bytes
+    is_cut: bool
+    size: int
+    saved: Path | None = None
+    sha256: str | None = None
+    """Digest of the whole body, in hexadecimal digits; `None` if it was not read to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Folder for bodies that are not text, or too long to be read.
+
+    Args:
+        folder: directory of the files.
+        most: largest body that is kept, in bytes.
+    """
+
+    folder: Path
+    most: int
+
+
+class _Parts:
+    """Parts of a body as they arrive; each one is reported as progress of the call."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
+        self._digest = sha256()
+        length = response.headers.get("content-length", "")
+        self._total = int(length) if _LENGTH.fullmatch(length) else None
+
+    async def read(self) -> AsyncGenerator[bytes]:
+        """Yield the parts after decompression."""
+        async with aclosing(self._response.aiter_bytes()) as parts:
+            async for part in parts:
+                self._digest.update(part)
+                came(self._response.num_bytes_downloaded, self._total)
+                await checkpoint()  # one network part can decompress into many, and other tasks must run between them
+                yield part
+
+    @property
+    def sha256(self) -> str:
+        """Digest of all that has been read."""
+        return self._digest.hexdigest()
+
+
+async def read_body(response: httpx2.Response, most: int, store: Store | None) -> Body:
+    """Read up to `most` bytes of a body; save a longer body, or one that is not text, in the store if there is one."""
+    # `httpx2` decompresses at most a MiB at a time, so memory use stays bounded for any compressed body.
+    body = _Parts(response)
+    async with aclosing(body.read()) as parts:
+        data = bytearray()
+        async for part in parts:
+            data += part
+            if len(data) > most:
+                break
+        media_type = media_type_of(response.headers.get("content-type", ""))
+        is_cut = len(data) > most
+        if store is None or not data or (not is_cut and is_text(media_type, bytes(data))):
+            return Body(bytes(data[:most]), is_cut, len(data), sha256=None if is_cut else body.sha256)
+        saved, size = await _kept(store, str(response.url), bytes(data), parts)
+        return Body(bytes(data[:most]), is_cut, size, saved, None if saved is None else body.sha256)
+
+
+async def _kept(store: Store, url: str, begin: bytes, rest: AsyncIterator[bytes]) -> tuple[Path | None, int]:
+    """Write a body to a file; return its path, or `None` if it is too long, and its size."""
+    path = store.folder / _name(url)
+    size, is_whole = len(begin), False
+    try:
+        # "x" never overwrites a file, and follows no link that exists under this name.
+        async with await anyio.open_file(path, "xb") as file:
+            await file.write(begin)
+            async for part in rest:
+                size += len(part)
+                if size > store.most:
+                    return None, size
+                await file.write(part)
+            is_whole = size <= store.most
+            return (path if is_whole else None), size
+    finally:
+        if not is_whole:
+            # Also when the task is cancelled: no partial file remains.
+            path.unlink(missing_ok=True)
+
+
+def _name(url: str) -> str:
+    """Return a name for a file of this client; no part of a URL can lead out of the folder."""
+    written = _NOT_IN_NAMES.sub("-", unquote(urlsplit(url).path).rpartition("/")[2]).strip("-.")[-_LONGEST_NAME:]
+    stem, dot, suffix = written.rpartition(".")
+    return f"{stem or written or 'body'}-{secrets.token_hex(4)}{dot}{suffix if dot else ''}"
+
 
 # Transport over a pool of `httpcore2`.
 

@@ -4,16 +4,18 @@
 for.
 """
 
+import json
 import logging
+import math
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,21 +28,73 @@ from mcp_types import (
     CallToolResult,
     InputRequiredResult,
     InputResponses,
+    LoggingMessageNotificationParams,
+    RequestParamsMeta,
     Tool,
     ToolListChangedNotification,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from callboard import Actor, ActorStartError, EngineError, handler
+from callboard import Actor, ActorStartError, EngineError, handler, idempotency_key
+from callboard import progress as tell_progress
+from callboard.telemetry import carrier
 from callboard_actors.mcp._content import McpToolError
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end
-from callboard_actors.mcp._listing import EndlessListError, list_tools, repeated_names
-from callboard_actors.mcp._meta import log_message, meta_of_call, told_progress
-from callboard_actors.mcp._output_schemas import OutputSchemas
 from callboard_actors.mcp._plan import Plan
 from callboard_actors.mcp._questions import Questions
+from callboard_actors.mcp._schemas import OutputSchemas
+from callboard_actors.mcp._tools import EndlessListError, list_tools, repeated_names
+
+# Metadata of calls (`_meta`), and the server's progress and log messages.
+
+_server_log = logging.getLogger("callboard.mcp")
+
+IDEMPOTENCY_KEY = "callboard/idempotency-key"
+"""Key in `_meta`. The protocol reserves names with a prefix for extensions."""
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL,
+    "emergency": logging.CRITICAL,
+}
+_MOST = 2000
+"""Maximum characters of one log message."""
+
+
+def meta_of_call() -> RequestParamsMeta:
+    """Return the metadata of the current call: its trace context and its idempotency key."""
+    told: dict[str, object] = {**carrier()}
+    with suppress(RuntimeError, ValueError):  # not called by a tool, or with arguments that have no JSON form
+        told[IDEMPOTENCY_KEY] = idempotency_key()
+    return cast("RequestParamsMeta", told)
+
+
+async def told_progress(context: Context, progress: float, total: float | None, message: str | None) -> None:
+    """Report the server's progress to its call. The SDK calls this in another task, so the context is passed along."""
+    # A copy, because a context can be entered only once at a time, and reports may overlap with the call.
+    context.copy().run(tell_progress, message or "", done=_amount(progress), total=_amount(total))
+
+
+def _amount(value: float | None) -> float | None:
+    """Return an amount that `progress` accepts, or `None`: the server's value may be negative or not finite."""
+    return value if value is not None and 0 <= value < math.inf else None
+
+
+async def log_message(server: str, params: LoggingMessageNotificationParams) -> None:
+    """Log a message of the server to the logger `callboard.mcp`."""
+    level = _LEVELS.get(params.level, logging.INFO)
+    if _server_log.isEnabledFor(level):
+        text = params.data if isinstance(params.data, str) else json.dumps(params.data, default=str)
+        where = f"{server}.{params.logger}" if params.logger else server
+        _server_log.log(level, "%s: %s", where, text[:_MOST])
+
 
 # Requests of one call.
 
@@ -120,16 +174,17 @@ _LISTENS_AT_MOST = 60.0
 """Maximum of that time in seconds."""
 
 
-class Owner(Protocol):
-    """Owner of a server's connections. Only the connection without a key reports to it, from its own task."""
+class Catalog:
+    """Last known tools of a server, or the reason why it cannot be used.
 
-    def listed(self, tools: Sequence[Tool], unfit: Mapping[str, str], /) -> None:
-        """Receive all tools, and the reasons why some were left out; called after each listing."""
-        ...
+    Only the connection without a key writes to it, from its own task.
+    """
 
-    def failed(self, reason: str, /) -> None:
-        """Receive the reason why the server cannot be used."""
-        ...
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.unfit: Mapping[str, str] = {}
+        """Reasons why some tools were left out."""
+        self.failure = ""
 
 
 @dataclass(slots=True)
@@ -156,12 +211,12 @@ class Connection(Actor):
 
     Args:
         plan: address of the server and options of the connection.
-        owner: receives the list of tools, or the reason of a failure.
+        catalog: receives the list of tools, or the reason of a failure.
     """
 
-    def __init__(self, plan: Plan, owner: Owner) -> None:
+    def __init__(self, plan: Plan, catalog: Catalog) -> None:
         self._plan = plan
-        self._owner = owner
+        self._catalog = catalog
         self._link = Link()
         self._is_started = False
         self._outputs = OutputSchemas()
@@ -177,15 +232,21 @@ class Connection(Actor):
         # Entered before the client: `_end_when_late()` must run while the client connects.
         self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
         self._watchers.start_soon(self._end_when_late)
-        parallel = self._plan.parallel
+        parallel = self._plan.bounds.parallel
         self._places = nullcontext() if parallel is None else anyio.CapacityLimiter(parallel)
         self._changed = anyio.Event()
-        self._questions = Questions(self._plan.name, self._watchers, **self._plan.questions)
+        self._questions = Questions(
+            self._plan.name,
+            self._watchers,
+            on_elicit=self._plan.on_elicit,
+            sampler=self._plan.sampler,
+            hold=self._plan.bounds.hold,
+        )
         try:
             # Entering the client may block for ever; `_end_when_late()` then fails the actor.
             self._client = await self.enter(await self._new_client())
             self._outputs.judge_for(self._client.session)
-            self._link.unfit.most = self._plan.max_tools
+            self._link.unfit.most = self._plan.bounds.max_tools
             self._link.unfit.version = self._client.protocol_version
             await self._list()
         except Exception as error:
@@ -222,7 +283,7 @@ class Connection(Actor):
 
     def _failed(self, reason: str, *, never: bool = False) -> ActorStartError:
         if self.key is None:
-            self._owner.failed(reason)
+            self._catalog.failure = reason
         return ActorStartError(self._plan.name, reason, never=never)
 
     async def stop(self) -> None:
@@ -293,7 +354,7 @@ class Connection(Actor):
         # The link fills these reasons while the SDK receives the pages of the list.
         unfit = self._link.unfit.reasons
         unfit.clear()
-        tools = await list_tools(self._client, self._plan.max_tools)
+        tools = await list_tools(self._client, self._plan.bounds.max_tools)
         for name, why in unfit.items():
             if self._left_out.get(name) != why:
                 _log.warning("the tool %r of the MCP server %r is left out: %s", name, self._plan.name, why)
@@ -302,7 +363,8 @@ class Connection(Actor):
         if repeated := repeated_names(tools):
             _log.warning("the MCP server %r has several tools of one name: the last of %r", self._plan.name, repeated)
         if self.key is None:  # a connection with a key may list tools that only its user may see
-            self._owner.listed(tools, self._left_out)
+            self._catalog.tools = {tool.name: tool for tool in tools}
+            self._catalog.unfit = self._left_out
         return tools
 
     async def _ask_for_logs(self) -> None:
@@ -317,10 +379,10 @@ class Connection(Actor):
                 _log.warning("the MCP server %r does not log as it is asked to: %s", self._plan.name, error)
 
     async def _end_when_late(self) -> None:
-        await anyio.sleep(self._plan.start_timeout)
+        await anyio.sleep(self._plan.bounds.start_timeout)
         # A failed watcher ends the task group, and with it a client that is still connecting.
         if not self._is_started:
-            self._link.lose(f"it did not answer within {self._plan.start_timeout:g} s")
+            self._link.lose(f"it did not answer within {self._plan.bounds.start_timeout:g} s")
             raise self._failed(self._link.reason)
 
     async def _end_when_lost(self) -> None:

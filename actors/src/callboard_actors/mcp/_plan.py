@@ -1,17 +1,126 @@
-"""Address of a server, and options of connections to it."""
+"""Target of a connection (a command, a URL, or an object of the SDK), and options of connections to it."""
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from inspect import isawaitable
+from os import PathLike, fspath
+from pathlib import PurePath
 from typing import Any, cast, get_args
+from urllib.parse import urlsplit
 
 from mcp_types import LoggingLevel
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from callboard_actors._server._store import check_seconds
+from callboard_actors._util._environment import variables
+from callboard_actors._util._numbers import check_counts, check_durations
+from callboard_actors.mcp._http import http_transport
 from callboard_actors.mcp._link import Link, watched
-from callboard_actors.mcp._targets import Command, Given, Target, Url
+from callboard_actors.mcp._questions import OnElicit
+from callboard_actors.mcp._sampling import Sampler
+from callboard_actors.mcp._stdio import stdio_transport
+
+# Targets.
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Server in a child process, reached over stdin and stdout."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(repr=False)  # may contain API keys
+    cwd: str | None
+
+    @property
+    def name(self) -> str:
+        return PurePath(self.argv[0]).name
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """Running server, reached over streamable HTTP."""
+
+    url: str = field(repr=False)  # may contain an API key
+
+    @property
+    def name(self) -> str:
+        return urlsplit(self.url).hostname or "mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Server of the SDK in this process, or a function that makes an SDK transport for each connection."""
+
+    server: Any
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.server, "name", None) or getattr(self.server, "__name__", "mcp"))
+
+    def connected(self) -> Any:
+        """Return the object to which the SDK's client connects."""
+        return self.server() if callable(self.server) else self.server
+
+
+Target = Command | Url | Given
+
+Transports = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+def target_of(
+    target: object, *, env: Mapping[str, str] | None, cwd: str | PathLike[str] | None, http: Mapping[str, object]
+) -> Target:
+    """Return the target that `McpServer` was given.
+
+    Raises:
+        TypeError: if the target has the wrong type, or an option is for another kind of target.
+        ValueError: if a command is empty, or a URL is not valid.
+    """
+    given = {"env": env, "cwd": cwd, **http}
+    if isinstance(target, str):
+        _check_options("a URL", given, ("env", "cwd"))
+        return _url(target)
+    if isinstance(target, Sequence):
+        _check_options("a command", given, tuple(http))
+        return _command(target, {} if env is None else variables("McpServer(env=...)", env), cwd)
+    if target is None or isinstance(target, (bytes, type)):
+        raise TypeError(f"McpServer(target) is {_KINDS}; got {target!r}")
+    _check_options("a server of the SDK or a transport", given, tuple(given))
+    if not callable(target) and not hasattr(target, "lifespan") and not hasattr(target, "streamable_http_app"):
+        raise TypeError(f"McpServer(target) is {_KINDS}; got {target!r}")
+    return Given(target)
+
+
+_KINDS = (
+    "a command as a list, such as ['npx', '-y', '@modelcontextprotocol/server-everything'], a URL, a server of the SDK "
+    "or a function that makes a transport"
+)
+
+
+def _check_options(kind: str, given: Mapping[str, object], others: Sequence[str]) -> None:
+    wrong = [name for name in others if given[name] is not None]
+    if wrong:
+        raise TypeError(f"McpServer({wrong[0]}=...) is not for {kind}; leave it out")
+
+
+def _url(target: str) -> Url:
+    parts = urlsplit(target)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(
+            f"McpServer({target!r}) is no URL, which begins with http:// or https://; a command is a list: "
+            f"McpServer({target.split()!r})"
+        )
+    return Url(target)
+
+
+def _command(target: Sequence[object], env: dict[str, str], cwd: str | PathLike[str] | None) -> Command:
+    words = [fspath(cast("Any", word)) if isinstance(word, PathLike) else word for word in target]
+    if not words or not all(isinstance(word, str) for word in words) or not words[0]:
+        raise ValueError(f"McpServer(target) is a command as a list of texts, the program first; got {target!r}")
+    return Command(cast("list[str]", words), env, None if cwd is None else fspath(cwd))
+
+
+# The plan.
 
 Headers = Mapping[str, str] | Callable[[Hashable], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """HTTP headers for all keys, or a function of the key."""
@@ -21,31 +130,60 @@ _LOG_LEVELS = (None, *get_args(LoggingLevel))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Plan of every connection to a server; a restarted actor uses it again.
+class McpBounds:
+    """Limits of time and size of an `McpServer`.
 
-    `questions` are options of `Questions`, which answers the server's requests.
+    Args:
+        start_timeout: seconds to connect and to list the tools.
+        grace: seconds for a command's process to end, once before SIGTERM and once before SIGKILL.
+        hold: seconds for which a call to a server of 2025 stays open while a person is asked.
+        parallel: maximum number of simultaneous calls of a connection; further calls wait. `None` for no maximum.
+        max_message: maximum size of one message of the server, in bytes.
+        max_tools: maximum number of its tools.
+        intensity: maximum number of reconnections within `period` seconds while calls wait. After that these calls
+            fail, and the next call tries again.
+        period: seconds during which reconnections count.
+
+    Raises:
+        TypeError: if a number of seconds is not a number.
+        ValueError: if a number is out of range.
     """
+
+    start_timeout: float = 30.0
+    grace: float = 2.0
+    hold: float = 3600.0
+    parallel: int | None = None
+    max_message: int = 16 * 2**20
+    max_tools: int = 1000
+    intensity: int = 3
+    period: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_durations("McpBounds", start_timeout=self.start_timeout, hold=self.hold, period=self.period)
+        check_durations("McpBounds", may_be_zero=True, grace=self.grace)
+        counts = [
+            ("max_message", self.max_message, 1),
+            ("max_tools", self.max_tools, 1),
+            ("intensity", self.intensity, 0),
+        ]
+        check_counts("McpBounds", [*counts, ("parallel", 1 if self.parallel is None else self.parallel, 1)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Plan of every connection to a server; a restarted actor uses it again."""
 
     name: str
     target: Target
     headers: Headers = field(default_factory=dict[str, str], repr=False)
     auth: Any = field(default=None, repr=False)
     mode: str
-    start_timeout: float
-    grace: float
-    max_message: int
-    max_tools: int
-    parallel: int | None
+    bounds: McpBounds = field(default_factory=McpBounds)
     log_level: LoggingLevel | None
-    questions: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    on_elicit: OnElicit | None = None
+    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
-        check_seconds("McpServer", [("start_timeout", self.start_timeout, 0.001), ("grace", self.grace, 0)])
-        counts = {"max_message": self.max_message, "max_tools": self.max_tools}
-        for name, value in (counts if self.parallel is None else {**counts, "parallel": self.parallel}).items():
-            if isinstance(value, bool) or not isinstance(cast("object", value), int) or value < 1:
-                raise ValueError(f"McpServer({name}=...) is a number, at least 1; got {value!r}")
         words = {"mode": (self.mode, _MODES), "log_level": (self.log_level, _LOG_LEVELS)}
         for name, (word, known) in words.items():
             if word not in known:
@@ -63,16 +201,16 @@ class Plan:
 
     async def _transport(self, key: Hashable, link: Link) -> Any:
         match self.target:
-            case Command() as command:
-                from callboard_actors.mcp._stdio import stdio_transport
-
-                return stdio_transport(command, link, max_message=self.max_message, grace=self.grace)
+            case Command(argv, env, cwd):
+                return stdio_transport(
+                    argv, link, env=env, cwd=cwd, max_message=self.bounds.max_message, grace=self.bounds.grace
+                )
             case Url(url):
-                from callboard_actors.mcp._http import http_transport
-
                 # Computed for each connection, so that a restarted actor gets fresh credentials.
                 headers = await self._headers_of(key)
-                return http_transport(url, headers=headers, auth=self._auth_of(key), max_message=self.max_message)
+                return http_transport(
+                    url, headers=headers, auth=self._auth_of(key), max_message=self.bounds.max_message
+                )
             case Given() as given:
                 return given.connected()
 

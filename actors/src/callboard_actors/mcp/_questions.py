@@ -4,6 +4,8 @@ Servers of 2026 ask in rounds: a server answers a call with requests, and the ca
 of 2025 ask during a call, which stays open until a person answers (`HeldCall`). `Questions` serves both.
 """
 
+import hashlib
+import json
 import logging
 import math
 from collections import deque
@@ -11,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import anyio
@@ -28,6 +31,7 @@ from mcp_types import (
     CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequest,
+    ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
     ErrorData,
@@ -37,19 +41,103 @@ from mcp_types import (
     InputResponses,
     ListRootsResult,
 )
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
+from typing_extensions import TypedDict
 
 from callboard import ActorDiedError, agent_model, answered_question, can_ask
 from callboard_actors.mcp._content import McpToolError
-from callboard_actors.mcp._elicitation import (
-    McpQuestion,
-    answer_shape,
-    is_question_of,
-    name_of_call,
-    question_of,
-    result_of,
-)
 from callboard_actors.mcp._sampling import Sampler, SamplingRefusedError, no_model
+from callboard_actors.mcp._schemas import check_form, misfit
+
+# Questions to a person (elicitation), as plain data that a checkpoint can store.
+
+ASKED_BY_SERVER: Literal["mcp_elicitation"] = "mcp_elicitation"
+
+_PARAMS: TypeAdapter[ElicitRequestParams] = TypeAdapter(ElicitRequestParams)
+
+
+class McpQuestion(TypedDict):
+    """Value of the interrupt with which a person is asked. The answer is an `McpAnswer`."""
+
+    type: Literal["mcp_elicitation"]
+    server: str
+    """Name of the server, which the person should know before answering."""
+    tool: str
+    """Name of the tool that was called."""
+    request: dict[str, Any]
+    """Request in the protocol's terms: `mode`, `message`, and `requestedSchema` of a form or `url`."""
+    continuation: dict[str, Any]
+    """Opaque data with which the call continues; not meant for people."""
+
+
+class McpAnswer(TypedDict):
+    """Answer of the person."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: NotRequired[dict[str, Any] | None]
+    """Values of the form, if a form was accepted."""
+
+
+AnswerShape: TypeAlias = Any
+"""Type for `interrupt(response_schema=...)`, which describes valid answers."""
+
+
+def question_of(params: ElicitRequestParams, server: str, tool: str, continuation: dict[str, Any]) -> McpQuestion:
+    """Return a server's request as a question; raise `McpToolError` for an invalid form or a URL of no web page."""
+    if isinstance(params, ElicitRequestFormParams):
+        # The form was written by the server, so it is checked before a client shows it.
+        check_form(params.requested_schema, server)
+    elif urlsplit(params.url).scheme not in ("http", "https"):
+        raise McpToolError(f"The MCP server {server!r} sends a person to {params.url!r:.200}, which is no web page.")
+    request = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"})
+    return McpQuestion(type=ASKED_BY_SERVER, server=server, tool=tool, request=request, continuation=continuation)
+
+
+def name_of_call(server: str, tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return a digest that distinguishes the calls that one tool body makes."""
+    return hashlib.sha256(json.dumps([server, tool, arguments], sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def is_question_of(call: str, value: object) -> bool:
+    """Return whether a value is the server's question for this call."""
+    if not isinstance(value, dict):
+        return False
+    question = cast("dict[str, Any]", value)
+    return question.get("type") == ASKED_BY_SERVER and question["continuation"].get("call") == call
+
+
+def request_in(value: object) -> ElicitRequest | None:
+    """Return the server's request in a question, or `None` for a question of another kind."""
+    if not isinstance(value, dict) or value.get("type") != ASKED_BY_SERVER:
+        return None
+    return ElicitRequest(params=_PARAMS.validate_python(cast("McpQuestion", value)["request"]))
+
+
+def answer_shape(question: McpQuestion) -> AnswerShape:
+    """Return the type of valid answers; the content of an accepted form must satisfy the server's schema."""
+    params = _PARAMS.validate_python(question["request"])
+    if not isinstance(params, ElicitRequestFormParams):
+        return McpAnswer
+    schema = params.requested_schema
+    shown = {
+        "type": "object",
+        "properties": {"action": {"enum": ["accept", "decline", "cancel"]}, "content": schema},
+        "required": ["action"],
+    }
+    return Annotated[McpAnswer, AfterValidator(partial(_fits, schema)), WithJsonSchema(shown)]
+
+
+def result_of(answer: McpAnswer) -> ElicitResult:
+    """Return the answer for the server. Values are sent only if the person accepted."""
+    accepted = answer["action"] == "accept"
+    return ElicitResult(action=answer["action"], content=answer.get("content") if accepted else None)
+
+
+def _fits(schema: dict[str, Any], answer: McpAnswer) -> McpAnswer:
+    if answer["action"] == "accept" and (wrong := misfit(schema, answer.get("content") or {})):
+        raise ValueError(f"content: {wrong}")
+    return answer
+
 
 # Rounds, with servers of 2026.
 
@@ -64,18 +152,10 @@ _REQUESTS: TypeAdapter[dict[str, InputRequest]] = TypeAdapter(dict[str, InputReq
 _RESPONSES: TypeAdapter[dict[str, InputResponse]] = TypeAdapter(dict[str, InputResponse])
 
 
-class Send(Protocol):
-    """Function that sends the call, with answers to the server's requests."""
-
-    def __call__(
-        self, responses: InputResponses | None, state: str | None, /
-    ) -> Awaitable[CallToolResult | InputRequiredResult]: ...
-
-
-class Respond(Protocol):
-    """Function that answers a request; `continuation` is stored with the question if a person must be asked."""
-
-    def __call__(self, request: InputRequest, continuation: dict[str, Any], /) -> Awaitable[InputResponse]: ...
+Send = Callable[[InputResponses | None, str | None], Awaitable[CallToolResult | InputRequiredResult]]
+"""Function that sends the call, with answers to the server's requests and the state of the last response."""
+Respond = Callable[[InputRequest, dict[str, Any]], Awaitable[InputResponse]]
+"""Function that answers a request; the second argument is stored with the question if a person must be asked."""
 
 
 class EndlessRoundsError(Exception):
@@ -312,9 +392,9 @@ class Questions:
         server: str,
         group: TaskGroup,
         *,
-        on_elicit: OnElicit | None = None,
-        sampler: Sampler | None = None,
-        hold: float = 3600.0,
+        on_elicit: OnElicit | None,
+        sampler: Sampler | None,
+        hold: float,
     ) -> None:
         self._server = server
         self._group = group

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, cast
 
 from langchain_core.documents.base import Blob
 from langchain_core.messages import AIMessage, HumanMessage
@@ -21,19 +21,16 @@ from mcp_types import (
 )
 
 from callboard_actors.mcp._content import Block, as_block, as_text, content_of_error, resource_block
-from callboard_actors.mcp._listing import all_of
+from callboard_actors.mcp._tools import all_of
 
 Contents = TextResourceContents | BlobResourceContents
 
-_T = TypeVar("_T")
 _MOST = 1000
 """Maximum number of listed resources or prompts of one server."""
 
 
-class Use(Protocol):
-    """Function that runs an operation with the caller's connection."""
-
-    def __call__(self, what: str, work: Callable[[Client], Awaitable[_T]], /) -> Awaitable[_T]: ...
+Use = Callable[[str, Callable[[Client], Awaitable[Any]]], Awaitable[Any]]
+"""Function that runs a named operation with the caller's connection."""
 
 
 async def list_resources(client: Client) -> list[Resource]:

@@ -1,100 +1,44 @@
 """`McpServer`: tools, resources and prompts of an MCP server, shared by any number of agents."""
 
 import logging
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
+from langchain_core.documents.base import Blob
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
+from mcp import Client
+from mcp_types import CallToolResult, LoggingLevel, Prompt, Resource, ResourceTemplate, Tool
 
 from callboard import ActorDiedError, ActorGoneError, ActorStartError, EngineError, Keyed, child, keyed
-from callboard_actors._util._extras import needs
-from callboard_actors.mcp._targets import target_of
-
-if TYPE_CHECKING:
-    from langchain_core.documents.base import Blob
-    from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage, HumanMessage
-    from mcp import Client
-    from mcp_types import CallToolResult, LoggingLevel, Prompt, Resource, ResourceTemplate, Tool
-
-    from callboard_actors.mcp._connection import Answer, Connection
-    from callboard_actors.mcp._plan import Headers
-    from callboard_actors.mcp._questions import OnElicit
-
-
-# Resources and prompts.
+from callboard_actors.mcp._connection import Answer, Catalog, Connection, Sending
+from callboard_actors.mcp._content import McpToolError
+from callboard_actors.mcp._plan import Headers, McpBounds, Plan, target_of
+from callboard_actors.mcp._questions import OnElicit
+from callboard_actors.mcp._reading import (
+    as_blob,
+    capabilities,
+    fill_in,
+    list_prompts,
+    list_resources,
+    list_templates,
+    prompt_message,
+    prompt_tools,
+    read,
+    resource_tools,
+)
+from callboard_actors.mcp._sampling import sampler_of
+from callboard_actors.mcp._tools import Choice, as_langchain_tool, no_tool, refused_names
 
 T = TypeVar("T")
-
-
-class Library(ABC):
-    """Reader of a server's resources and prompts. Reading has no effects, so it is repeated after a lost connection."""
-
-    @abstractmethod
-    async def _use(self, what: str, work: "Callable[[Client], Awaitable[T]]", key: Hashable) -> T:
-        """Run a read-only operation with a connection."""
-
-    async def list_resources(self, *, key: Hashable = None) -> "list[Resource]":
-        """List the resources, as the protocol describes them.
-
-        Args:
-            key: the key of the connection to use, if there is one for each key.
-
-        Raises:
-            ActorGoneError: if there is no connection.
-            McpToolError: if the server has no resources, or refuses the request.
-        """
-        from callboard_actors.mcp._reading import list_resources
-
-        return await self._use("list_resources", list_resources, key)
-
-    async def list_resource_templates(self, *, key: Hashable = None) -> "list[ResourceTemplate]":
-        """List the URI templates of further resources; argument and errors are those of `list_resources`."""
-        from callboard_actors.mcp._reading import list_templates
-
-        return await self._use("list_resource_templates", list_templates, key)
-
-    async def read_resource(self, uri: str, *, key: Hashable = None) -> "list[Blob]":
-        """Read a resource as LangChain's blobs, with the URI in their metadata.
-
-        Args:
-            uri: the URI of the resource.
-            key: as for `list_resources`, which also lists the errors.
-        """
-        from callboard_actors.mcp._reading import as_blob, read
-
-        contents = await self._use("read_resource", partial(read, uri=uri), key)
-        return [as_blob(one) for one in contents]
-
-    async def list_prompts(self, *, key: Hashable = None) -> "list[Prompt]":
-        """List the prompts, as the protocol describes them; argument and errors are those of `list_resources`."""
-        from callboard_actors.mcp._reading import list_prompts
-
-        return await self._use("list_prompts", list_prompts, key)
-
-    async def get_prompt(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
-    ) -> "list[HumanMessage | AIMessage]":
-        """Fill in a prompt and return its messages, with which a conversation can begin.
-
-        Args:
-            name: the name of the prompt.
-            arguments: values for the prompt's arguments; converted to text, as the protocol requires.
-            key: as for `list_resources`, which also lists the errors.
-        """
-        from callboard_actors.mcp._reading import fill_in, prompt_message
-
-        messages = await self._use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}), key)
-        return [prompt_message(one) for one in messages]
-
 
 # Lost sessions, which are reported to each conversation once.
 
@@ -166,7 +110,7 @@ _LEFT_ALONE = 3.0
 """Seconds beside the process's grace for a connection to end; a start that is under way gets as many."""
 
 
-class McpServer(Library):
+class McpServer:
     """MCP server whose tools are available within an `async with` block.
 
         async with McpServer(["npx", "-y", "@modelcontextprotocol/server-everything"]) as server:
@@ -192,37 +136,28 @@ class McpServer(Library):
             `lambda config: config["configurable"]["user"]`; each key has its own. By default all share one.
         cap: with `key`, the maximum number of connections; the least recently used is closed first.
         idle: with `key`, seconds after which an unused connection is closed.
-        parallel: maximum number of simultaneous calls of a connection; further calls wait.
         mode: "auto" for any version of the protocol, "legacy" for versions with a handshake, or a version.
         log_level: minimum level of the server's log messages, which go to the logger `callboard.mcp`.
         on_elicit: answers the server's questions to a person. Without it, a person is asked by an interrupt if a
             `ToolNode` runs the call; otherwise the question is declined.
-        hold: seconds for which a call to a server of 2025 stays open while a person is asked.
         sampling: a model that the server may use; or `True` for that of the calling agent, which must be made by
             `create_react_agent`. By default the server may use none.
         resources: whether to add tools that list and read the server's resources.
         prompts: whether to add tools that list and read its prompts.
-        start_timeout: seconds to connect and to list the tools.
-        grace: seconds for a command's process to end, once before SIGTERM and once before SIGKILL.
-        max_message: maximum size of one message of the server, in bytes.
-        max_tools: maximum number of its tools.
-        intensity: maximum number of reconnections within `period` seconds while calls wait. After that these calls
-            fail, and the next call tries again.
-        period: seconds during which reconnections count.
+        bounds: limits of time and size.
 
     Raises:
-        ImportError: if the extra `mcp` is not installed.
         TypeError: if `target` has the wrong type, or an option does not fit it.
-        ValueError: if a number is out of range.
+        ValueError: for an option without effect, or an unknown `mode` or `log_level`.
     """
 
     def __init__(
         self,
-        target: "Sequence[str | PathLike[str]] | str | Any",
+        target: Sequence[str | PathLike[str]] | str | Any,
         *,
         env: Mapping[str, str] | None = None,
         cwd: str | PathLike[str] | None = None,
-        headers: "Headers | None" = None,
+        headers: Headers | None = None,
         auth: Any = None,
         name: str | None = None,
         prefix: str = "",
@@ -231,27 +166,15 @@ class McpServer(Library):
         key: KeyOf | None = None,
         cap: int | None = None,
         idle: float | None = None,
-        parallel: int | None = None,
         mode: str = "auto",
-        log_level: "LoggingLevel | None" = None,
-        on_elicit: "OnElicit | None" = None,
-        hold: float = 3600.0,
-        sampling: "BaseChatModel | bool | None" = None,
+        log_level: LoggingLevel | None = None,
+        on_elicit: OnElicit | None = None,
+        sampling: BaseChatModel | bool | None = None,
         resources: bool = False,
         prompts: bool = False,
-        start_timeout: float = 30.0,
-        grace: float = 2.0,
-        max_message: int = 16 * 2**20,
-        max_tools: int = 1000,
-        intensity: int = 3,
-        period: float = 60.0,
+        bounds: McpBounds | None = None,
     ) -> None:
-        needs("McpServer(...)", "mcp", extra="mcp")
-        from callboard_actors.mcp._connection import Connection
-        from callboard_actors.mcp._listing import Choice
-        from callboard_actors.mcp._plan import Plan
-        from callboard_actors.mcp._sampling import sampler_of
-
+        bounds = McpBounds() if bounds is None else bounds
         found = target_of(target, env=env, cwd=cwd, http={"headers": headers, "auth": auth})
         check_options(name, prefix, key, {"cap": cap, "idle": idle})
         self.name = name or found.name
@@ -261,28 +184,25 @@ class McpServer(Library):
             headers=headers or {},
             auth=auth,
             mode=mode,
-            start_timeout=start_timeout,
-            grace=grace,
-            max_message=max_message,
-            max_tools=max_tools,
-            parallel=parallel,
+            bounds=bounds,
             log_level=log_level,
-            questions={"on_elicit": on_elicit, "hold": hold, "sampler": sampler_of(sampling, self.name)},
+            on_elicit=on_elicit,
+            sampler=sampler_of(sampling, self.name),
         )
         self._prefix = prefix
-        self._shelves = {"resources": resources, "prompts": prompts}
+        self._extra_tools = {"resources": resources, "prompts": prompts}
         self._choice = Choice(allow, deny)
         self._key_of = key
-        self._books = _Catalog()
+        self._catalog = Catalog()
         self._spec = child(
-            Connection(plan, self._books),
+            Connection(plan, self._catalog),
             name=self.name,
             cap=cap,
             idle=idle,
-            start_timeout=start_timeout + _SPARE,
-            stop_timeout=2 * grace + _LEFT_ALONE,
-            intensity=intensity,
-            period=period,
+            start_timeout=bounds.start_timeout + _SPARE,
+            stop_timeout=2 * bounds.grace + _LEFT_ALONE,
+            intensity=bounds.intensity,
+            period=bounds.period,
         )
         self._sessions = SeenSessions()
         self._connections: Keyed[Connection] | None = None
@@ -304,8 +224,8 @@ class McpServer(Library):
             self._connections = await opened.enter_async_context(keyed(self._spec))
             opened.callback(self._closed)
             tools = await self.list_tools()
-            self._choice.check(self.name, [tool.name for tool in tools], self._books.unfit)
-            await self._check_shelves()
+            self._choice.check(self.name, [tool.name for tool in tools], self._catalog.unfit)
+            await self._check_extra_tools()
             self._warn_of_names()
             # Everything above succeeded: from here `__aexit__()` closes the connection.
             self._opened = opened.pop_all()
@@ -331,15 +251,12 @@ class McpServer(Library):
         Raises:
             RuntimeError: if the server is not open.
         """
-        from callboard_actors.mcp._reading import prompt_tools, resource_tools
-        from callboard_actors.mcp._tools import as_langchain_tool
-
         self._open()
-        wanted = self._choice.of(list(self._books.tools.values()))
+        wanted = self._choice.of(list(self._catalog.tools.values()))
         tools = [as_langchain_tool(tool, prefix=self._prefix, call=self._call_of_model) for tool in wanted]
-        if self._shelves["resources"]:
+        if self._extra_tools["resources"]:
             tools += resource_tools(self._use_of_model, self._prefix)
-        if self._shelves["prompts"]:
+        if self._extra_tools["prompts"]:
             tools += prompt_tools(self._use_of_model, self._prefix)
         return tools
 
@@ -347,7 +264,7 @@ class McpServer(Library):
         """Return `tools`; LangChain's toolkits have this method, and `ToolNode([server])` calls it."""
         return self.tools
 
-    async def list_tools(self) -> "list[Tool]":
+    async def list_tools(self) -> list[Tool]:
         """List all tools of the server again, as the protocol describes them.
 
         Raises:
@@ -357,11 +274,11 @@ class McpServer(Library):
         try:
             return await self._open()[None].list_tools()
         except ActorGoneError as gone:
-            raise ActorStartError(self.name, self._books.failure or gone.reason) from gone
+            raise ActorStartError(self.name, self._catalog.failure or gone.reason) from gone
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
-    ) -> "CallToolResult":
+    ) -> CallToolResult:
         """Call a tool and return its result in the protocol's form, even if the result reports a failure.
 
         Args:
@@ -378,19 +295,61 @@ class McpServer(Library):
         """
         return (await self._answer(tool, dict(arguments or {}), key)).result
 
-    async def _call_of_model(self, tool: str, arguments: dict[str, Any]) -> "tuple[CallToolResult, str]":
-        from callboard_actors.mcp._content import McpToolError
-        from callboard_actors.mcp._listing import no_tool
+    # Resources and prompts. Reading has no effects, so it is repeated after a lost connection.
 
+    async def list_resources(self, *, key: Hashable = None) -> list[Resource]:
+        """List the resources, as the protocol describes them.
+
+        Args:
+            key: the key of the connection to use, if there is one for each key.
+
+        Raises:
+            ActorGoneError: if there is no connection.
+            McpToolError: if the server has no resources, or refuses the request.
+        """
+        return await self._use("list_resources", list_resources, key)
+
+    async def list_resource_templates(self, *, key: Hashable = None) -> list[ResourceTemplate]:
+        """List the URI templates of further resources; argument and errors are those of `list_resources`."""
+        return await self._use("list_resource_templates", list_templates, key)
+
+    async def read_resource(self, uri: str, *, key: Hashable = None) -> list[Blob]:
+        """Read a resource as LangChain's blobs, with the URI in their metadata.
+
+        Args:
+            uri: the URI of the resource.
+            key: as for `list_resources`, which also lists the errors.
+        """
+        contents = await self._use("read_resource", partial(read, uri=uri), key)
+        return [as_blob(one) for one in contents]
+
+    async def list_prompts(self, *, key: Hashable = None) -> list[Prompt]:
+        """List the prompts, as the protocol describes them; argument and errors are those of `list_resources`."""
+        return await self._use("list_prompts", list_prompts, key)
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, key: Hashable = None
+    ) -> list[HumanMessage | AIMessage]:
+        """Fill in a prompt and return its messages, with which a conversation can begin.
+
+        Args:
+            name: the name of the prompt.
+            arguments: values for the prompt's arguments; converted to text, as the protocol requires.
+            key: as for `list_resources`, which also lists the errors.
+        """
+        messages = await self._use("get_prompt", partial(fill_in, name=name, arguments=arguments or {}), key)
+        return [prompt_message(one) for one in messages]
+
+    async def _call_of_model(self, tool: str, arguments: dict[str, Any]) -> tuple[CallToolResult, str]:
         config = ensure_config()
         # The key comes from the run's config, never from the model: a model must not choose a user's connection.
         key = None if self._key_of is None else self._key_of(config)
         conversation = (key, config.get("configurable", {}).get("thread_id"))
         self._open()
-        if tool not in self._books.tools:
-            wanted = [one.name for one in self._choice.of(self._books.tools.values())]
+        if tool not in self._catalog.tools:
+            wanted = [one.name for one in self._choice.of(self._catalog.tools.values())]
             raise McpToolError(
-                f"Not started: {no_tool(self.name, tool, wanted, self._books.unfit)}. It had this tool before."
+                f"Not started: {no_tool(self.name, tool, wanted, self._catalog.unfit)}. It had this tool before."
             )
         try:
             answer = await self._answer(tool, arguments, key)
@@ -402,53 +361,48 @@ class McpServer(Library):
         notice = f"The connection to {self.name} was made anew; what its session held is lost."
         return answer.result, notice if lost else ""
 
-    async def _answer(self, tool: str, arguments: dict[str, Any], key: Hashable) -> "Answer":
-        from callboard_actors.mcp._connection import Sending
+    async def _answer(self, tool: str, arguments: dict[str, Any], key: Hashable) -> Answer:
+        return await self._tried(tool, key, lambda at, sending: at.call(tool, arguments, sending))
 
+    async def _use(self, what: str, work: Callable[[Client], Awaitable[T]], key: Hashable) -> T:
+        return await self._tried(what, key, lambda at, _: cast("Awaitable[T]", at.use(what, work)))
+
+    async def _tried(self, what: str, key: Hashable, ask: Callable[[Any, Sending], Awaitable[T]]) -> T:
+        """Ask a connection; ask again over the next one, unless the server may have seen the call.
+
+        Reading has no effects, so it never marks its `Sending`.
+        """
         for left in reversed(range(_TRIES)):
             # A new one for each attempt; the connection sets it as soon as the server may see the call.
             sending = Sending()
             try:
-                return await self._open()[key].call(tool, arguments, sending)
+                return await ask(self._open()[key], sending)
             except ActorDiedError as died:
                 if sending.has_begun:
                     # The call may have had its effect, so it must not be sent again.
-                    raise ActorDiedError(tool, died.call_id, died.reason) from died.__cause__
+                    raise ActorDiedError(what, died.call_id, died.reason) from died.__cause__
                 if not left:
-                    raise ActorGoneError(tool, died.call_id, died.reason) from died
+                    raise ActorGoneError(what, died.call_id, died.reason) from died
             except ActorGoneError as gone:
-                raise ActorGoneError(tool, gone.call_id, gone.reason) from gone.__cause__
+                raise ActorGoneError(what, gone.call_id, gone.reason) from gone.__cause__
             except EngineError as failed:
                 raise failed from failed.__cause__
         raise AssertionError("the last one returns or raises")
 
-    async def _use(self, what: str, work: "Callable[[Client], Awaitable[T]]", key: Hashable) -> T:
-        for left in reversed(range(_TRIES)):
-            try:
-                return await cast("Awaitable[T]", self._open()[key].use(what, work))
-            except ActorDiedError as died:
-                if not left:
-                    raise ActorGoneError(what, died.call_id, died.reason) from died
-        raise AssertionError("the last one returns or raises")
-
-    async def _use_of_model(self, what: str, work: "Callable[[Client], Awaitable[T]]") -> T:
+    async def _use_of_model(self, what: str, work: Callable[[Client], Awaitable[T]]) -> T:
         key = None if self._key_of is None else self._key_of(ensure_config())
         return await self._use(what, work, key)
 
-    async def _check_shelves(self) -> None:
+    async def _check_extra_tools(self) -> None:
         """Raise `ValueError` for resources or prompts that the server lacks: models would use useless tools."""
-        if not any(self._shelves.values()):
+        if not any(self._extra_tools.values()):
             return
-        from callboard_actors.mcp._reading import capabilities
-
         has = await self._use("capabilities", capabilities, None)
-        for name, is_wanted in self._shelves.items():
+        for name, is_wanted in self._extra_tools.items():
             if is_wanted and getattr(has, name) is None:
                 raise ValueError(f"McpServer({name}=True): the MCP server {self.name!r} has no {name}; leave it out")
 
     def _warn_of_names(self) -> None:
-        from callboard_actors.mcp._listing import refused_names
-
         if refused := refused_names(tool.name for tool in self.tools):
             _log.warning(
                 "the MCP server %r has tools with names that some models refuse, and all other tools with them: %r; "
@@ -457,25 +411,9 @@ class McpServer(Library):
                 refused,
             )
 
-    def _open(self) -> "Keyed[Connection]":
+    def _open(self) -> Keyed[Connection]:
         if self._connections is None:
             raise RuntimeError(
                 f"{self!r} is not open, so that its tools are not known: async with {self!r} as server: ..."
             )
         return self._connections
-
-
-class _Catalog:
-    """Last known tools of a server, or the reason why it cannot be used."""
-
-    def __init__(self) -> None:
-        self.tools: dict[str, Tool] = {}
-        self.unfit: Mapping[str, str] = {}
-        self.failure = ""
-
-    def listed(self, tools: "Sequence[Tool]", unfit: Mapping[str, str]) -> None:
-        self.tools = {tool.name: tool for tool in tools}
-        self.unfit = unfit
-
-    def failed(self, reason: str) -> None:
-        self.failure = reason

@@ -1,14 +1,17 @@
-"""Transport to an MCP server in a child process; messages are lines on its stdin and stdout.
+"""Transport to an MCP server in a child process; messages are lines on its stdin and stdout."""
 
-Unlike the SDK's transport, it limits the server's output, keeps the end of stderr for errors, and always ends the
-whole process group.
-"""
+# Why this is not `mcp.client.stdio` (checked with mcp 2.3). That transport
+# - has no limit for the length of a line: a server that never ends one fills the memory;
+# - writes stderr to a file without any limit, and does not put its end into the error of a lost connection;
+# - answers an unreadable line with an exception that fails no request, so the caller of that request waits for ever;
+# - signals the process group only if the process itself outlives its grace, so children of a server that exits by
+#   itself stay alive; and the grace is a constant.
 
 import json
 import logging
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 
 import anyio
@@ -19,7 +22,6 @@ from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from callboard_actors.mcp._link import Link
-from callboard_actors.mcp._targets import Command
 
 _log = logging.getLogger("callboard")
 
@@ -45,7 +47,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 
 @asynccontextmanager
 async def stdio_transport(
-    command: Command, link: Link, *, max_message: int, grace: float
+    argv: Sequence[str], link: Link, *, env: Mapping[str, str], cwd: str | None, max_message: int, grace: float
 ) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
     """Start a server, and end it with all processes that it has started.
 
@@ -53,9 +55,7 @@ async def stdio_transport(
     closed, and again after SIGTERM. Raise `OSError` if the command cannot be started.
     """
     # A new session makes the process a group leader, so that its whole group can be killed.
-    process = await anyio.open_process(
-        command.argv, cwd=command.cwd, env=get_default_environment() | dict(command.env), start_new_session=True
-    )
+    process = await anyio.open_process(argv, cwd=cwd, env=get_default_environment() | dict(env), start_new_session=True)
     child = _Child(process, link, max_message)
     into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](_AHEAD)
     outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](_AHEAD)

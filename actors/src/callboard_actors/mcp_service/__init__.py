@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from callboard_actors._util._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from callboard_actors.mcp_service._app import McpApp as McpApp
+    from callboard_actors.mcp_service._http import McpApp as McpApp
     from callboard_actors.mcp_service._serve import mcp_app as mcp_app
     from callboard_actors.mcp_service._serve import serve_mcp as serve_mcp
 
@@ -22,7 +22,7 @@ __all__ = ["McpApp", "mcp_app", "serve_mcp"]
 __getattr__ = on_demand(
     __name__,
     {
-        "McpApp": "callboard_actors.mcp_service._app",
+        "McpApp": "callboard_actors.mcp_service._http",
         "mcp_app": "callboard_actors.mcp_service._serve",
         "serve_mcp": "callboard_actors.mcp_service._serve",
     },

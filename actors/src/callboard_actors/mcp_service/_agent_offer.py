@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from callboard import Agent, Drained
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed, failed_with, text_of
+from callboard_actors.mcp_service._dialogue import NeedsAnswers, Tell
 from callboard_actors.mcp_service._questions import FormQuestion, asked
-from callboard_actors.mcp_service._served import NeedsAnswers, Tell
+from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed, failed_with, text_of
 
 _INTERRUPT: Final = "__interrupt__"
 _MESSAGE: Final = {"type": "string", "description": "What to tell the agent"}

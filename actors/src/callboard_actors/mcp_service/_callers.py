@@ -15,7 +15,7 @@ from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
-from callboard_actors.mcp._meta import IDEMPOTENCY_KEY
+from callboard_actors.mcp._connection import IDEMPOTENCY_KEY
 
 Context = ServerRequestContext[Any, Any]
 

@@ -18,8 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from callboard_actors.mcp_service._callers import Caller, Context, caller_of
-from callboard_actors.mcp_service._dialogue import Dialogue, Filled, Outcome, forms
-from callboard_actors.mcp_service._served import NeedsAnswers, ServedObject, Tell
+from callboard_actors.mcp_service._dialogue import Dialogue, Filled, NeedsAnswers, Outcome, ServedObject, Tell, forms
 
 # Calls that wait between two requests of a client.
 

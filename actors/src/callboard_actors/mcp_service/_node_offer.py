@@ -19,10 +19,9 @@ from callboard import CallContext, CallsInterrupted, Drained, ToolCallWithContex
 from callboard.extend import ToolActor, actor_behind
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
-from callboard_actors.mcp_service._content import ERRORS_OF_CALLS, failed_with, result_of
+from callboard_actors.mcp_service._dialogue import NeedsAnswers, Refusal, ServedCall, Tell
 from callboard_actors.mcp_service._questions import FormQuestion, asked
-from callboard_actors.mcp_service._served import NeedsAnswers, Refusal, ServedCall, Tell
-from callboard_actors.mcp_service._typed_results import result_type
+from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed_with, result_of, result_type
 
 # Tools with a state per conversation: handlers of actors with a key that depends on the thread.
 

@@ -9,7 +9,7 @@ from langgraph.types import Interrupt
 from mcp import types
 
 from callboard.questions import Action, Answer, Approval, approval_in, free_answer
-from callboard_actors.mcp._elicitation import McpAnswer, request_in
+from callboard_actors.mcp._questions import McpAnswer, request_in
 
 _PRIMITIVE: Final = ("string", "number", "integer", "boolean")
 _WHAT_FOR: Final = {

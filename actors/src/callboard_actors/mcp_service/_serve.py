@@ -14,7 +14,7 @@ from callboard_actors._util._extras import needs
 from callboard_actors.mcp_service._token import Token, check_token
 
 if TYPE_CHECKING:
-    from callboard_actors.mcp_service._app import McpApp
+    from callboard_actors.mcp_service._http import McpApp
     from callboard_actors.mcp_service._service import Served, Service
     from callboard_actors.mcp_service._stdio import StdioConnection
 
@@ -87,8 +87,7 @@ def service_of(served: "Served", *, name: str | None, description: str | None) -
 
 async def over_stdio(service: "Service", drain: float, wire: "StdioConnection | None" = None) -> Drained:
     """Serve the client that started this process; `wire` if stdin and stdout were claimed before."""
-    from callboard_actors.mcp_service._over_stdio import serve_stdio
-    from callboard_actors.mcp_service._stdio import claimed_stdio
+    from callboard_actors.mcp_service._stdio import claimed_stdio, serve_stdio
 
     with claimed_stdio() if wire is None else nullcontext(wire) as line:
         return await serve_stdio(service, line, drain)
@@ -105,7 +104,7 @@ def http_app(
 ) -> "McpApp":
     """Return an application for a host; raise the errors of `serve_mcp`, and warn of access without a token."""
     needs("an MCP server", "mcp", extra="mcp")
-    from callboard_actors.mcp_service._over_http import is_loopback
+    from callboard_actors.mcp_service._http import is_loopback
 
     if host in _ANYWHERE and not allowed_hosts:
         raise ValueError(
@@ -121,7 +120,7 @@ def http_app(
 
 async def over_http(app: "McpApp", host: str, port: int, drain: float) -> Drained:
     """Serve clients by HTTP; raise the errors of `serve_mcp`."""
-    from callboard_actors.mcp_service._over_http import serve_http
+    from callboard_actors.mcp_service._http import serve_http
 
     if sniffio.current_async_library() != "asyncio":
         raise RuntimeError(
@@ -169,7 +168,7 @@ def mcp_app(
         ValueError: for tools with arguments that only a graph provides, for an empty token, and for equal tokens.
     """
     service = service_of(served, name=name, description=description)
-    from callboard_actors.mcp_service._app import McpApp
+    from callboard_actors.mcp_service._http import McpApp
 
     check_token(token)
     return McpApp(service, path=path, allowed_hosts=allowed_hosts, token=token)

@@ -1,15 +1,32 @@
-"""Connection to the client that started this process: its stdin and stdout, reserved for the protocol.
+"""Service over stdin and stdout of the process, which are reserved for the protocol.
 
 While they are claimed, all other output of the process goes to stderr, and its standard input is empty. This holds
 for the tools, for their subprocesses, and for the module that defines them.
 """
 
+# Why stdin and stdout are not claimed by `mcp.server.stdio` (checked with mcp 2.3). That transport claims them only
+# when it begins to serve, after the user's module was imported and may have printed. It reads in a thread that cannot
+# be cancelled, so the process would end only with the client's next line, and not at SIGTERM.
+
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import contextmanager, redirect_stdout, suppress
+from types import TracebackType
+from typing import Any, Self, cast
 
 import anyio
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.stdio import stdio_server
+from mcp.shared._stream_protocols import WriteStream
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCError, JSONRPCResponse
+
+from callboard import Drained, drain_on_signal
+from callboard_actors.mcp_service._callers import Context
+from callboard_actors.mcp_service._service import PATIENCE, Service
+
+# The connection.
 
 _AT_ONCE = 4096
 """Bytes that a writable pipe accepts without blocking: PIPE_BUF of POSIX."""
@@ -87,3 +104,107 @@ def claimed_stdio() -> Generator[StdioConnection]:
         os.dup2(sink, _STDOUT)
         for descriptor in (nothing, source, sink):
             os.close(descriptor)
+
+
+# The service.
+
+
+async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> Drained:
+    """Serve the client of a wire until it leaves, or until SIGTERM or SIGINT; `drain` is in seconds."""
+    answers = _Answers()
+    end = _End(wire, answers)
+    async with service.opened(), drain_on_signal(service, end, timeout=drain) as shutdown:
+        try:
+            server = service.server()
+            server.middleware.append(answers)
+            async with stdio_server(cast("Any", wire), cast("Any", wire)) as (requests, responses):
+                await server.run(requests, answers.seen_on(responses), server.create_initialization_options())
+        finally:
+            end.come()  # also after an error, or a drain would wait for ever
+    return shutdown.report
+
+
+class _Answers:
+    """Middleware of the server that tracks unanswered requests."""
+
+    def __init__(self) -> None:
+        self._due: set[str | int | None] = set()
+        self._none_due = anyio.Event()
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        self._due.add(ctx.request_id)
+        try:
+            return await call_next(ctx)
+        except Exception:
+            raise  # the server sends an error response, which `_Noticing` sees
+        except BaseException:
+            self.settled(ctx.request_id)  # cancelled: no response will be sent
+            raise
+
+    def settled(self, request: str | int | None) -> None:
+        """Note that a request is answered, or needs no answer."""
+        self._due.discard(request)
+        if not self._due:
+            self._none_due.set()
+
+    async def all_given(self) -> None:
+        """Wait until every request is answered."""
+        while self._due:
+            self._none_due = anyio.Event()
+            await self._none_due.wait()
+
+    def seen_on(self, stream: WriteStream[SessionMessage]) -> WriteStream[SessionMessage]:
+        """Return a stream wrapper that notes each response after it was sent."""
+        return _Noticing(stream, self)
+
+
+class _Noticing:
+    """Stream of messages to the client that notes sent responses."""
+
+    def __init__(self, stream: WriteStream[SessionMessage], answers: _Answers) -> None:
+        self._stream = stream
+        self._answers = answers
+
+    async def send(self, item: SessionMessage, /) -> None:
+        await self._stream.send(item)
+        if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
+            self._answers.settled(item.message.id)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> bool | None:
+        return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
+
+
+class _End:
+    """Drainable end of the connection: it waits for the answers, then stops reading. It is drained after the calls."""
+
+    def __init__(self, wire: StdioConnection, answers: _Answers) -> None:
+        self._wire = wire
+        self._answers = answers
+        self._has_come = anyio.Event()
+
+    def come(self) -> None:
+        """Note that the connection has ended."""
+        self._has_come.set()
+
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Wait until all requests are answered, for `timeout` seconds at most, then hang up."""
+        if not self._has_come.is_set():
+            with anyio.move_on_after(timeout):
+                await self._answers.all_given()
+            self._wire.hang_up()
+            await self._has_come.wait()
+        return Drained()

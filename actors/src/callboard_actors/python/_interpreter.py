@@ -3,13 +3,16 @@
 `TimeLimit`, `told` and `Capture` bound the time of a cell, its error and its output. `Interpreter` runs the cells.
 """
 
+import ast
 import asyncio
+import base64
 import builtins
 import contextvars
 import ctypes
 import faulthandler
 import inspect
 import io
+import linecache
 import os
 import select
 import signal
@@ -19,15 +22,116 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, TextIO, TypedDict
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType, TracebackType
+from typing import Any, TextIO, TypedDict, TypeVar
 
 from callboard_actors._util._excerpts import Excerpt
-from callboard_actors.python import _pictures
-from callboard_actors.python._cells import Cell, again, compiled, is_cell
-from callboard_actors.python._pictures import Budget
+
+# Code of a cell, compiled so that its last expression has a value and tracebacks show its lines.
+
+T = TypeVar("T")
+
+_MOST_CELLS = 200
+"""Cells with lines that are kept for tracebacks."""
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Compiled cell."""
+
+    name: str
+    body: CodeType
+    last: CodeType | None
+    """Last expression, if the cell ends with one."""
+
+
+def name_of(number: int) -> str:
+    """Return the file name of a cell in tracebacks."""
+    return f"<cell {number}>"
+
+
+def is_cell(filename: str) -> bool:
+    """Return whether a file name is that of a cell."""
+    return filename.startswith("<cell ")
+
+
+def again(parsing: Callable[[], T]) -> T:
+    """Parse, and try a second time after a SystemError, which a garbage collection during the parsing may cause.
+
+    CPython 3.11 raises "AST constructor recursion depth mismatch" then (python/cpython#106905).
+    """
+    try:
+        return parsing()
+    except SystemError:
+        return parsing()
+
+
+def compiled(code: str, number: int) -> Cell:
+    """Compile a cell; raise SyntaxError or, for a NUL character or deep nesting, ValueError."""
+    name = name_of(number)
+    linecache.cache[name] = (len(code), None, f"{code}\n".splitlines(keepends=True), name)
+    linecache.cache.pop(name_of(number - _MOST_CELLS), None)
+    tree = again(partial(ast.parse, code, name))
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        expression = tree.body.pop()
+        assert isinstance(expression, ast.Expr)
+        last = compile(ast.Expression(expression.value), name, "eval", flags=_FLAGS, dont_inherit=True)
+    return Cell(name, compile(tree, name, "exec", flags=_FLAGS, dont_inherit=True), last)
+
+
+# Figures of matplotlib, as pictures for a model.
+
+_RESOLUTIONS = (100, 50)
+"""Dots per inch; a picture that is too large is drawn again with the smaller number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Number of pictures of a cell, and their largest size."""
+
+    number: int
+    size: int
+    """Bytes of a picture as PNG."""
+
+
+def taken(budget: Budget) -> tuple[list[str], list[str]]:
+    """Return the open figures as PNG in base64, and notes about those that are not shown; close all of them."""
+    pyplot: Any = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None or not budget.number:
+        return [], []
+    pictures: list[str] = []
+    notes: list[str] = []
+    numbers = list(pyplot.get_fignums())
+    for number in numbers[: budget.number]:
+        try:
+            data = _drawn(pyplot.figure(number), budget.size)
+        except Exception as error:  # matplotlib draws only now, so errors of earlier commands appear here
+            notes.append(f"[figure {number} cannot be drawn: {type(error).__name__}: {error!s:.200}]")
+            continue
+        if data is None:
+            notes.append(f"[figure {number} is not shown: as PNG it has more than {budget.size:,} bytes]")
+        else:
+            pictures.append(base64.b64encode(data).decode())
+    if (more := len(numbers) - budget.number) > 0:
+        notes.append(f"[{more} more figures are not shown; no more than {budget.number} are]")
+    pyplot.close("all")
+    return pictures, notes
+
+
+def _drawn(figure: Any, most: int) -> bytes | None:
+    for resolution in _RESOLUTIONS:
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=resolution)
+        if picture.tell() <= most:
+            return picture.getvalue()
+    return None
+
 
 # Time limit of a cell.
 
@@ -372,7 +476,7 @@ class Interpreter:
         keeps_state: bool = True,
         max_output: int = 20_000,
         max_value: int = 10_000,
-        pictures: Budget = Budget(4, 1_000_000),  # noqa: B008 - frozen
+        pictures: Budget = Budget(4, 1_000_000),
         grace: float | None = None,
     ) -> None:
         self._keeps_state = keeps_state
@@ -474,7 +578,7 @@ class Interpreter:
     def _show(self, value: object, record: Record) -> None:
         if value is not None:
             record["value"] = shown(value, self._max_value)
-        record["pictures"], record["notes"] = _pictures.taken(self._budget)
+        record["pictures"], record["notes"] = taken(self._budget)
 
 
 def _fresh_main() -> types.ModuleType:

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 from callboard import Actor, handler, remaining
 from callboard_actors._util._numbers import check_counts, check_durations
-from callboard_actors.python._interpreter import Interpreter, Record, own_process
-from callboard_actors.python._pictures import Budget
+from callboard_actors.python._interpreter import Budget, Interpreter, Record, own_process
 
 # Answer to a model about a cell.
 

@@ -14,9 +14,9 @@ from callboard_actors._util._on_demand import on_demand
 
 if TYPE_CHECKING:
     from callboard_actors.sql._database import SqlDatabase as SqlDatabase
-    from callboard_actors.sql._errors import SqlError as SqlError
+    from callboard_actors.sql._database import WritableSqlDatabase as WritableSqlDatabase
     from callboard_actors.sql._rows import Rows as Rows
-    from callboard_actors.sql._writable import WritableSqlDatabase as WritableSqlDatabase
+    from callboard_actors.sql._rows import SqlError as SqlError
 
 __all__ = ["Rows", "SqlDatabase", "SqlError", "WritableSqlDatabase"]
 
@@ -25,7 +25,7 @@ __getattr__ = on_demand(
     {
         "Rows": "callboard_actors.sql._rows",
         "SqlDatabase": "callboard_actors.sql._database",
-        "SqlError": "callboard_actors.sql._errors",
-        "WritableSqlDatabase": "callboard_actors.sql._writable",
+        "SqlError": "callboard_actors.sql._rows",
+        "WritableSqlDatabase": "callboard_actors.sql._database",
     },
 )

@@ -31,12 +31,9 @@ from psycopg.types.json import JsonbDumper
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from callboard_actors.sql._backend import Once, Parameters
-from callboard_actors.sql._errors import SqlError, did_you_mean, pointed
-from callboard_actors.sql._postgres_columns import BYTES, Column, whole_values
-from callboard_actors.sql._postgres_query import DECLARE, Query, query_of
-from callboard_actors.sql._rows import Caps, Rows, gather
-from callboard_actors.sql._work import Job
+from callboard_actors.sql._postgres_query import BYTES, DECLARE, Column, Query, query_of, whole_values
+from callboard_actors.sql._rows import Caps, Rows, SqlError, did_you_mean, gather, pointed
+from callboard_actors.sql._work import Job, Once, Parameters
 
 # Errors, as texts that a model can act on.
 

@@ -1,10 +1,91 @@
-"""`Rows`: result of a statement within the limits."""
+"""`Rows`, the result of a statement within the limits, its values, and errors for a model."""
 
+import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from callboard_actors.sql._values import kept, shown
+from langchain_core.tools import ToolException
+
+# Errors, with suggestions.
+
+
+class SqlError(ToolException):
+    """Statement that the database refused or did not finish; the text says what can be done about it.
+
+    As the error of a tool it becomes a message for the model. It never contains a password.
+    """
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name, with up to three similar names; empty if none is similar."""
+    plain = name.rpartition(".")[2].strip('"').casefold()
+    by_folded = {one.casefold(): one for one in known}
+    near = difflib.get_close_matches(plain, by_folded, n=3)
+    return f"; did you mean {' or '.join(by_folded[one] for one in near)}?" if near else ""
+
+
+def pointed(statement: str, position: int) -> str:
+    """Return the line of a statement with an error, and a mark below its position, which counts from 1."""
+    before = statement[: position - 1]
+    start = before.rfind("\n") + 1
+    line = statement[start:].partition("\n")[0]
+    column = len(before) - start
+    cut = max(0, column - 60)
+    return f"\n{line[cut : cut + 120]}\n{' ' * (column - cut)}^"
+
+
+# Values: the part of a long value that is kept, and the text for a model.
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Beginning of a value that is longer than allowed."""
+
+    begin: str | bytes
+    length: int
+    """Characters of a text, bytes of any other value."""
+
+
+def kept(value: object, most: int) -> object:
+    """Return a value for the program: unchanged, or a text with the first `most` characters or bytes of a long one."""
+    if isinstance(value, memoryview):
+        value = bytes(value)
+    if isinstance(value, (str, bytes)) and len(value) > most:
+        value = Cut(value[:most], len(value))
+    elif not isinstance(value, (str, bytes, Cut)) and hasattr(value, "__len__") and len(text := str(value)) > most:
+        value = Cut(text[:most], len(text))
+    if not isinstance(value, Cut):
+        return value
+    unit = "characters" if isinstance(value.begin, str) else "bytes"
+    begin = value.begin if isinstance(value.begin, str) else _hex(value.begin)
+    return f"{begin}... [cut; {value.length:,} {unit}]"
+
+
+def shown(value: object) -> str:
+    """Return a value as one line; no value can break out of its line or column."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return _hex(value)
+    return _CONTROL.sub(_escaped, str(value)).replace("|", "\\|")
+
+
+def _hex(value: bytes) -> str:
+    return f"x'{value.hex()}'"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return _ESCAPES.get(found[0], f"\\x{ord(found[0]):02x}")
+
+
+# Rows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,8 @@ import sqlalchemy
 from sqlalchemy import Inspector
 from sqlalchemy.exc import CompileError
 
-from callboard_actors.sql._backend import Backend
-from callboard_actors.sql._errors import SqlError, did_you_mean
-from callboard_actors.sql._values import shown
-from callboard_actors.sql._work import Job
+from callboard_actors.sql._rows import SqlError, did_you_mean, shown
+from callboard_actors.sql._work import Backend, Job
 
 
 def outline(backend: Backend, schemas: Sequence[str], most: int, job: Job) -> str:

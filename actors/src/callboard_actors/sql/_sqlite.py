@@ -16,10 +16,8 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from callboard_actors.sql._backend import Once, Parameters
-from callboard_actors.sql._errors import SqlError, did_you_mean
-from callboard_actors.sql._rows import Caps, Rows, gather
-from callboard_actors.sql._work import Job
+from callboard_actors.sql._rows import Caps, Rows, SqlError, did_you_mean, gather
+from callboard_actors.sql._work import Job, Once, Parameters
 
 # Permissions and limits of statements; SQLite asks for a permission when it prepares a statement.
 

@@ -1,11 +1,15 @@
-"""ASGI application for streamable HTTP, for protocol versions before and since 2026-07-28."""
+"""MCP over streamable HTTP, for protocol versions before and since 2026-07-28: ASGI application, and server process."""
 
 import hmac
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+import logging
+import socket
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
 from typing import Final
 
 import anyio
+import uvicorn
 from anyio.abc import TaskStatus
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
 from mcp.server.auth.provider import AccessToken
@@ -18,10 +22,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from callboard import Drained
+from callboard import Drained, drain_on_signal
 from callboard_actors.mcp_service._callers import SharedToken
 from callboard_actors.mcp_service._service import PATIENCE, Service
 from callboard_actors.mcp_service._token import Token
+
+# The application.
 
 _TO_ANSWER: Final = 5.0
 """Seconds for clients to receive their answers after a drain."""
@@ -157,3 +163,68 @@ def _security(allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
             for name in (f"{scheme}://{host}", f"{scheme}://{host}:*")
         ],
     )
+
+
+# The server process, with uvicorn.
+
+_log = logging.getLogger("callboard")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached only from this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def serve_http(
+    app: McpApp, host: str, port: int, *, drain: float, listening: Callable[[str, int], object]
+) -> Drained:
+    """Serve until SIGTERM or SIGINT; raise OSError if the address cannot be used.
+
+    Args:
+        app: application to serve.
+        host: address to listen on.
+        port: port to listen on; 0 for any free port.
+        drain: seconds for calls to finish after a signal.
+        listening: called with address and port when clients can connect.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family) as listener:
+        server = _Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
+        end = _End(server)
+        async with app.lifespan(), drain_on_signal(app, end, timeout=drain) as shutdown:
+            listening(*listener.getsockname()[:2])
+            await server.serve(sockets=[listener])
+            end.come()
+    return shutdown.report
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn server without its own signal handlers: `drain_on_signal` drains the calls first."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+class _End:
+    """Drainable end of the server; it is drained after the calls."""
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        self._has_come = anyio.Event()
+
+    def come(self) -> None:
+        """Note that the server has stopped."""
+        self._has_come.set()
+
+    async def drain(self, timeout: float = PATIENCE) -> Drained:
+        """Stop the server; close the connections that still have requests after `timeout` seconds."""
+        self._server.should_exit = True
+        with anyio.move_on_after(timeout):
+            await self._has_come.wait()
+        self._server.force_exit = True
+        await self._has_come.wait()
+        return Drained()

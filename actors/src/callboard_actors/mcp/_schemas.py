@@ -1,0 +1,313 @@
+"""Validation by JSON schemas that servers write: forms for people, and structured results of tools.
+
+Schemas are untrusted. Nothing that they refer to is fetched, their patterns run only in a regex engine without
+backtracking, and the work for a value is bounded. The SDK would validate in the event loop without any limit.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from functools import cache, partial
+from typing import Any, Final, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+import attrs
+from jsonschema import Draft202012Validator, SchemaError, ValidationError
+from jsonschema.exceptions import best_match
+from jsonschema.validators import extend, validator_for
+from mcp import ClientSession
+from mcp_types import CallToolResult, Tool
+from pydantic import ValidationError as MisfitError
+from pydantic_core import SchemaError as PatternError
+from pydantic_core import SchemaValidator, core_schema
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from callboard_actors.mcp._content import McpToolError
+
+# Forms, and the values that people fill in.
+
+_ELSEWHERE = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema", "patternProperties"})
+"""Keywords that refer to other schemas, or change the rules. The protocol's forms are flat and need none."""
+
+
+def check_form(schema: dict[str, Any], server: str) -> None:
+    """Raise `McpToolError` for a form that refers to other schemas, or is not a valid schema."""
+    flat = {key: value for key, value in schema.items() if key != "$schema"}
+    if word := _first_of(_ELSEWHERE, flat):
+        raise McpToolError(f"The MCP server {server!r} asks by a form with {word!r}, which no form may have.")
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise McpToolError(
+            f"The MCP server {server!r} asks a person by a form that is none: {error.message}"
+        ) from error
+
+
+def misfit(schema: dict[str, Any], content: object) -> str | None:
+    """Return the first error of filled-in values, or `None`."""
+    found = best_match(_Form(schema, registry=Registry()).iter_errors(content))
+    return None if found is None else found.message
+
+
+def _first_of(words: frozenset[str], value: object) -> str | None:
+    if isinstance(value, dict):
+        known = cast("dict[str, object]", value)
+        return min(words & known.keys(), default=None) or _first_of(words, list(known.values()))
+    if isinstance(value, list):
+        return next((word for one in cast("list[object]", value) if (word := _first_of(words, one))), None)
+    return None
+
+
+def pattern_in_one_pass(_: object, pattern: str, text: object, __: object) -> Iterator[ValidationError]:
+    """Yield an error if a text does not match, in linear time; patterns that the engine rejects are ignored."""
+    if not isinstance(text, str):
+        return
+    try:
+        SchemaValidator(core_schema.str_schema(pattern=pattern)).validate_python(text)
+    except PatternError:
+        return
+    except MisfitError:
+        yield ValidationError(f"{text!r} does not match {pattern!r}")
+
+
+_Form: Any = cast("Any", extend)(Draft202012Validator, {"pattern": pattern_in_one_pass})
+
+
+# Validation within a budget of steps and of time.
+
+MOST_STEPS: Final = 100_000
+"""Maximum steps for one value, or for checking one schema."""
+_STEPS_OF_PART: Final = 30
+"""Additional steps for each part of the value."""
+MOST_SECONDS: Final = 5.0
+"""Maximum seconds in a worker thread; a single step may be slow if the value or the schema is large."""
+_SHOWN: Final = 2000
+"""Maximum characters of an error, which may quote the whole value."""
+FEW_STEPS: Final = 500
+"""Maximum steps in the event loop: a few milliseconds."""
+
+_BY_NAME = frozenset({"$defs", "definitions", "dependentSchemas", "properties"})
+"""Keywords with schemas by name; the names are arbitrary and must not be taken for keywords."""
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Keywords with values, which are no schemas."""
+_LEFT_OUT = frozenset({"patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"})
+"""Keywords whose cost grows faster than the value; they are removed."""
+
+
+class OverBudgetError(Exception):
+    """Raised if a validation takes more steps, or more time, than allowed."""
+
+
+class _Budget:
+    """Remaining steps and seconds of a validation."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._until = time.monotonic() + MOST_SECONDS
+
+    def step(self) -> None:
+        """Count a step; raise `OverBudgetError` if no steps or no time are left."""
+        self._steps -= 1
+        if self._steps < 0 or time.monotonic() > self._until:
+            raise OverBudgetError
+
+
+_budget: ContextVar[_Budget] = ContextVar("budget")
+
+
+class Judge:
+    """Validator of values for one untrusted schema.
+
+    `steps` limits the check of the schema itself; by default the limit grows with its size. The constructor raises
+    `OverBudgetError` if the check takes more.
+    """
+
+    def __init__(self, schema: dict[str, Any], steps: int | None = None) -> None:
+        self._schema = cast("dict[str, Any]", _harmless(schema))
+        self._rules: Any = _counted(validator_for(schema))
+        self._flaw = self._flaw_of_schema(steps)
+
+    def misfit(self, value: object, steps: int | None = None) -> str | None:
+        """Return the error of a value, or `None` if it is valid as far as it is checked.
+
+        `steps` limits the validation; by default the limit grows with the value's size. Raise `OverBudgetError` if it
+        takes more.
+        """
+        if self._flaw is not None:
+            return self._flaw
+        _budget.set(_budget_for(value, steps))
+        try:
+            found: Any = best_match(self._rules(self._schema, registry=Registry()).iter_errors(value))
+        except (Unresolvable, RecursionError) as error:
+            return f"its schema leads nowhere: {error!s:.200}"
+        return None if found is None else str(found.message)[:_SHOWN]
+
+    def _flaw_of_schema(self, steps: int | None) -> str | None:
+        _budget.set(_budget_for(self._schema, steps))
+        try:
+            found: Any = best_match(self._rules(self._rules.META_SCHEMA).iter_errors(self._schema))
+        except (SchemaError, RecursionError) as error:
+            return f"its schema is none: {error!s:.200}"
+        return None if found is None else f"its schema is none: {found.message:.200}"
+
+
+def is_small(value: object, most: int = 1_000) -> bool:
+    """Return whether a value has few parts and short texts, so that no step with it takes long."""
+    left = most
+    values = [value]
+    while values:
+        one = values.pop()
+        left -= 1 + (len(one) // 10 if isinstance(one, str) else 0)
+        if left < 0:
+            return False
+        if isinstance(one, (list, dict)):
+            parts = cast("list[object] | dict[str, object]", one)
+            if len(parts) > left:
+                return False
+            values += [*parts, *parts.values()] if isinstance(parts, dict) else parts
+    return True
+
+
+def _budget_for(value: object, steps: int | None) -> _Budget:
+    return _Budget(MOST_STEPS + _STEPS_OF_PART * _parts_of(value) if steps is None else steps)
+
+
+def _parts_of(value: object) -> int:
+    """Return the number of values inside of a value, itself included."""
+    count, values = 0, [value]
+    while values:
+        one = values.pop()
+        count += 1
+        if isinstance(one, dict):
+            values += cast("dict[str, object]", one).values()
+        elif isinstance(one, list):
+            values += cast("list[object]", one)
+    return count
+
+
+@cache
+def _counted(known: Any) -> Any:
+    """Return a validator class that counts every keyword as a step."""
+
+    def counted(word: Callable[..., Iterator[Any] | None]) -> Callable[..., Iterator[Any]]:
+        def found(*args: Any) -> Iterator[Any]:
+            budget = _budget.get()
+            budget.step()
+            for error in word(*args) or ():
+                budget.step()
+                yield error
+
+        return found
+
+    words = {**known.VALIDATORS, "pattern": pattern_in_one_pass, "uniqueItems": _unjudged}
+    made = cast("Any", extend)(known, {name: counted(word) for name, word in words.items()})
+    # The original `evolve` switches to the class that a nested `$schema` names, which would not count steps.
+    made.evolve = attrs.evolve
+    return made
+
+
+def _unjudged(*_: object) -> Iterator[Any]:
+    yield from ()
+
+
+def _harmless(schema: object) -> object:
+    """Return a schema without the expensive keywords."""
+    if isinstance(schema, list):
+        return [_harmless(one) for one in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    words = cast("dict[str, object]", schema)
+    # `additionalProperties` depends on `patternProperties`, which is removed, so it would refuse valid properties.
+    open_ = {"additionalProperties"} if "patternProperties" in words else set[str]()
+    return {
+        word: value if word in _VALUES else _by_name(value) if word in _BY_NAME else _harmless(value)
+        for word, value in words.items()
+        if word not in _LEFT_OUT | open_
+    }
+
+
+def _by_name(schemas: object) -> object:
+    if not isinstance(schemas, dict):
+        return schemas
+    return {name: _harmless(one) for name, one in cast("dict[str, object]", schemas).items()}
+
+
+# Output schemas of tools; validation that may take long runs in a worker thread.
+
+T = TypeVar("T")
+
+_THREADS = 2
+"""Maximum number of worker threads that validate for one server at a time."""
+_TOO_LONG = "its schema asks for more work than it may: simplify the schema"
+
+
+class OutputSchemas:
+    """Output schemas of the tools of one server, with their validators."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[str, dict[str, Any]] = {}
+        self._judges: dict[str, Judge | None] = {}
+        """Validators by tool; `None` for a schema that takes too long to check."""
+        self._threads: anyio.CapacityLimiter | None = None
+
+    def learn(self, tools: Iterable[Tool]) -> None:
+        """Take the schemas from a new listing; validators of unchanged schemas are kept."""
+        before = self._schemas
+        self._schemas = {tool.name: tool.output_schema for tool in tools if tool.output_schema is not None}
+        self._judges = {name: one for name, one in self._judges.items() if self._schemas.get(name) == before[name]}
+
+    def judge_for(self, session: ClientSession) -> None:
+        """Replace the validation of an SDK session."""
+        session.validate_tool_result = self._judge  # type: ignore[method-assign]
+
+    async def _judge(self, name: str, result: CallToolResult) -> None:
+        """Raise `RuntimeError`, in the SDK's wording, for an invalid result."""
+        if (schema := self._schemas.get(name)) is None:
+            return
+        if result.structured_content is None and "structured_content" not in result.model_fields_set:
+            raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
+        try:
+            why = await self._misfit(name, schema, result.structured_content)
+        except OverBudgetError:
+            why = _TOO_LONG
+        if why is not None:
+            raise RuntimeError(f"Invalid structured content returned by tool {name}: {why}")
+
+    async def _misfit(self, name: str, schema: dict[str, Any], value: object) -> str | None:
+        if name not in self._judges:
+            judge: Judge | None = await self._run(_judge_of, schema, is_small(schema))
+            # The tools may have been listed again during the await; then this validator is outdated.
+            if self._schemas.get(name) is schema:
+                self._judges[name] = judge
+        else:
+            judge = self._judges[name]
+        if judge is None:
+            return _TOO_LONG
+        return await self._run(judge.misfit, value, is_small(schema) and is_small(value))
+
+    async def _run(self, judge: Callable[[Any, int | None], T], value: object, is_light: bool) -> T:
+        """Validate in the event loop if that takes few steps, otherwise in a thread."""
+        if is_light:
+            try:
+                return judge(value, FEW_STEPS)
+            except OverBudgetError:
+                pass
+        return await self._in_thread(partial(judge, value, None))
+
+    async def _in_thread(self, judge: Callable[[], T]) -> T:
+        """Run a validation in a thread. A cancelled call abandons the thread, which ends by its own budget."""
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(_THREADS)
+        return await anyio.to_thread.run_sync(judge, abandon_on_cancel=True, limiter=self._threads)
+
+
+def _judge_of(schema: dict[str, Any], steps: int | None) -> Judge | None:
+    """Return the validator of a schema; `None` if even a thread takes too long to check the schema."""
+    try:
+        return Judge(schema, steps)
+    except OverBudgetError:
+        if steps is not None:
+            raise
+        return None
