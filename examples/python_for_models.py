@@ -10,7 +10,7 @@ import anyio
 
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls
-from callboard_actors.python import python_tool
+from callboard_actors.python import Python, python_tool
 
 CAREFUL = [
     "prices = {'tea': 3, 'ham': 5}",
@@ -37,7 +37,7 @@ async def main() -> None:
     logging.getLogger("callboard").setLevel(logging.ERROR)  # hides the warning about the restart
     told: dict[str, list[str]] = {}
     # This code is the program's own. For code of a model, use a confined pool: runs_in=pool.
-    node = ToolNode([python_tool(timeout=0.5, grace=0.5)])
+    node = ToolNode([python_tool(Python(timeout=0.5, grace=0.5))])
     async with node, anyio.create_task_group() as group:
         group.start_soon(converse, "careful", CAREFUL, node, told)
         group.start_soon(converse, "careless", CARELESS, node, told)

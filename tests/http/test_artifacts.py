@@ -12,7 +12,7 @@ from mcp import types
 from callboard import ToolNode, create_react_agent, running
 from callboard.middleware import OutputBudget
 from callboard.testing import ScriptedModel, calls, tool_call
-from callboard_actors.http import HttpTools
+from callboard_actors.http import HttpBounds, HttpTools
 from callboard_actors.mcp_service._results import result_of
 
 from ._world import LOOPBACK, WAIT, Site
@@ -50,7 +50,7 @@ async def test_a_page_has_its_kind_its_size_and_its_digest_beside_its_text(site:
 async def test_what_is_in_a_file_is_told_with_where_it_is(site: Site, tmp_path: Path, size: int, kind: str) -> None:
     """The artifact names the file, so that a program finds the rest; the digest is that of the file."""
     url = site.url("/body", size=size, type=kind)
-    artifact = (await message_of(url, downloads=tmp_path, max_bytes=1000)).artifact
+    artifact = (await message_of(url, downloads=tmp_path, bounds=HttpBounds(max_bytes=1000))).artifact
     data = Path(artifact["file"]).read_bytes()
 
     assert data == b"x" * size
@@ -62,7 +62,9 @@ async def test_what_is_in_a_file_is_told_with_where_it_is(site: Site, tmp_path: 
 async def test_what_nobody_has_the_end_of_has_no_digest(site: Site, tmp_path: Path, downloads: bool) -> None:
     """The digest of a part could be mistaken for the digest of the whole."""
     options = {"downloads": tmp_path} if downloads else {}
-    artifact = (await message_of(site.url("/body", size=9000), max_bytes=100, max_download=5000, **options)).artifact
+    artifact = (
+        await message_of(site.url("/body", size=9000), bounds=HttpBounds(max_bytes=100, max_download=5000), **options)
+    ).artifact
 
     assert (artifact["is_cut"], artifact["sha256"], artifact["file"]) == (True, None, None)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard_actors.http import HttpClient, HttpError
+from callboard_actors.http import HttpBounds, HttpClient, HttpError
 from callboard_actors.http._page import as_markdown, decoded, is_text
 
 from ._world import LOOPBACK, WAIT, Site
@@ -22,7 +22,7 @@ MB = 1_000_000
 async def test_no_more_of_a_body_is_read_than_was_asked_for(site: Site) -> None:
     """The page says that the body continues."""
     with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, max_bytes=1000) as http:
+        async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_bytes=1000)) as http:
             long = await http.get(site.url("/body", size=MB, type="text/plain"))
             whole = await http.get(site.url("/body", size=1000, type="text/plain"))
 
@@ -33,7 +33,7 @@ async def test_no_more_of_a_body_is_read_than_was_asked_for(site: Site) -> None:
 @pytest.mark.parametrize("layers", [1, 2])
 async def test_a_body_that_grows_without_end_is_cut_as_it_grows(site: Site, layers: int) -> None:
     """The cap applies to decompressed bytes: 256 MiB may be sent as 256 KiB, or as 1 KiB if compressed twice."""
-    async with HttpClient(allow=LOOPBACK, max_bytes=MB) as http:
+    async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_bytes=MB)) as http:
         with anyio.fail_after(WAIT):
             await http.get(site.url())
             tracemalloc.start()
@@ -74,7 +74,7 @@ async def test_a_body_that_comes_byte_by_byte_ends_with_the_time_of_its_request(
 async def test_a_server_that_says_nothing_is_given_up(site: Site) -> None:
     """An open connection without an answer ends with the timeout."""
     with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, read_timeout=0.2, retries=0) as http:
+        async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(read_timeout=0.2), retries=0) as http:
             with pytest.raises(HttpError, match="did not go on in time"):
                 await http.get(site.url("/busy", seconds=5, case=site.case()))
 
@@ -103,7 +103,7 @@ async def test_what_is_long_or_no_text_is_kept_in_a_file_where_there_is_a_folder
 ) -> None:
     """The whole body is saved, and no URL can lead outside of the folder."""
     with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, max_bytes=1000, downloads=tmp_path) as http:
+        async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_bytes=1000), downloads=tmp_path) as http:
             page = await http.get(site.url("/body", size=size, type=type_))
 
     assert page.saved is not None
@@ -116,7 +116,9 @@ async def test_a_file_that_grows_too_long_is_not_kept(site: Site, tmp_path: Path
     """A partial file could be taken for the whole body; this also covers cancelled requests."""
     case = site.case()
     with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, max_bytes=10, downloads=tmp_path, max_download=5000, timeout=0.5) as http:
+        async with HttpClient(
+            allow=LOOPBACK, bounds=HttpBounds(max_bytes=10, max_download=5000), downloads=tmp_path, timeout=0.5
+        ) as http:
             page = await http.get(site.url("/body", size=MB))
             with pytest.raises(HttpError):
                 await http.get(site.url("/slow", case=case))

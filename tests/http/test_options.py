@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from callboard import Limit, running
-from callboard_actors.http import HttpClient, HttpTools, UrlRefusedError
+from callboard_actors.http import HttpBounds, HttpClient, HttpTools, UrlRefusedError
 from callboard_actors.http._client import Options
 
 from ._proxy import proxy
@@ -35,8 +35,6 @@ WRONG = [
     ({"user_agent": None}, TypeError, "'user-agent' has a text"),
     ({"user_agent": "a\nb"}, ValueError, "no header may have"),
     ({"timeout": 0}, ValueError, "timeout=0"),
-    ({"read_timeout": float("inf")}, ValueError, "read_timeout=inf"),
-    ({"max_bytes": 0}, ValueError, "max_bytes=0"),
     ({"retries": -1}, ValueError, "retries=-1"),
     ({"retries": 1.5}, ValueError, "retries=1.5"),
     ({"ports": [0.5]}, TypeError, "whole number"),
@@ -49,10 +47,17 @@ WRONG = [
     ({"honours_keys": ["*.example.org"]}, ValueError, "each of them"),
     ({"trust_proxy": True}, ValueError, "is for a proxy"),
     ({"backoff": 1.0}, TypeError, "is a Backoff, such as"),
+    ({"bounds": {}}, TypeError, "is an HttpBounds"),
     ({"resolver": 5}, TypeError, "is an async function"),
     ({"tls": False}, TypeError, "ssl.SSLContext; leave it out"),
     ({"headers": [("authorization", "x")]}, TypeError, r"list\) has headers by host"),
 ]
+
+
+@pytest.mark.parametrize(("option", "value"), [("read_timeout", float("inf")), ("max_bytes", 0), ("max_redirects", -1)])
+def test_bounds_out_of_range_are_refused(option: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"HttpBounds\({option}={value}\)"):
+        HttpBounds(**{option: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("options", "kind", "said"), WRONG, ids=[repr(options) for options, _, _ in WRONG])

@@ -9,7 +9,7 @@ import pytest
 
 from callboard import CallPolicy, ToolNode, observe
 from callboard.testing import tool_call
-from callboard_actors.http import HttpClient, HttpTools
+from callboard_actors.http import HttpBounds, HttpClient, HttpTools
 
 from ._world import LOOPBACK, WAIT, Site
 
@@ -40,7 +40,7 @@ async def test_it_is_told_how_much_of_a_body_there_is(site: Site, tmp_path: Path
 async def test_a_server_that_says_no_length_or_none_that_can_be_is_told_of_all_the_same(site: Site) -> None:
     """Without a length only the received bytes are reported. Of a compressed body, compressed bytes are counted."""
     _, told = await told_of(site.url("/parts", count=2, each=0.0))
-    _, packed = await told_of(site.url("/bomb", layers=2), max_bytes=10_000_000)
+    _, packed = await told_of(site.url("/bomb", layers=2), bounds=HttpBounds(max_bytes=10_000_000))
 
     assert told[-1] == {"done": 2 * PART}
     assert 0 < packed[-1]["done"] <= packed[-1]["total"] < 5000
@@ -48,7 +48,9 @@ async def test_a_server_that_says_no_length_or_none_that_can_be_is_told_of_all_t
 
 async def test_a_body_of_many_parts_tells_no_more_than_a_few_a_second(site: Site) -> None:
     """An observer may log each report, so reports are limited to a few per second."""
-    _, told = await told_of(site.url("/parts", count=1000, each=0.0, length=1000 * PART), max_bytes=2_000_000)
+    _, told = await told_of(
+        site.url("/parts", count=1000, each=0.0, length=1000 * PART), bounds=HttpBounds(max_bytes=2_000_000)
+    )
 
     assert told[-1]["done"] == 1000 * PART
     assert len(told) < 200

@@ -8,7 +8,7 @@ import pytest
 
 from callboard import Backoff, CallPolicy, ToolNode, idempotency_key
 from callboard.testing import tool_call
-from callboard_actors.http import HttpClient, HttpError, HttpTools, UrlRefusedError
+from callboard_actors.http import HttpBounds, HttpClient, HttpError, HttpTools, UrlRefusedError
 from callboard_actors.http._page import Page
 from callboard_actors.http._request import Repeats, Request
 
@@ -55,7 +55,7 @@ async def test_redirects_end(site: Site) -> None:
     """The number of redirects is limited, for pages that redirect to themselves."""
     case = site.case()
     with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, max_redirects=3) as http:
+        async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_redirects=3)) as http:
             with pytest.raises(HttpError, match="more than 3 redirects"):
                 await http.get(site.url("/circle", case=case))
 

@@ -7,7 +7,7 @@ import pytest
 
 from callboard import ToolNode, child, running
 from callboard.testing import tool_call
-from callboard_actors.http import HttpTools
+from callboard_actors.http import HttpBounds, HttpTools
 
 from ._world import AT_ONCE, LOOPBACK, WAIT, Names, Site
 
@@ -63,7 +63,7 @@ async def test_a_long_page_is_read_in_pieces(site: Site) -> None:
     first = await fetched(site, "/body", query=query, max_chars=200)
     second = await fetched(site, "/body", 200, query=query, max_chars=200)
     beyond = await fetched(site, "/body", 250, query=query, max_chars=200)
-    cut = await fetched(site, "/body", query=query, max_bytes=100)
+    cut = await fetched(site, "/body", query=query, bounds=HttpBounds(max_bytes=100))
 
     assert first.endswith("x\n[... 50 more characters; start=200 reads on ...]")
     assert second.endswith("\n\n" + "x" * 50)

@@ -33,6 +33,7 @@ URL = "http://127.0.0.1:9/mcp"
         (URL, {"allow": "echo"}, r"allow=...\) is a list of names, such as \['echo'\]"),
         (URL, {"name": ""}, r"name=...\) is a text"),
         (URL, {"prefix": None}, r"prefix=...\) is a text"),
+        (URL, {"bounds": {"grace": 1}}, "is an McpBounds"),
         (URL, {"mode": "2024-01-01"}, "mode"),
         (URL, {"log_level": "loud"}, "log_level"),
     ],

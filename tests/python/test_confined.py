@@ -7,7 +7,7 @@ import pytest
 
 from callboard import ToolNode
 from callboard_actors.process import Confine
-from callboard_actors.python import python_tool
+from callboard_actors.python import Python, python_tool
 
 from .test_in_a_node import WAIT, told
 
@@ -51,7 +51,7 @@ async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
 async def test_a_confined_interpreter_that_crashes_is_told_as_lost_and_comes_back() -> None:
     """A crash of a confined interpreter is reported like that of an unconfined one, and a new interpreter starts."""
     with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(timeout=0.5, grace=0.3)]) as node:
+        async with ToolNode([python_tool(Python(timeout=0.5, grace=0.3))]) as node:
             for end in ("import os; os._exit(3)", "10 ** 10 ** 9"):
                 await told(node, "x = 1")
                 assert "is lost" in await told(node, end)

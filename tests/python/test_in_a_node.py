@@ -18,7 +18,7 @@ WAIT = 60
 
 
 def tool(**options: Any) -> ChildSpec[Python]:
-    return python_tool(unrestricted=True, **options)
+    return python_tool(Python(**options), unrestricted=True)
 
 
 async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
@@ -113,7 +113,7 @@ async def test_one_that_somebody_killed_is_told_at_once_and_its_code_does_not_ru
 async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
     """The cell raises MemoryError and its variables stay."""
     with anyio.fail_after(WAIT):
-        async with ToolNode([tool(memory=1024**3)]) as node:
+        async with ToolNode([python_tool(unrestricted=True, memory=1024**3)]) as node:
             await told(node, "x = 42")
             assert "MemoryError" in await told(node, "b = bytearray(2 * 1024**3)")
             assert await told(node, "x") == "Out[3]: 42"
@@ -291,7 +291,7 @@ async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
     """A cell can switch off the timer that runs in its own process, so a timer outside of it is needed."""
     monkeypatch.setattr("callboard_actors.python._tool._TO_ANSWER", 2.0)
     with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(timeout=0.3, grace=0.2)]) as node:
+        async with ToolNode([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
             await told(node, "x = 42")
             said = await told(node, code)
             # On trio that event loop is not the worker's, so the cell has done no harm.

@@ -161,27 +161,32 @@ def _children_by_search(parent: int) -> set[int]:
 
 
 def descendants_of(ancestor: int) -> set[int]:
-    """Return all descendants of a process, zombies included; empty if the system cannot tell."""
-    return _descendants_by_search(ancestor) if sys.platform == "linux" else set()
-
-
-def _descendants_by_search(ancestor: int) -> set[int]:
-    parents = {int(entry.name): _parent_of(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    """Return all living descendants of a process; empty if the system cannot tell."""
+    if sys.platform != "linux":
+        return set()
+    below: dict[int, list[int]] = {}
+    try:
+        for entry in Path("/proc").iterdir():
+            # A zombie has no children any more; it only waits for its parent to read its exit code.
+            if entry.name.isdigit() and (parent := _parent_of(entry, zombies=False)) is not None:
+                below.setdefault(parent, []).append(int(entry.name))
+    except OSError:
+        return set()
     found, due = set[int](), [ancestor]
     while due:
-        above = due.pop()
-        below = {pid for pid, parent in parents.items() if parent == above} - found
-        found |= below
-        due += below
+        fresh = [pid for pid in below.get(due.pop(), []) if pid not in found]
+        found.update(fresh)
+        due += fresh
     return found
 
 
-def _parent_of(process: Path) -> int | None:
+def _parent_of(process: Path, *, zombies: bool = True) -> int | None:
     try:
-        # The field after the state. The process name in parentheses may contain spaces and parentheses.
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
+        # The fields after the process name; the name in parentheses may contain spaces and parentheses.
+        state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+    except OSError:  # it has ended, or it is another user's and hidden
         return None
+    return None if state in "ZX" and not zombies else int(parent)
 
 
 def limit_memory(size: int) -> None:

@@ -21,18 +21,20 @@ if missing := [package for package in _NEEDED if find_spec(package) is None]:
 if TYPE_CHECKING:
     from callboard_actors.http._answer import Answer as Answer
     from callboard_actors.http._answer import PageArtifact as PageArtifact
+    from callboard_actors.http._client import HttpBounds as HttpBounds
     from callboard_actors.http._client import HttpClient as HttpClient
     from callboard_actors.http._errors import HttpError as HttpError
     from callboard_actors.http._errors import UrlRefusedError as UrlRefusedError
     from callboard_actors.http._page import Page as Page
     from callboard_actors.http._tools import HttpTools as HttpTools
 
-__all__ = ["Answer", "HttpClient", "HttpError", "HttpTools", "Page", "PageArtifact", "UrlRefusedError"]
+__all__ = ["Answer", "HttpBounds", "HttpClient", "HttpError", "HttpTools", "Page", "PageArtifact", "UrlRefusedError"]
 
 __getattr__ = on_demand(
     __name__,
     {
         "Answer": "callboard_actors.http._answer",
+        "HttpBounds": "callboard_actors.http._client",
         "HttpClient": "callboard_actors.http._client",
         "HttpError": "callboard_actors.http._errors",
         "HttpTools": "callboard_actors.http._tools",

@@ -1,12 +1,11 @@
 """`HttpClient`: HTTP requests with checked addresses, limits per host, and safe retries."""
 
 import json as _json
-import math
 import os
 import re
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -20,6 +19,7 @@ import httpx2
 from callboard import Backoff, Limit, idempotency_key
 from callboard.extend import LimitGuard, Resolver, system_resolver
 from callboard.guards import Url
+from callboard_actors._util._numbers import check_counts, check_durations
 from callboard_actors.http._errors import HttpError, UrlRefusedError
 from callboard_actors.http._guard import rules_of
 from callboard_actors.http._page import Page
@@ -40,6 +40,37 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _HEADERS_BY_HOST = "headers={'api.example.org': {'Authorization': '...'}}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpBounds:
+    """Limits of time and size of an `HttpClient`.
+
+    Args:
+        connections: largest number of connections.
+        connect_timeout: seconds for a connection.
+        read_timeout: seconds that a server may send nothing.
+        max_bytes: bytes of a body that are read, after decompression.
+        max_download: largest body that is saved in the folder for downloads, in bytes.
+        max_redirects: largest number of redirects that are followed.
+
+    Raises:
+        TypeError: if a number of seconds is not a number.
+        ValueError: if a number is out of range.
+    """
+
+    connections: int = 100
+    connect_timeout: float = 10.0
+    read_timeout: float = 20.0
+    max_bytes: int = 1_000_000
+    max_download: int = 100_000_000
+    max_redirects: int = 5
+
+    def __post_init__(self) -> None:
+        check_durations("HttpBounds", connect_timeout=self.connect_timeout, read_timeout=self.read_timeout)
+        counts = [("connections", self.connections, 1), ("max_bytes", self.max_bytes, 1)]
+        counts += [("max_download", self.max_download, 1), ("max_redirects", self.max_redirects, 0)]
+        check_counts("HttpBounds", counts)
+
+
 class Options(TypedDict, total=False):
     """Options of `HttpClient`, for callers that pass them on."""
 
@@ -50,36 +81,23 @@ class Options(TypedDict, total=False):
     cookies: bool
     user_agent: str
     limit: Limit | None
-    connections: int
     timeout: float
-    connect_timeout: float
-    read_timeout: float
-    max_bytes: int
     downloads: str | PathLike[str] | None
-    max_download: int
-    max_redirects: int
     retries: int
     backoff: Backoff | None
     honours_keys: Collection[str]
     proxy: str | None
     trust_proxy: bool
     robots: bool
+    bounds: HttpBounds | None
     resolver: Resolver
     tls: ssl.SSLContext | None
 
 
-def check_numbers(*, seconds: Mapping[str, float], counts: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ValueError for a duration that is not positive, or a count (least, given) below its least."""
-    for name, duration in seconds.items():
-        if not isinstance(cast("object", duration), (int, float)) or not 0 < duration < math.inf:
-            raise ValueError(f"HttpClient({name}={duration!r}) is a number of seconds, more than 0")
-    for name, (least, count) in counts.items():
-        if not isinstance(cast("object", count), int) or count < least:
-            raise ValueError(f"HttpClient({name}={count!r}) is a whole number, at least {least}")
-
-
-def check_parts(*, backoff: object, resolver: object, tls: object, headers: object) -> None:
+def check_parts(*, bounds: object, backoff: object, resolver: object, tls: object, headers: object) -> None:
     """Raise TypeError for an option of the wrong type, which would otherwise fail with the first page."""
+    if not isinstance(bounds, HttpBounds):
+        raise TypeError(f"HttpClient(bounds={bounds!r}) is an HttpBounds, such as HttpBounds(max_bytes=1000)")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise TypeError(f"HttpClient(backoff={backoff!r}) is a Backoff, such as Backoff(first=0.5)")
     if not callable(resolver):
@@ -200,20 +218,15 @@ class HttpClient:
         cookies: whether cookies are kept, for all users of this client.
         user_agent: of the requests; also the name that is looked up in robots.txt.
         limit: on requests at the same time, for each host unless the limit has another key; `None` for no limit.
-        connections: largest number of connections.
         timeout: seconds for a request, with its redirects, retries and waits.
-        connect_timeout: seconds for a connection.
-        read_timeout: seconds that a server may send nothing.
-        max_bytes: bytes of a body that are read, after decompression.
-        downloads: folder for bodies that are longer, or not text.
-        max_download: largest body that is saved there, in bytes.
-        max_redirects: largest number of redirects that are followed.
+        downloads: folder for bodies that are longer than is read, or not text.
         retries: how often a failed request is repeated, if that does no harm.
         backoff: pauses before the repetitions; Retry-After is respected up to the longest pause.
         honours_keys: hosts that execute requests with the same Idempotency-Key once. No POST is repeated to others.
         proxy: URL of a proxy; needs `trust_proxy=True`. Proxies of the environment are not used.
         trust_proxy: states that the proxy itself refuses private addresses; this client cannot check them then.
         robots: whether robots.txt is respected.
+        bounds: other limits of time and size.
         resolver: async function from a host and a port to addresses.
         tls: context for https; by default with the system's certificates.
 
@@ -231,35 +244,23 @@ class HttpClient:
         cookies: bool = False,
         user_agent: str = "callboard",
         limit: Limit | None = PER_HOST,
-        connections: int = 100,
         timeout: float = 60.0,
-        connect_timeout: float = 10.0,
-        read_timeout: float = 20.0,
-        max_bytes: int = 1_000_000,
         downloads: str | os.PathLike[str] | None = None,
-        max_download: int = 100_000_000,
-        max_redirects: int = 5,
         retries: int = 2,
         backoff: Backoff | None = None,
         honours_keys: Collection[str] = (),
         proxy: str | None = None,
         trust_proxy: bool = False,
         robots: bool = False,
+        bounds: HttpBounds | None = None,
         resolver: Resolver = system_resolver,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        check_numbers(
-            seconds={"timeout": timeout, "connect_timeout": connect_timeout, "read_timeout": read_timeout},
-            counts={
-                "connections": (1, connections),
-                "max_bytes": (1, max_bytes),
-                "max_download": (1, max_download),
-                "max_redirects": (0, max_redirects),
-                "retries": (0, retries),
-            },
-        )
+        check_durations("HttpClient", timeout=timeout)
+        check_counts("HttpClient", [("retries", retries, 0)])
+        bounds = HttpBounds() if bounds is None else bounds
         check_headers({"user-agent": user_agent})
-        check_parts(backoff=backoff, resolver=resolver, tls=tls, headers=headers)
+        check_parts(bounds=bounds, backoff=backoff, resolver=resolver, tls=tls, headers=headers)
         self._rules = rules_of(allow, private=allow_private, ports=ports)
         self._headers = own_headers(headers, self._rules.check)
         self._proxy, self._resolver, self._tls = proxy_of(proxy, trusted=trust_proxy), resolver, tls
@@ -267,10 +268,9 @@ class HttpClient:
         self._repeats = Repeats(
             retries=retries, backoff=backoff or Backoff(first=0.5, jitter=1.0), honours_keys=hosts_of(honours_keys)
         )
-        self._timeout, self._max_bytes, self._max_redirects = timeout, max_bytes, max_redirects
-        self._timeouts = httpx2.Timeout(read_timeout, connect=connect_timeout, pool=None)
-        self._store = None if downloads is None else Store(Path(downloads).absolute(), max_download)
-        self._cookies, self._connections, self._agent = cookies, connections, user_agent
+        self._timeout, self._bounds = timeout, bounds
+        self._store = None if downloads is None else Store(Path(downloads).absolute(), bounds.max_download)
+        self._cookies, self._agent = cookies, user_agent
         self._heeds_robots = robots
         self._robots: Robots | None = None
         self._wire: Wire | None = None
@@ -293,8 +293,8 @@ class HttpClient:
         wire = Wire(
             self._rules,
             self._resolver,
-            timeouts=self._timeouts,
-            connections=self._connections,
+            timeouts=httpx2.Timeout(self._bounds.read_timeout, connect=self._bounds.connect_timeout, pool=None),
+            connections=self._bounds.connections,
             context=self._tls,
             proxy=self._proxy,
             cookies=self._cookies,
@@ -373,11 +373,11 @@ class HttpClient:
 
     async def _through_redirects(self, request: Request, *, is_robots: bool) -> Page:
         request = replace(request, url=self._checked(request.method, request.url))
-        for _ in range(self._max_redirects + 1):
+        for _ in range(self._bounds.max_redirects + 1):
             # Checked for each hop: a redirect may lead to another site, with a robots.txt of its own.
             if not is_robots and self._robots is not None and (why := await self._robots.refusal(request.url)):
                 raise UrlRefusedError(request.method, request.url, why)
-            page = await self._with_retries(request, MOST_ROBOTS if is_robots else self._max_bytes)
+            page = await self._with_retries(request, MOST_ROBOTS if is_robots else self._bounds.max_bytes)
             if (target := redirect_of(page.url, page.status, page.headers)) is None:
                 return page
             # The target passes the same URL rules; its address is checked again when it is connected to.
@@ -385,7 +385,7 @@ class HttpClient:
         raise HttpError(
             request.method,
             request.url,
-            f"there were more than {self._max_redirects} redirects",
+            f"there were more than {self._bounds.max_redirects} redirects",
             "Ask for the page itself, if you know where it is.",
             was_sent=True,
         )

@@ -1,13 +1,14 @@
 """`HttpTools`: an HTTP client with requests as tools of a model."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 import anyio.to_thread
 
 from callboard import Actor, handler, remaining
 from callboard_actors._util._excerpts import clean
+from callboard_actors._util._numbers import check_counts
 from callboard_actors.http._answer import Answer, artifact_of, end_of, told
 from callboard_actors.http._client import HttpClient, Options, request_of
 from callboard_actors.http._errors import HttpError
@@ -53,7 +54,8 @@ class HttpTools(Actor):
         max_rest: int = 0,
         **client: Unpack[Options],
     ) -> None:
-        _check(methods, max_chars=(100, max_chars), max_rest=(0, max_rest))
+        _check(methods)
+        check_counts("HttpTools", [("max_chars", max_chars, 100), ("max_rest", max_rest, 0)])
         self._methods = tuple(methods)
         self._max_chars = max_chars
         self._max_rest = max_rest
@@ -99,17 +101,14 @@ class HttpTools(Actor):
         return await anyio.to_thread.run_sync(clean, text, abandon_on_cancel=True, limiter=self._readers)
 
 
-def _check(methods: Collection[str], **counts: tuple[int, int]) -> None:
-    """Raise ValueError or TypeError for an unknown method, or a number that is too small."""
+def _check(methods: Collection[str]) -> None:
+    """Raise ValueError or TypeError for an unknown method."""
     if isinstance(methods, str):
         raise TypeError(f"HttpTools(methods={methods!r}) is one text; give a list: methods=[{methods!r}]")
     if unknown := set(methods).difference(("GET", *_WRITES)):
         raise ValueError(f"HttpTools(methods=...) are of GET, {', '.join(_WRITES)}; got {unknown.pop()!r}")
     if "GET" not in methods:
         raise ValueError(f"HttpTools(methods={list(methods)!r}) lacks 'GET', which fetch is made of")
-    for name, (least, count) in counts.items():
-        if not isinstance(cast("object", count), int) or count < least:
-            raise ValueError(f"HttpTools({name}={count!r}) is a whole number, at least {least}")
 
 
 class _WritingTools(HttpTools):

@@ -79,13 +79,15 @@ class SeenSessions:
 # Checks of options.
 
 
-def check_options(name: object, prefix: object, key: object, of_keys: Mapping[str, object]) -> None:
+def check_options(name: object, prefix: object, key: object, bounds: object, of_keys: Mapping[str, object]) -> None:
     """Raise `TypeError` for options of a wrong type, and `ValueError` for options that have no effect.
 
     `of_keys` has the options that need a `key` function.
     """
     if name is not None and (not isinstance(name, str) or not name):
         raise TypeError(f"McpServer(name=...) is a text, got {name!r}")
+    if not isinstance(bounds, McpBounds):
+        raise TypeError(f"McpServer(bounds=...) is an McpBounds, such as McpBounds(grace=5.0); got {bounds!r}")
     if not isinstance(prefix, str):
         raise TypeError(f"McpServer(prefix=...) is a text, such as 'files_'; got {prefix!r}")
     if key is not None and not callable(key):
@@ -175,8 +177,8 @@ class McpServer:
         bounds: McpBounds | None = None,
     ) -> None:
         bounds = McpBounds() if bounds is None else bounds
+        check_options(name, prefix, key, bounds, {"cap": cap, "idle": idle})
         found = target_of(target, env=env, cwd=cwd, http={"headers": headers, "auth": auth})
-        check_options(name, prefix, key, {"cap": cap, "idle": idle})
         self.name = name or found.name
         plan = Plan(
             name=self.name,

@@ -1,6 +1,6 @@
 """Python code of a model, as a tool: `python_tool`.
 
-    node = ToolNode([python_tool(packages=["numpy"])])
+    node = ToolNode([python_tool(Python(packages=["numpy"]))])
 
 Each conversation has an interpreter of its own, in a confined worker process, which keeps its names between calls.
 """

@@ -75,6 +75,7 @@ def by_thread(_: Mapping[str, Any], context: CallContext) -> str:
 
 
 def python_tool(
+    python: Python | None = None,
     *,
     confine: Confine | None = None,
     runs_in: Engine | None = None,
@@ -83,24 +84,17 @@ def python_tool(
     memory: int | None = _MEMORY,
     idle: float = 600.0,
     cap: int = 8,
-    keeps_state: bool = True,
-    packages: Sequence[str] = (),
-    timeout: float = 60.0,
-    grace: float = 2.0,
-    max_output: int = 20_000,
-    max_value: int = 10_000,
-    pictures: bool | int = True,
-    max_picture: int = 1_000_000,
 ) -> ChildSpec[Python]:
     """Return the tool "run this Python", for a node or an agent.
 
-        agent = create_react_agent(model, [python_tool(packages=["numpy"], preload=["numpy"])])
+        agent = create_react_agent(model, [python_tool(Python(packages=["numpy"]), preload=["numpy"])])
 
     Each conversation, identified by its `thread_id`, has an interpreter of its own, in a confined worker process. By
     default the code can load installed packages and compute. Your own modules, and files beside them, cannot be read
     unless `confine` or `preload` names them.
 
     Args:
+        python: interpreter with other options, such as `Python(timeout=5)`.
         confine: additional permissions, as a `callboard_actors.process.Confine`.
         runs_in: a pool of your own instead, which decides about the permissions of the code.
         unrestricted: whether the code may do everything that this user may.
@@ -108,36 +102,26 @@ def python_tool(
         memory: bytes of address space for each interpreter.
         idle: seconds without a call after which an interpreter ends, and its names are lost.
         cap: largest number of interpreters; the least recently used one ends first.
-        keeps_state: see `Python` for this and all following options.
-        packages: packages that the code may use.
-        timeout: seconds for a cell.
-        grace: seconds for an interrupted cell to end.
-        max_output: bytes of output that a model reads.
-        max_value: characters of the value of the last expression.
-        pictures: whether figures are shown, or how many.
-        max_picture: largest size of a figure, in bytes.
 
     Raises:
-        ValueError: for more than one of the first three options, your own pool with options for a new one, a package
-            that is not installed, or a number out of range.
+        ValueError: for more than one of `confine`, `runs_in` and `unrestricted`, or your own pool with options for a
+            new one.
     """
     _check_place(confine, runs_in, unrestricted)
     _check_pool(runs_in, preload, memory)
-    python = Python(
-        keeps_state=keeps_state,
-        packages=packages,
-        timeout=timeout,
-        grace=grace,
-        max_output=max_output,
-        max_value=max_value,
-        pictures=pictures,
-        max_picture=max_picture,
-    )
+    python = Python() if python is None else python
     if confine is None and not unrestricted:
         confine = Confine()
-    engine = _pool(timeout + grace, preload, memory, confine) if runs_in is None else runs_in
+    engine = _pool(python._timeout + python._grace, preload, memory, confine) if runs_in is None else runs_in
     return child(
-        python, key=by_thread, idle=idle, cap=cap, poison=1, intensity=_INTENSITY, stop_timeout=grace, runs_in=engine
+        python,
+        key=by_thread,
+        idle=idle,
+        cap=cap,
+        poison=1,
+        intensity=_INTENSITY,
+        stop_timeout=python._grace,
+        runs_in=engine,
     )
 
 

@@ -13,43 +13,13 @@ import time
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self, TypedDict
 
+from callboard_actors._engine._kernel import descendants_of
 from callboard_actors.process._sent_file import sent_file
 from callboard_actors.shell._spool import SpoolWriter
 
 # Processes of the command.
-
-_PROC = Path("/proc")
-
-
-def descendants() -> set[int]:
-    """Return all living processes below this one; empty if /proc cannot be read."""
-    try:
-        parents = {int(one.name): _living_parent(one) for one in _PROC.iterdir() if one.name.isdigit()}
-    except OSError:
-        return set()
-    below: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        if parent is not None:
-            below.setdefault(parent, []).append(pid)
-    found: set[int] = set()
-    due = [os.getpid()]
-    while due:
-        fresh = [pid for pid in below.get(due.pop(), []) if pid not in found]
-        found.update(fresh)
-        due += fresh
-    return found
-
-
-def _living_parent(process: Path) -> int | None:
-    try:
-        state, parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-    except OSError:
-        return None
-    # A zombie has no children any more; it only waits for its parent to read its exit code.
-    return None if state in "ZX" else int(parent)
 
 
 def signal_all(group: int | None, number: int) -> int:
@@ -58,7 +28,7 @@ def signal_all(group: int | None, number: int) -> int:
     The group is for systems where /proc cannot be read. It must belong to a process that was not reaped yet.
     """
     # A process that was forking may be missed; the next call finds it, because orphans become children of this process.
-    found = descendants()
+    found = descendants_of(os.getpid())
     with suppress(ProcessLookupError, PermissionError):
         if group is not None:
             os.killpg(group, number)

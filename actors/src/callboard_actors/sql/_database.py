@@ -1,6 +1,5 @@
 """`SqlDatabase` and `WritableSqlDatabase`: actors with tools for a database, and the choice of its backend."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -12,6 +11,7 @@ import anyio
 
 from callboard import Actor, handler, idempotency_key, remaining, running
 from callboard.middleware import approved_arguments
+from callboard_actors._util._numbers import check_counts, check_durations
 from callboard_actors.sql._rows import Caps, Rows, SqlError
 from callboard_actors.sql._work import Backend, Job, Once, run
 
@@ -119,18 +119,10 @@ class SqlDatabase(Actor):
         self._url = parsed(name, url)
         if isinstance(schemas, str):
             raise TypeError(f"{name}(schemas={schemas!r}) is one string; give a list of names")
-        for option, least, number in (
-            ("max_rows", 1, max_rows),
-            ("max_bytes", 100, max_bytes),
-            ("max_value", 1, max_value),
-            ("connections", 1, connections),
-            ("samples", 0, samples),
-            ("memory", LEAST_MEMORY, LEAST_MEMORY if memory is None else memory),
-        ):
-            if number < least or number != int(number):
-                raise ValueError(f"{name}({option}={number!r}) is a number, at least {least}")
-        if not 0 < timeout < math.inf:
-            raise ValueError(f"{name}(timeout={timeout!r}) is a number of seconds")
+        check_durations(name, timeout=timeout)
+        counts = [("max_rows", max_rows, 1), ("max_bytes", max_bytes, 100), ("max_value", max_value, 1)]
+        counts += [("connections", connections, 1), ("samples", samples, 0)]
+        check_counts(name, [*counts, ("memory", LEAST_MEMORY if memory is None else memory, LEAST_MEMORY)])
         if memory is not None and not self._url.drivername.startswith("sqlite"):
             raise ValueError(f"{name}(memory={memory!r}) is for SQLite; a server has its own limits, such as work_mem")
         self._timeout, self._memory = timeout, memory
