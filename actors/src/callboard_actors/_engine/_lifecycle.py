@@ -7,13 +7,30 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from anyio.lowlevel import EventLoopToken, current_token
 
 from callboard import ActorGoneError, ActorStartError, Drained
 from callboard.extend import EngineOperations
 from callboard_actors._util._own_task import spawn
+
+
+class Backoff:
+    """Pauses between attempts, in seconds: each is twice as long as the one before, up to `longest`."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first = self._next = first
+        self._longest = longest
+
+    def next(self) -> float:
+        """Return the pause before the next attempt."""
+        pause, self._next = self._next, min(self._longest, self._next * 2)
+        return pause
+
+    def reset(self) -> None:
+        """Begin with the first pause again: an attempt was successful."""
+        self._next = self._first
 
 
 class LoopResources(Protocol):
@@ -51,13 +68,7 @@ class _Opening(Generic[S]):
 
 
 class EngineLifecycle(Generic[S]):
-    """Lifecycle of an engine's resources. Each event loop reads only its own entry, so no lock is needed.
-
-    Args:
-        make: makes the resources, in their event loop.
-        noun: name of the engine in errors, after "its".
-        task: name of the task that runs `keep`.
-    """
+    """Lifecycle of an engine's resources. Each event loop reads only its own entry, so no lock is needed."""
 
     def __init__(self, make: Callable[[], S], *, noun: str, task: str) -> None:
         self._make = make
@@ -127,13 +138,10 @@ class EngineLifecycle(Generic[S]):
         return [opening.resources for opening in list(self._by_loop.values())]
 
 
-Opened = TypeVar("Opened", bound=EngineLifecycle[Any])
-
-
-class OpenedEngine(Generic[Opened]):
+class OpenedEngine(Generic[S]):
     """Engine that users open with `async with`, any number of times, and can drain; see `callboard.Engine`."""
 
-    _lifecycle: Opened
+    _lifecycle: EngineLifecycle[S]
 
     async def __aenter__(self) -> Self:
         """Open the engine in this event loop.

@@ -31,6 +31,13 @@ def replies(*, is_plain: bool) -> Replies:
     return Replies(_plain_replies.returned, _plain_replies.raised)
 
 
+def without_own_frame(error: Exception) -> Exception:
+    """Drop the first frame of the traceback, which is callboard's."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    return error
+
+
 def bounded(kind: Kind, body: bytes, most: int) -> tuple[Kind, bytes]:
     """Return the reply, or a LOST reply if it is longer than `most` bytes."""
     if len(body) <= most:

@@ -83,11 +83,7 @@ class OpenCall:
 
 
 class OpenCalls:
-    """Calls on a connection that have no reply yet, by their numbers.
-
-    Args:
-        on_over: called with the number of a call that has left the table.
-    """
+    """Calls on a connection that have no reply yet, by their numbers."""
 
     def __init__(self, on_over: Callable[[int], object]) -> None:
         self._on_over = on_over

@@ -7,7 +7,9 @@ A pool is an engine: tools and actors with `runs_in=pool` run in its workers.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from callboard_actors._util._on_demand import on_demand
 
 if sys.platform in ("win32", "emscripten", "wasi"):
     raise ImportError(
@@ -26,19 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Confine", "Processes", "ResultLostError", "WorkerCallError", "WorkerDiedError"]
 
-_HOMES = {
-    "Confine": "callboard_actors.process._confinement._confine",
-    "Processes": "callboard_actors.process._pool",
-    "ResultLostError": "callboard_actors._engine._errors",
-    "WorkerCallError": "callboard_actors._engine._errors",
-    "WorkerDiedError": "callboard_actors._engine._errors",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Not cached in the module's globals: `import_module` finds a loaded module in `sys.modules` without reading a file.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = on_demand(
+    __name__,
+    {
+        "Confine": "callboard_actors.process._confinement._confine",
+        "Processes": "callboard_actors.process._pool",
+        "ResultLostError": "callboard_actors._engine._errors",
+        "WorkerCallError": "callboard_actors._engine._errors",
+        "WorkerDiedError": "callboard_actors._engine._errors",
+    },
+)

@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body
 from callboard_actors._engine._errors import WorkerDiedError
+from callboard_actors._engine._lifecycle import Backoff
 from callboard_actors._engine._main_module import HERE, main_module
 from callboard_actors._engine._queue import Idle
 from callboard_actors.process._commands import Command
@@ -45,10 +46,6 @@ class Crew:
     `keep` runs in its own task, which ends by `dismiss` only, or with the event loop. It is never cancelled by callers,
     because cancelled calls wait for the reports that it receives. Its failures are raised in the tasks that wait for
     workers.
-
-    Args:
-        terms: options of the pool.
-        wanted: names of the modules to preload if possible; shared by the crews of the pool, used as an ordered set.
     """
 
     def __init__(self, terms: PoolOptions, wanted: dict[str, None]) -> None:
@@ -122,7 +119,7 @@ class Crew:
             self._over.set()
 
     async def _live_on(self) -> None:
-        pause = _PAUSE
+        backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
         while self.failure is None:
             began = anyio.current_time()
             try:
@@ -130,9 +127,10 @@ class Crew:
             except Exception as error:
                 self._suffer(error)
             # An attempt that has lasted a second cannot be repeated often enough to do harm, whether it failed or not.
-            pause = _PAUSE if anyio.current_time() - began > 1 else min(_LONGEST_PAUSE, pause * 2)
+            if anyio.current_time() - began > 1:
+                backoff.reset()
             if self.failure is None:
-                await anyio.sleep(pause)
+                await anyio.sleep(backoff.next())
 
     async def _live_with_a_zygote(self) -> None:
         with anyio.move_on_after(self._terms.start_timeout) as scope:
@@ -188,7 +186,7 @@ class Crew:
             places.cancel_scope.cancel()
 
     async def _fill(self, zygote: ZygoteProxy) -> None:
-        in_vain = 0
+        in_vain, backoff = 0, Backoff(_PAUSE, _LONGEST_PAUSE)
         # `in_vain` counts consecutive workers that served no call or could not be started. The first one is replaced at
         # once.
         while not self.is_dismissed:
@@ -210,8 +208,10 @@ class Crew:
                 in_vain += 1
             else:
                 in_vain = 0 if worker.calls else in_vain + 1
-            if in_vain > 1:
-                await anyio.sleep(min(_LONGEST_PAUSE, _PAUSE * 2.0 ** min(in_vain - 2, 10)))
+            if not in_vain:
+                backoff.reset()
+            elif in_vain > 1:
+                await anyio.sleep(backoff.next())
 
     def _new_worker(self) -> WorkerProxy:
         return WorkerProxy(self._terms.max_output, is_trusted=self._terms.confine is None)

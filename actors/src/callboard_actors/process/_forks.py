@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class Forks:
-    """Starts each worker as a fork of the zygote.
-
-    Args:
-        settings: settings of the workers.
-        confinement: restrictions that each worker applies to itself; `None` for trusted workers.
-        own: sockets of the zygote that workers must not keep.
-    """
+    """Starts each worker as a fork of the zygote."""
 
     def __init__(self, settings: Settings, confinement: "Confinement | None", own: Sequence[socket]) -> None:
         self._settings = settings

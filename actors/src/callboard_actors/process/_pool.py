@@ -3,17 +3,17 @@
 import itertools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar, TypeVarTuple, overload
+from typing import Any, Literal, Self, TypeVar, TypeVarTuple, overload
 
 import anyio
 
 from callboard import ActorStartError
 from callboard.extend import Body, dispatch_event, inject_context
-from callboard_actors._engine import _kernel, _lifecycle
+from callboard_actors._engine import _kernel
 from callboard_actors._engine._codec import check, module_of, name_of, packed
 from callboard_actors._engine._errors import TO_TELL, WorkerDiedError, end_of, is_own_doing
 from callboard_actors._engine._frames import Kind, call_of
-from callboard_actors._engine._lifecycle import OpenedEngine
+from callboard_actors._engine._lifecycle import EngineLifecycle, OpenedEngine
 from callboard_actors._engine._main_module import why_no_pool
 from callboard_actors._engine._plain_codec import opened_reply
 from callboard_actors._engine._variables import Variables
@@ -23,30 +23,6 @@ from callboard_actors.process._seat_proxy import SeatProxy
 from callboard_actors.process._settings import PoolOptions
 from callboard_actors.process._worker_proxy import BrokenError, WorkerProxy
 
-
-class PoolLifecycle(_lifecycle.EngineLifecycle[Crew]):
-    """Crews of a pool, one per event loop that has it open, and the modules that their zygotes preload."""
-
-    def __init__(self, terms: PoolOptions) -> None:
-        # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
-        self._wanted: dict[str, None] = {}
-        super().__init__(lambda: Crew(terms, self._wanted), noun="pool of processes", task="callboard_actors.process")
-
-    def want(self, module: str) -> None:
-        """Let zygotes that start from now on preload a module, if possible."""
-        self._wanted[module] = None
-
-    async def enter(self) -> None:
-        """Start the crew of this event loop, or share the running one; raise `ActorStartError` if it has no workers."""
-        if (reason := why_no_pool()) is not None:
-            raise ActorStartError("Processes", reason, never=True)
-        await super().enter()
-
-    def pids(self) -> list[int]:
-        """Return the process ids of the workers in all event loops."""
-        return sorted(pid for crew in self.all() for pid in crew.pids())
-
-
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
@@ -54,7 +30,7 @@ _ATTEMPTS = 3
 """Workers offered to a call, one after another, if they end before they have begun it."""
 
 
-class Processes(OpenedEngine[PoolLifecycle]):
+class Processes(OpenedEngine[Crew]):
     """Pool of worker processes for functions that may have to be killed.
 
         async with Processes(workers=2, preload=["json"]) as pool:
@@ -130,8 +106,22 @@ class Processes(OpenedEngine[PoolLifecycle]):
             confine=confine,
         )
         self._variables = Variables(carries)
-        self._lifecycle = PoolLifecycle(self._terms)
+        # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
+        self._wanted: dict[str, None] = {}
+        self._lifecycle = EngineLifecycle(
+            lambda: Crew(self._terms, self._wanted), noun="pool of processes", task="callboard_actors.process"
+        )
         self._numbers = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        """Start the workers of this event loop, or share the running ones.
+
+        Raises:
+            callboard.ActorStartError: if it has no workers; with `never` if trying again is of no use.
+        """
+        if (reason := why_no_pool()) is not None:
+            raise ActorStartError("Processes", reason, never=True)
+        return await super().__aenter__()
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Reject a function that cannot run in a worker, before it is called.
@@ -148,12 +138,12 @@ class Processes(OpenedEngine[PoolLifecycle]):
         check(fn, title)
         module = module_of(fn)
         if module is not None:
-            self._lifecycle.want(module)
+            self._wanted[module] = None
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the live workers in all event loops; incomplete while a worker is being replaced."""
-        return self._lifecycle.pids()
+        return sorted(pid for crew in self._lifecycle.all() for pid in crew.pids())
 
     @overload
     async def run(self, fn: Callable[[*_Ts], Coroutine[Any, Any, _T]], *args: *_Ts) -> _T: ...

@@ -34,13 +34,6 @@ class SeatProxy:
     """Worker process that one owner has for itself; see `callboard.Engine.seat`.
 
     `keep` runs in a task of the pool for as long as the worker lives.
-
-    Args:
-        title: name of the owner for error texts.
-        worker: the worker process, started with `Command.SEAT`.
-        end: ends the worker within a grace in seconds, and waits for its end.
-        terms: options of the pool.
-        variables: context variables that are sent with each call.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from callboard.extend import attached_context
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import BEGUN_COUNTER, MAX_TOLD, Kind, frame, parts_of, receive_frame
 from callboard_actors._engine._pickles import loads
-from callboard_actors._engine._replies import Replies, bounded, replies
+from callboard_actors._engine._replies import Replies, bounded, replies, without_own_frame
 from callboard_actors._engine._variables import set_all
 from callboard_actors.process._sent_file import set_sent_file
 from callboard_actors.process._settings import Settings
@@ -103,15 +103,8 @@ def _outcome(
             if isinstance(value, Coroutine):
                 value = _awaited(value, backend)
     except Exception as error:
-        return encode.raised(_without_own_frame(error))
+        return encode.raised(without_own_frame(error))
     return encode.returned(value)
-
-
-def _without_own_frame(error: Exception) -> Exception:
-    """Drop the first frame of the traceback, which is callboard's."""
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
-    return error
 
 
 def _awaited(coroutine: Coroutine[Any, Any, Any], backend: str) -> Any:
@@ -247,7 +240,7 @@ class _Call:
                 if isinstance(value, Coroutine):
                     value = await value
         except Exception as error:
-            return self._encode.raised(_without_own_frame(error))
+            return self._encode.raised(without_own_frame(error))
         return self._encode.returned(value)
 
 

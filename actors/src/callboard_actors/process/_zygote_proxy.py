@@ -30,13 +30,7 @@ _STDERR = 2
 
 
 class ZygoteProxy:
-    """Running zygote and the table of its workers.
-
-    Args:
-        process: the zygote, or the `bwrap` process around it.
-        inside: the processes in the sandbox; `None` without bubblewrap.
-        control: our end of the control socket.
-    """
+    """Running zygote and the table of its workers."""
 
     def __init__(self, process: subprocess.Popen[bytes], inside: "Inside | None", control: socket.socket) -> None:
         self._process = process

@@ -11,6 +11,7 @@ from anyio.to_thread import run_sync
 
 from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body, EngineError
+from callboard_actors._engine._lifecycle import Backoff
 from callboard_actors._engine._queue import Idle
 from callboard_actors.ray._cluster import disconnect, what_lacks
 from callboard_actors.ray._host_proxy import HostProxy, NoRoomError
@@ -89,12 +90,12 @@ class Crew:
             )
 
     async def _fill(self) -> None:
-        pause = _PAUSE
+        backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
         while not self.is_dismissed:
             host = HostProxy(_NAME, self._terms)
             try:
                 await self._employ(host)
-                pause = _PAUSE
+                backoff.reset()
             except ActorStartError as error:
                 # Before the first success a failure is final, and the caller of `async with` is told. Later ones are
                 # retried.
@@ -103,8 +104,7 @@ class Crew:
                     self._full.set()
                     return
                 _logger.warning("a Ray actor cannot be started; it is tried again until it can: %s", error)
-                await anyio.sleep(pause)
-                pause = min(_LONGEST_PAUSE, pause * 2)
+                await anyio.sleep(backoff.next())
 
     async def _employ(self, host: HostProxy) -> None:
         """Start a Ray actor, offer it to calls, and wait until it has ended."""

@@ -14,7 +14,7 @@ from callboard_actors.ray._host_proxy import HostProxy
 from callboard_actors.ray._options import RayOptions
 
 
-class RayEngine(OpenedEngine[EngineLifecycle[Crew]]):
+class RayEngine(OpenedEngine[Crew]):
     """Engine that runs bodies in Ray actors, on a cluster or in a Ray that it starts; see `callboard.Engine`.
 
         async with RayEngine("auto", workers=8) as engine:

@@ -95,12 +95,7 @@ class _LostError(Exception):
 
 
 class HostProxy:
-    """Ray actor of one engine in one event loop.
-
-    Args:
-        title: name of the engine or owner in errors.
-        terms: options of the engine.
-    """
+    """Ray actor of one engine in one event loop."""
 
     def __init__(self, title: str, terms: RayOptions) -> None:
         self._title = title

@@ -92,27 +92,7 @@ def worker(
     3: some was ended, and may be run again. 4: of some that was ended, nobody knows what came of it; stderr names the
     calls.
     """
+    given = dict(locals(), backend=backend.value)
     from callboard_actors.remote._worker_process import Options, run
 
-    options = Options(
-        tools=tools,
-        listen=listen,
-        workers=workers,
-        seats=seats,
-        secret_file=secret_file,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        insecure=insecure,
-        confine=confine,
-        read=read,
-        write=write,
-        network=network,
-        memory=memory,
-        in_process=in_process,
-        grace=grace,
-        drain=drain,
-        handshake_timeout=handshake_timeout,
-        backend=backend.value,
-        app_dir=app_dir,
-    )
-    raise typer.Exit(run(options))
+    raise typer.Exit(run(Options(**given)))

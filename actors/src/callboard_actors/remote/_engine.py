@@ -23,7 +23,7 @@ _ATTEMPTS: Final = 3
 """Attempts of a call at least, while workers cannot begin it; there are two per worker if that is more."""
 
 
-class RemoteEngine(OpenedEngine[EngineLifecycle[RemoteWorkers]]):
+class RemoteEngine(OpenedEngine[RemoteWorkers]):
     """Engine on other machines, in workers started by `callboard worker module:tools --listen host:port`.
 
         engine = RemoteEngine(["worker-1:7000", "worker-2:7000"], tls="ca.pem")

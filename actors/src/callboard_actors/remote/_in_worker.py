@@ -18,8 +18,10 @@ def run_in_worker(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
         pickled: function, arguments and context variables.
     """
     from callboard_actors._engine._pickles import loads
+    from callboard_actors._engine._replies import replies, without_own_frame
     from callboard_actors._engine._variables import set_all
 
+    encode = replies(is_plain=is_plain)
     try:
         fn, args, kwargs, variables = loads(pickled)
         _check(fn, subject)
@@ -28,20 +30,20 @@ def run_in_worker(subject: str, is_plain: bool, pickled: bytes) -> _OUTCOME:
     except MemoryError:
         raise  # its engine replaces a worker that may hold on to this memory
     except Exception as error:
-        return _raised(error, is_plain)
-    if isinstance(value, Coroutine):
-        return _later(value, is_plain)  # type: ignore[return-value]  # see above
-    return _returned(value, is_plain)
+        return encode.raised(without_own_frame(error))
+    if not isinstance(value, Coroutine):
+        return encode.returned(value)
 
+    async def later() -> _OUTCOME:
+        try:
+            found = await value
+        except MemoryError:
+            raise
+        except Exception as error:
+            return encode.raised(without_own_frame(error))
+        return encode.returned(found)
 
-async def _later(value: Coroutine[Any, Any, Any], is_plain: bool) -> _OUTCOME:
-    try:
-        found = await value
-    except MemoryError:
-        raise
-    except Exception as error:
-        return _raised(error, is_plain)
-    return _returned(found, is_plain)
+    return later()  # type: ignore[return-value]  # see above
 
 
 def name_of(subject: Callable[..., Any]) -> str:
@@ -61,21 +63,3 @@ def _check(fn: Callable[..., Any], subject: str) -> None:
     # against agents that are not trusted.
     if name_of(fn) != subject and not str(getattr(fn, "__module__", "")).startswith("callboard."):
         raise TypeError(f"{name_of(fn)} came with a call of {subject}")
-
-
-def _returned(value: Any, is_plain: bool) -> _OUTCOME:
-    kind, reply = _replies(is_plain).returned(value)
-    return int(kind), reply
-
-
-def _raised(error: Exception, is_plain: bool) -> _OUTCOME:
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next  # drops this module's frame
-    kind, reply = _replies(is_plain).raised(error)
-    return int(kind), reply
-
-
-def _replies(is_plain: bool) -> Any:
-    from callboard_actors._engine._replies import replies
-
-    return replies(is_plain=is_plain)

@@ -28,6 +28,7 @@ from callboard_actors._engine._frames import (
     frame,
     from_json,
 )
+from callboard_actors._engine._lifecycle import Backoff
 from callboard_actors._engine._session import Connection, OpenCall, OpenCalls, outcome
 from callboard_actors._engine._variables import Variables
 from callboard_actors.remote import _tls
@@ -120,13 +121,7 @@ class RemoteSeat:
 
 
 class Link:
-    """Connection to one worker, which is restored whenever it is lost.
-
-    Args:
-        address: address of the worker.
-        terms: options of the engine.
-        on_change: called when a waiting call may now be accepted, or will never be.
-    """
+    """Connection to one worker, which is restored whenever it is lost."""
 
     def __init__(self, address: Address, terms: LinkOptions, on_change: Callable[[], None]) -> None:
         self.address = address
@@ -189,7 +184,7 @@ class Link:
 
     async def keep(self) -> None:
         """Stay connected, reconnecting after each loss, until cancelled."""
-        pause = _PAUSE
+        backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
         while True:
             began = anyio.current_time()
             try:
@@ -202,8 +197,9 @@ class Link:
                 self._suffer(_told(error), for_good=isinstance(error, ssl.SSLError))
             self.settled.set()
             self._changed()
-            pause = _PAUSE if anyio.current_time() - began > _LONG_ENOUGH else min(_LONGEST_PAUSE, pause * 2)
-            await anyio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the agents of a restarted worker
+            if anyio.current_time() - began > _LONG_ENOUGH:
+                backoff.reset()
+            await anyio.sleep(backoff.next() * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the agents of a restarted worker
 
     def _suffer(self, reason: str, *, for_good: bool = False) -> None:
         # Logged once per cause, not at each attempt.

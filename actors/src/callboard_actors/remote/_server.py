@@ -67,13 +67,7 @@ class _Seat:
 
 
 class ClientSession:
-    """Session of one agent: its calls and its dedicated workers, which end with its connection.
-
-    Args:
-        context: shared state of the worker.
-        connection: connection to the agent, after the handshake.
-        max_result: bytes of a reply at most, as the agent has requested.
-    """
+    """Session of one agent: its calls and its dedicated workers, which end with its connection."""
 
     def __init__(self, context: WorkerContext, connection: Connection, max_result: int) -> None:
         self._context = context
@@ -316,14 +310,7 @@ class Admission:
 
 
 class Server:
-    """Server that runs the calls of agents in an open engine.
-
-    Args:
-        door: address, secret and TLS.
-        engine: engine that runs the bodies.
-        offer: terms sent to each agent.
-        grace: seconds that the engine may need to end a body.
-    """
+    """Server that runs the calls of agents in an open engine."""
 
     def __init__(self, door: Admission, engine: Engine, offer: Offer, *, grace: float) -> None:
         self._door = door

@@ -124,9 +124,6 @@ class InProcess:
 
     A cancelled async body is cancelled. A thread cannot be killed: after its cancellation it continues without a
     caller, and occupies a thread until it ends.
-
-    Args:
-        workers: number of concurrent bodies, and of threads.
     """
 
     def __init__(self, *, workers: int) -> None:

@@ -170,11 +170,7 @@ async def why_it_failed(confine: Confine) -> str | None:
 
 
 class Inside:
-    """Processes inside one bubblewrap sandbox, by their process ids outside and inside.
-
-    Args:
-        bwrap: process id of the outer `bwrap` process, which leads its own process group.
-    """
+    """Processes inside one bubblewrap sandbox, by their process ids outside and inside."""
 
     def __init__(self, bwrap: int) -> None:
         self._bwrap = bwrap
