@@ -1,7 +1,7 @@
 """Attempts at what a confined worker must not do. Each works in an unconfined worker and then returns True."""
 
 # The system call itself is tested, not the idiomatic way to write it.
-# ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH116, PTH123, PTH208, PTH211
+# ruff: noqa: PTH123, PTH211
 
 import ctypes
 import fcntl
@@ -92,15 +92,6 @@ def read_a_little(path: str) -> bool:
         return file.read(1) is not None
 
 
-def open_to_read(path: str) -> bool:
-    os.close(os.open(path, os.O_RDONLY))
-    return True
-
-
-def list_folder(path: str) -> bool:
-    return isinstance(os.listdir(path), list)
-
-
 def write(path: str) -> bool:
     Path(path).write_text("changed")
     return True
@@ -112,28 +103,8 @@ def append(path: str) -> bool:
     return True
 
 
-def truncate(path: str) -> bool:
-    os.truncate(path, 0)
-    return True
-
-
 def truncate_by_reading(path: str) -> bool:
     os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
-    return True
-
-
-def unlink(path: str) -> bool:
-    os.unlink(path)
-    return True
-
-
-def make_folder(path: str) -> bool:
-    os.mkdir(path)
-    return True
-
-
-def rename(path: str, to: str) -> bool:
-    os.rename(path, to)
     return True
 
 
@@ -157,33 +128,13 @@ def read_below_a_folder(folder: str, rest: str) -> bool:
     return bool(os.read(os.open(rest, os.O_RDONLY, dir_fd=fd), 1))
 
 
-def change_mode(path: str) -> bool:
-    os.chmod(path, 0o600)
-    return True
-
-
 def change_mode_by_fd(path: str) -> bool:
     os.fchmod(os.open(path, os.O_RDONLY), 0o644)
     return True
 
 
-def change_times(path: str) -> bool:
-    os.utime(path)
-    return True
-
-
 def change_owner(path: str) -> bool:
     os.chown(path, os.getuid(), os.getgid())
-    return True
-
-
-def set_attribute(path: str) -> bool:
-    os.setxattr(path, "user.callboard", b"1")
-    return True
-
-
-def make_fifo(path: str) -> bool:
-    os.mkfifo(path)
     return True
 
 
@@ -208,11 +159,6 @@ def send_datagram(address: str) -> bool:
 def bind_to_path(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(path)
-    return True
-
-
-def send_signal(pid: int) -> bool:
-    os.kill(pid, signal.SIGCONT)
     return True
 
 
@@ -347,10 +293,6 @@ def _checked(result: int) -> bool:
 # Attempts that also work in a confined worker.
 
 
-def is_there(path: str) -> int:
-    return os.stat(path).st_size
-
-
 def thread_sum() -> int:
     found: list[int] = []
     threads = [threading.Thread(target=found.append, args=(number,)) for number in range(5)]
@@ -414,10 +356,6 @@ def kinds_of_open_files() -> dict[int, str]:
 
 def open_many(count: int) -> int:
     return len([open("/dev/null", "rb") for _ in range(count)])
-
-
-def nice() -> int:
-    return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def burn_deaf() -> None:

@@ -372,17 +372,6 @@ async def clean_up_slowly(folder: str) -> None:
         (pathlib.Path(folder) / "0").touch()
 
 
-async def speak_there(text: str) -> str:
-    import anyio
-
-    from callboard import progress
-
-    for _ in range(5):
-        progress(text)
-        await anyio.sleep(0.001)
-    return text
-
-
 async def send_raw_there(data: bytes) -> None:
     import anyio
 

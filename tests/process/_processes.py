@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ ROOT = Path(__file__).parents[2]
 needs_bubblewrap = pytest.mark.skipif(
     shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)"
 )
+
+
+@asynccontextmanager
+async def opened(**options: Any) -> AsyncIterator[Processes]:
+    """Open a pool of one worker, unless told otherwise, for at most `WAIT` seconds."""
+    with anyio.fail_after(WAIT):
+        async with Processes(**{"workers": 1, **options}) as pool:
+            yield pool
 
 
 def confined_here(**options: Any) -> Confine:

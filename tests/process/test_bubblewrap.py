@@ -20,7 +20,7 @@ from callboard_actors.process import Confine, Processes, WorkerCallError, Worker
 
 from . import _attempts as attempts
 from . import _bodies as bodies
-from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, open_fds, running, started
+from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, open_fds, opened, running, started
 from .test_confined import ALL, World
 from .test_confined import world as world
 
@@ -35,9 +35,8 @@ def inside(**more: Any) -> Confine:
 
 @asynccontextmanager
 async def pool_of(confine: Confine, **more: Any) -> AsyncGenerator[Processes]:
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.2, confine=confine, **more) as pool:
-            yield pool
+    async with opened(grace=0.2, confine=confine, **more) as pool:
+        yield pool
 
 
 async def becomes(before: set[int], count: int) -> set[int]:
@@ -89,10 +88,9 @@ async def test_what_is_refused_to_a_confined_worker_is_refused_inside_too(world:
 
     Attempts that work unconfined fail without effect.
     """
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0) as pool:
-            fn, args = ALL[name](world)
-            assert await pool.run(fn, *args) is True
+    async with opened(grace=0) as pool:
+        fn, args = ALL[name](world)
+        await pool.run(fn, *args)
     fn, args = ALL[name](world)
     before = world.contents()
     async with pool_of(world.confine(isolation="bubblewrap")) as pool:
@@ -135,9 +133,8 @@ def _namespace(pid: int, name: str) -> str:
 async def test_what_is_written_stays_where_it_may(world: World) -> None:
     """A readable folder is read-only, also below the temporary folder. Each worker has its own temporary folder."""
     own = f"/tmp/callboard-{os.getpid()}"
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            assert await pool.run(attempts.write, own)
+    async with opened() as pool:
+        assert await pool.run(attempts.write, own)
     Path(own).unlink()
     async with pool_of(world.confine(isolation="bubblewrap", reuse=True)) as pool:
         assert await pool.run(attempts.write, world.new())
@@ -169,10 +166,9 @@ async def test_a_folder_that_may_be_written_lies_in_one_that_may_be_read(world: 
 async def test_a_fork_bomb_ends_with_its_call(world: World) -> None:
     """Processes that leave their group and their parent end with the call, too."""
     before = descendants(os.getpid())
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0) as pool:
-            assert await pool.run(attempts.fork_bomb, 20)
-            assert len(descendants(os.getpid()) - before) >= 20
+    async with opened(grace=0) as pool:
+        assert await pool.run(attempts.fork_bomb, 20)
+        assert len(descendants(os.getpid()) - before) >= 20
     async with pool_of(inside(processes=True, read=["/usr/bin"], write=[world.writable])) as pool:
         await becomes(before, OF_A_POOL)
         assert await pool.run(attempts.execute, "/bin/true")

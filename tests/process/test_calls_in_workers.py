@@ -20,20 +20,19 @@ from callboard_actors._engine import _kernel
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, descendants
+from ._processes import WAIT, descendants, opened
 
 pytestmark = pytest.mark.real_clock
 
 
 async def test_functions_run_elsewhere_and_their_values_come_back() -> None:
     """Sync and async functions run in a worker; async ones run on the kind of event loop that the caller has."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=2, preload=["json"]) as pool:
-            assert await pool.run(bodies.add, 1, 2) == 3
-            assert await pool.run(bodies.add_later, 1, 2) == (3, sniffio.current_async_library())
-            assert await pool.run(partial(math.pow, 2), 3) == 8
-            assert await pool.run(bodies.pid) in pool.pids
-            assert os.getpid() not in pool.pids
+    async with opened(workers=2, preload=["json"]) as pool:
+        assert await pool.run(bodies.add, 1, 2) == 3
+        assert await pool.run(bodies.add_later, 1, 2) == (3, sniffio.current_async_library())
+        assert await pool.run(partial(math.pow, 2), 3) == 8
+        assert await pool.run(bodies.pid) in pool.pids
+        assert os.getpid() not in pool.pids
 
 
 async def test_calls_run_side_by_side_as_many_as_there_are_workers() -> None:
@@ -54,11 +53,10 @@ async def test_calls_run_side_by_side_as_many_as_there_are_workers() -> None:
 
 async def test_an_exception_comes_back_as_itself_with_the_workers_traceback() -> None:
     """Code that handles ValueError works unchanged; the exception shows the worker's traceback and earlier output."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            with pytest.raises(ValueError, match=r"^outer") as caught:
-                await pool.run(bodies.raise_group)
-            assert await pool.run(bodies.add, 1, 1) == 2
+    async with opened() as pool:
+        with pytest.raises(ValueError, match=r"^outer") as caught:
+            await pool.run(bodies.raise_group)
+        assert await pool.run(bodies.add, 1, 1) == 2
 
     assert str(caught.value) == "outer"
     notes = "\n".join(caught.value.__notes__)
@@ -80,12 +78,11 @@ async def test_a_result_that_cannot_come_back_is_an_error_that_says_it_finished(
     fn: Callable[[], object], reason: str
 ) -> None:
     """A call whose result cannot be pickled had its effect, so the error says that it finished. The worker is kept."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, max_result=5_000) as pool:
-            before = pool.pids
-            with pytest.raises(ResultLostError, match=reason) as caught:
-                await pool.run(fn)
-            assert await pool.run(bodies.pid) == before[0]
+    async with opened(max_result=5_000) as pool:
+        before = pool.pids
+        with pytest.raises(ResultLostError, match=reason) as caught:
+            await pool.run(fn)
+        assert await pool.run(bodies.pid) == before[0]
 
     assert caught.value.ended == "finished"
     assert isinstance(caught.value, CallboardError)
@@ -103,32 +100,29 @@ async def test_what_cannot_cross_is_refused_before_anything_is_sent(
     fn: Callable[..., Any], args: tuple[object, ...], message: str
 ) -> None:
     """The error names the function and the argument, and is raised in the calling process."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            with pytest.raises(TypeError, match=message):
-                await pool.run(fn, *args)
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened() as pool:
+        with pytest.raises(TypeError, match=message):
+            await pool.run(fn, *args)
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_what_main_defines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker has another `__main__` module and would not find the function there."""
     monkeypatch.setattr(bodies.add, "__module__", "__main__")
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            with pytest.raises(TypeError, match=r"add is defined in __main__, .* move it into a module"):
-                await pool.run(bodies.add, 1, 2)
+    async with opened() as pool:
+        with pytest.raises(TypeError, match=r"add is defined in __main__, .* move it into a module"):
+            await pool.run(bodies.add, 1, 2)
 
 
 async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
     """Output of print, file descriptors and child processes reaches neither our stdout nor the worker's socket."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            with pytest.raises(RuntimeError) as caught:
-                await pool.run(bodies.write_to_every_stream)
-            with pytest.raises(RuntimeError) as much:
-                await pool.run(bodies.write_much, 4 * 1024 * 1024)
-            with pytest.raises(WorkerDiedError) as died:
-                await pool.run(bodies.end_with, 3)
+    async with opened() as pool:
+        with pytest.raises(RuntimeError) as caught:
+            await pool.run(bodies.write_to_every_stream)
+        with pytest.raises(RuntimeError) as much:
+            await pool.run(bodies.write_much, 4 * 1024 * 1024)
+        with pytest.raises(WorkerDiedError) as died:
+            await pool.run(bodies.end_with, 3)
 
     note = caught.value.__notes__[-1]
     assert all(f"by {what}\n" in note for what in ("print", "file descriptor 1", "file descriptor 2", "a child"))
@@ -156,12 +150,11 @@ async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
     fn: Callable[..., object], args: tuple[object, ...], reason: str
 ) -> None:
     """After an exit, a crash or a signal the call's outcome is unknown; other calls continue in a new worker."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            before = pool.pids
-            with pytest.raises(WorkerDiedError, match=reason) as caught:
-                await pool.run(fn, *args)
-            assert await pool.run(bodies.pid) not in before
+    async with opened() as pool:
+        before = pool.pids
+        with pytest.raises(WorkerDiedError, match=reason) as caught:
+            await pool.run(fn, *args)
+        assert await pool.run(bodies.pid) not in before
 
     assert isinstance(caught.value, EngineError)
     assert (caught.value.begun, caught.value.ended) == (True, "unknown")
@@ -170,18 +163,17 @@ async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
 
 async def test_a_call_that_was_not_begun_runs_in_another_worker() -> None:
     """A worker that is killed before it takes the call has run none of it, so another worker may run it."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool, anyio.create_task_group() as group:
-            [first] = pool.pids
-            os.kill(first, signal.SIGSTOP)
-            found: list[int] = []
+    async with opened() as pool, anyio.create_task_group() as group:
+        [first] = pool.pids
+        os.kill(first, signal.SIGSTOP)
+        found: list[int] = []
 
-            async def call() -> None:
-                found.append(await pool.run(bodies.pid))
+        async def call() -> None:
+            found.append(await pool.run(bodies.pid))
 
-            group.start_soon(call)
-            await anyio.sleep(0.1)
-            os.kill(first, signal.SIGKILL)
+        group.start_soon(call)
+        await anyio.sleep(0.1)
+        os.kill(first, signal.SIGKILL)
 
     assert found
     assert found != [first]
@@ -190,12 +182,11 @@ async def test_a_call_that_was_not_begun_runs_in_another_worker() -> None:
 @pytest.mark.exhaustive
 async def test_after_so_many_workers_a_call_that_was_not_begun_is_an_error_that_says_so() -> None:
     """A pool whose workers keep dying must not retry a call for ever."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            killed: set[int] = set()
-            with pytest.raises(WorkerDiedError, match=r"^'pid' was not started: its worker process was kill") as caught:
-                async with _stopping_each_new_worker(pool, killed):
-                    await pool.run(bodies.pid)
+    async with opened() as pool:
+        killed: set[int] = set()
+        with pytest.raises(WorkerDiedError, match=r"^'pid' was not started: its worker process was kill") as caught:
+            async with _stopping_each_new_worker(pool, killed):
+                await pool.run(bodies.pid)
 
     assert (caught.value.begun, caught.value.ended) == (False, "unavailable")
     assert len(killed) >= 3
@@ -231,23 +222,21 @@ class _stopping_each_new_worker:
 
 async def test_memory_beyond_the_bound_is_an_error_and_the_worker_is_replaced() -> None:
     """The kernel refuses memory to one worker only; other workers and our process are not affected."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, memory=1024**3) as pool:
-            before = pool.pids
-            assert await pool.run(bodies.limits) == (1024**3, 0)
-            with pytest.raises(MemoryError):
-                await pool.run(bodies.fill_memory)
-            assert await pool.run(bodies.pid) not in before
+    async with opened(memory=1024**3) as pool:
+        before = pool.pids
+        assert await pool.run(bodies.limits) == (1024**3, 0)
+        with pytest.raises(MemoryError):
+            await pool.run(bodies.fill_memory)
+        assert await pool.run(bodies.pid) not in before
 
 
 @pytest.mark.exhaustive
 async def test_processor_time_beyond_the_bound_ends_the_worker() -> None:
     """The processor time limit holds without any timeout and is counted for each call."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, cpu=1) as pool:
-            with pytest.raises(WorkerDiedError, match="SIGXCPU, for it had used its 1 s of processor time"):
-                await pool.run(bodies.burn)
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened(cpu=1) as pool:
+        with pytest.raises(WorkerDiedError, match="SIGXCPU, for it had used its 1 s of processor time"):
+            await pool.run(bodies.burn)
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_a_closed_pool_refuses_calls_and_can_be_opened_again() -> None:
@@ -341,9 +330,8 @@ async def test_a_pool_in_another_thread_is_one_like_any() -> None:
 
 async def test_workers_have_no_files_of_ours() -> None:
     """A worker that inherited a socket of the pool could keep it open or send replies for other workers."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=2) as pool:
-            files = await pool.run(bodies.open_files)
+    async with opened(workers=2) as pool:
+        files = await pool.run(bodies.open_files)
 
     own = [file for file in files if not file.startswith(("/dev/", "/proc/"))]
     assert own == ["/memfd", "pipe", "pipe", "socket"]
@@ -351,24 +339,22 @@ async def test_workers_have_no_files_of_ours() -> None:
 
 async def test_a_call_from_another_event_loop_is_refused() -> None:
     """The pool's sockets are watched by one event loop; a call from another loop would wait for ever."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
+    async with opened() as pool:
 
-            def elsewhere() -> None:
-                with pytest.raises(RuntimeError, match="'add' was called in another event loop"):
-                    anyio.run(pool.run, bodies.add, 1, 2)
+        def elsewhere() -> None:
+            with pytest.raises(RuntimeError, match="'add' was called in another event loop"):
+                anyio.run(pool.run, bodies.add, 1, 2)
 
-            await anyio.to_thread.run_sync(elsewhere)
-            assert await pool.run(bodies.add, 1, 2) == 3
+        await anyio.to_thread.run_sync(elsewhere)
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_signals_are_as_a_program_finds_them() -> None:
     """The zygote ignores Ctrl-C, but a tool and its child processes must have the default signal handlers."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            found = [await pool.run(signal.getsignal, number) for number in (signal.SIGTERM, signal.SIGHUP)]
-            with pytest.raises(WorkerDiedError, match="exited with code 1"):
-                await pool.run(bodies.signal_oneself, signal.SIGINT)
+    async with opened() as pool:
+        found = [await pool.run(signal.getsignal, number) for number in (signal.SIGTERM, signal.SIGHUP)]
+        with pytest.raises(WorkerDiedError, match="exited with code 1"):
+            await pool.run(bodies.signal_oneself, signal.SIGINT)
 
     assert found == [signal.SIG_DFL, signal.SIG_DFL]
 

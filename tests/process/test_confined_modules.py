@@ -17,7 +17,7 @@ from callboard_actors.process._confinement import _readable
 from callboard_actors.python import python_tool
 from callboard_actors.shell import Shell
 
-from ._processes import WAIT
+from ._processes import WAIT, opened
 
 pytestmark = pytest.mark.real_clock
 
@@ -63,12 +63,11 @@ async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_scr
 ) -> None:
     """`Confine(read=["data"])` opens that folder, not every entry of `sys.path`."""
     confine = Confine(read=["data"], isolation=isolation)
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, confine=confine) as pool:
-            assert await pool.run(Path.read_text, project / "data" / "public") == "public"
-            for path in secrets_of(project):
-                with pytest.raises(OSError, match=r"Permission denied|No such file"):
-                    await pool.run(Path.read_text, Path(path))
+    async with opened(confine=confine) as pool:
+        assert await pool.run(Path.read_text, project / "data" / "public") == "public"
+        for path in secrets_of(project):
+            with pytest.raises(OSError, match=r"Permission denied|No such file"):
+                await pool.run(Path.read_text, Path(path))
 
 
 async def test_a_cell_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(project: Path) -> None:
@@ -100,20 +99,18 @@ async def test_a_command_cannot_read_what_lies_beside_the_script(project: Path, 
 async def test_a_module_that_is_preloaded_needs_no_folder(project: Path) -> None:
     """A preloaded module is imported before the confinement, so its folder can stay closed."""
     own: Any = import_module("own_module")
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, preload=["own_module"], confine=Confine()) as pool:
-            assert await pool.run(own.double, 21) == 42
-            with pytest.raises(PermissionError):
-                await pool.run(Path.read_text, project / ".env")
+    async with opened(preload=["own_module"], confine=Confine()) as pool:
+        assert await pool.run(own.double, 21) == 42
+        with pytest.raises(PermissionError):
+            await pool.run(Path.read_text, project / ".env")
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_a_folder_of_modules_that_is_named_can_be_loaded_from(project: Path, isolation: Isolation) -> None:
     """Every file in a named folder becomes readable, which the program has to accept explicitly."""
     own: Any = import_module("own_module")
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, confine=Confine(modules=["."], isolation=isolation)) as pool:
-            assert await pool.run(own.late, 21) == 42
+    async with opened(confine=Confine(modules=["."], isolation=isolation)) as pool:
+        assert await pool.run(own.late, 21) == 42
 
 
 async def test_a_module_that_is_not_named_is_an_error_with_the_remedy(project: Path) -> None:

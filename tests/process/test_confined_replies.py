@@ -19,10 +19,10 @@ from callboard_actors._engine import _plain_codec
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._plain_codec import opened_plain
 from callboard_actors._engine._plain_replies import returned
-from callboard_actors.process import Processes, ResultLostError, WorkerCallError
+from callboard_actors.process import ResultLostError, WorkerCallError
 
 from . import _answers as answers
-from ._processes import WAIT, confined_here
+from ._processes import WAIT, confined_here, opened
 
 real_clock = pytest.mark.real_clock
 
@@ -30,18 +30,15 @@ real_clock = pytest.mark.real_clock
 @real_clock
 async def test_results_are_what_their_annotation_says() -> None:
     """The parent builds the result from JSON by the annotation. Without a usable annotation it is plain data."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=2, grace=0, confine=confined_here(reuse=True)) as pool:
-            assert await pool.run(answers.point) == answers.Point(1)
-            assert await pool.run(answers.place) == answers.Place(
-                name="here", points=[answers.Point(1), answers.Point(2)]
-            )
-            assert await pool.run(answers.row) == {"when": datetime(2026, 1, 2, tzinfo=UTC), "price": Decimal("1.10")}
-            assert await pool.run(answers.by_number) == {1: (2, 3)}
-            assert await pool.run(answers.text_as_bytes) == b"text"
-            assert await pool.run(answers.nothing) is None
-            assert await pool.run(answers.unannotated) == {"one": [1, 2.5, None, True], "2": ["three"]}
-            assert await pool.run(answers.unknown_annotation) == [1]
+    async with opened(workers=2, grace=0, confine=confined_here(reuse=True)) as pool:
+        assert await pool.run(answers.point) == answers.Point(1)
+        assert await pool.run(answers.place) == answers.Place(name="here", points=[answers.Point(1), answers.Point(2)])
+        assert await pool.run(answers.row) == {"when": datetime(2026, 1, 2, tzinfo=UTC), "price": Decimal("1.10")}
+        assert await pool.run(answers.by_number) == {1: (2, 3)}
+        assert await pool.run(answers.text_as_bytes) == b"text"
+        assert await pool.run(answers.nothing) is None
+        assert await pool.run(answers.unannotated) == {"one": [1, 2.5, None, True], "2": ["three"]}
+        assert await pool.run(answers.unknown_annotation) == [1]
 
 
 @real_clock
@@ -56,10 +53,9 @@ async def test_results_are_what_their_annotation_says() -> None:
 )
 async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable[[], Any], reason: str) -> None:
     """The call had its effect, so the error says that it finished and names the type of its result."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0, confine=confined_here()) as pool:
-            with pytest.raises(ResultLostError, match=reason) as caught:
-                await pool.run(fn)
+    async with opened(grace=0, confine=confined_here()) as pool:
+        with pytest.raises(ResultLostError, match=reason) as caught:
+            await pool.run(fn)
 
     assert caught.value.ended == "finished"
 
@@ -67,32 +63,31 @@ async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable
 @real_clock
 async def test_pythons_own_exceptions_come_back_with_their_text_and_others_by_name() -> None:
     """The parent never builds an exception class that a worker names: that could run code of the worker's choice."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0, confine=confined_here(reuse=True)) as pool:
+    async with opened(grace=0, confine=confined_here(reuse=True)) as pool:
 
-            async def caught(name: str) -> Exception:
-                with pytest.raises(Exception) as found:
-                    await pool.run(answers.fail, name)
-                assert "in fail" in found.value.__notes__[0]
-                assert "before it" in found.value.__notes__[1]
-                return found.value
+        async def caught(name: str) -> Exception:
+            with pytest.raises(Exception) as found:
+                await pool.run(answers.fail, name)
+            assert "in fail" in found.value.__notes__[0]
+            assert "before it" in found.value.__notes__[1]
+            return found.value
 
-            assert repr(await caught("value")) == """ValueError("('wrong', 1)")"""
-            assert repr(await caught("key")) == "KeyError('missing')"
-            assert repr(await caught("os")) == """FileNotFoundError("[Errno 2] No such file or directory: '/x'")"""
-            assert len(str(await caught("long"))) == 16 * 1024
-            for name, type_name, text in [
-                ("own", "OwnError", "of mine"),
-                ("strange", "StrangeError", ""),
-                ("group", "ExceptionGroup", "several (1 sub-exception)"),
-                ("unicode", "UnicodeDecodeError", "'utf-8' codec can't decode byte 0xff in position 0: invalid"),
-                ("stop", "StopIteration", "1"),
-            ]:
-                error = await caught(name)
-                assert isinstance(error, WorkerCallError)
-                assert (error.tool, error.type_name, error.text) == ("fail", type_name, text)
-                assert str(error) == f"'fail' has raised {type_name}: {text}"
-                assert repr(pickle.loads(pickle.dumps(error))) == repr(error)
+        assert repr(await caught("value")) == """ValueError("('wrong', 1)")"""
+        assert repr(await caught("key")) == "KeyError('missing')"
+        assert repr(await caught("os")) == """FileNotFoundError("[Errno 2] No such file or directory: '/x'")"""
+        assert len(str(await caught("long"))) == 16 * 1024
+        for name, type_name, text in [
+            ("own", "OwnError", "of mine"),
+            ("strange", "StrangeError", ""),
+            ("group", "ExceptionGroup", "several (1 sub-exception)"),
+            ("unicode", "UnicodeDecodeError", "'utf-8' codec can't decode byte 0xff in position 0: invalid"),
+            ("stop", "StopIteration", "1"),
+        ]:
+            error = await caught(name)
+            assert isinstance(error, WorkerCallError)
+            assert (error.tool, error.type_name, error.text) == ("fail", type_name, text)
+            assert str(error) == f"'fail' has raised {type_name}: {text}"
+            assert repr(pickle.loads(pickle.dumps(error))) == repr(error)
 
 
 _PLAIN = st.recursive(

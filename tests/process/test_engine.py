@@ -12,22 +12,21 @@ from callboard.extend import Body
 from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, started
+from ._processes import WAIT, opened, started
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
 
 async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> None:
     """Errors name the tool that the model called, not the function behind it."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            assert await pool.run_body(Body(fn=bodies.add, args=(1,), kwargs={"other": 2}, title="sum")) == 3
-            with pytest.raises(WorkerDiedError, match=r"^'leave' had begun") as died:
-                await pool.run_body(Body(fn=bodies.end_with, kwargs={"code": 3}, title="leave", call_id="7"))
-            with pytest.raises(ResultLostError, match=r"^'lose' has finished") as lost:
-                await pool.run_body(Body(fn=bodies.return_unpicklable, title="lose", call_id="8"))
-            with pytest.raises(TypeError, match=r"^'sum' cannot run .* its argument other \(<function"):
-                await pool.run_body(Body(fn=bodies.add, args=(1,), kwargs={"other": lambda: 1}, title="sum"))
+    async with opened() as pool:
+        assert await pool.run_body(Body(fn=bodies.add, args=(1,), kwargs={"other": 2}, title="sum")) == 3
+        with pytest.raises(WorkerDiedError, match=r"^'leave' had begun") as died:
+            await pool.run_body(Body(fn=bodies.end_with, kwargs={"code": 3}, title="leave", call_id="7"))
+        with pytest.raises(ResultLostError, match=r"^'lose' has finished") as lost:
+            await pool.run_body(Body(fn=bodies.return_unpicklable, title="lose", call_id="8"))
+        with pytest.raises(TypeError, match=r"^'sum' cannot run .* its argument other \(<function"):
+            await pool.run_body(Body(fn=bodies.add, args=(1,), kwargs={"other": lambda: 1}, title="sum"))
 
     assert (died.value.tool, died.value.call_id) == ("leave", "7")
     assert (lost.value.tool, lost.value.call_id, lost.value.ended) == ("lose", "8", "finished")
@@ -48,23 +47,21 @@ async def test_an_end_that_would_come_again_says_so(
     fn: Callable[..., object], args: tuple[object, ...], recurs: bool
 ) -> None:
     """A call that crashes its worker should not be retried; a worker that was killed from outside is another matter."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.2) as pool:
-            with pytest.raises(WorkerDiedError) as caught:
-                await pool.run(fn, *args)
+    async with opened(grace=0.2) as pool:
+        with pytest.raises(WorkerDiedError) as caught:
+            await pool.run(fn, *args)
 
     assert (caught.value.ended, caught.value.recurs) == ("unknown", recurs)
 
 
 async def test_the_grace_of_a_body_is_kept_where_it_is_the_shorter(tmp_path: Path) -> None:
     """The shorter of the pool's and the policy's grace period applies."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=60) as pool, anyio.create_task_group() as group:
-            body = Body(fn=bodies.ignore_sigterm, args=(str(tmp_path),), title="deaf", grace=0.1)
-            group.start_soon(pool.run_body, body)
-            await started(tmp_path)
-            began = time.monotonic()
-            group.cancel_scope.cancel()
+    async with opened(grace=60) as pool, anyio.create_task_group() as group:
+        body = Body(fn=bodies.ignore_sigterm, args=(str(tmp_path),), title="deaf", grace=0.1)
+        group.start_soon(pool.run_body, body)
+        await started(tmp_path)
+        began = time.monotonic()
+        group.cancel_scope.cancel()
 
     assert time.monotonic() - began < WAIT / 2
 

@@ -16,7 +16,7 @@ from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
 from . import _hostile as hostile
-from ._processes import WAIT, confined_here
+from ._processes import confined_here, opened
 
 pytestmark = pytest.mark.real_clock
 
@@ -29,25 +29,24 @@ GIGABYTE = 1024**3
 @asynccontextmanager
 async def besieged(**confine: Any) -> AsyncIterator[Processes]:
     """Open a pool whose second worker keeps answering calls; check at the end that the pool has all its workers."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=2, grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
-            answered: list[int] = []
+    async with opened(workers=2, grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
+        answered: list[int] = []
 
-            async def neighbour() -> None:
-                while True:
-                    answered.append(await pool.run(bodies.add, 1, 2))
+        async def neighbour() -> None:
+            while True:
+                answered.append(await pool.run(bodies.add, 1, 2))
 
-            before = _memory()
-            async with anyio.create_task_group() as group:
-                group.start_soon(neighbour)
-                yield pool
-                group.cancel_scope.cancel()
-            with anyio.fail_after(GRACE + 2):
-                while len(pool.pids) < 2:
-                    await anyio.sleep(0.001)
-            assert await pool.run(bodies.add, 1, 2) == 3
-            assert set(answered) <= {3}
-            assert _memory() - before < 64 * 1024
+        before = _memory()
+        async with anyio.create_task_group() as group:
+            group.start_soon(neighbour)
+            yield pool
+            group.cancel_scope.cancel()
+        with anyio.fail_after(GRACE + 2):
+            while len(pool.pids) < 2:
+                await anyio.sleep(0.001)
+        assert await pool.run(bodies.add, 1, 2) == 3
+        assert set(answered) <= {3}
+        assert _memory() - before < 64 * 1024
 
 
 def _memory() -> int:
@@ -58,23 +57,21 @@ def _memory() -> int:
 @asynccontextmanager
 async def alone(**confine: Any) -> AsyncIterator[Processes]:
     """Open a pool of one worker, in which calls are numbered from 1."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
-            yield pool
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened(grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
+        yield pool
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 @pytest.mark.parametrize("kind", [Kind.VALUE, Kind.RAISED])
 async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -> None:
     """Unpickling would run the worker's code with our permissions; pools that trust their workers do it."""
     trusting, confined = str(tmp_path / "trusting"), str(tmp_path / "confined")
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=GRACE) as pool:
-            if kind is Kind.VALUE:
+    async with opened(grace=GRACE) as pool:
+        if kind is Kind.VALUE:
+            await pool.run(hostile.send_bomb, kind, 1, trusting)
+        else:
+            with pytest.raises(ResultLostError):
                 await pool.run(hostile.send_bomb, kind, 1, trusting)
-            else:
-                with pytest.raises(ResultLostError):
-                    await pool.run(hostile.send_bomb, kind, 1, trusting)
     assert Path(trusting).exists()
     async with alone() as pool:
         with pytest.raises(ResultLostError, match="it cannot be read here"):
@@ -90,6 +87,8 @@ async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: Kind) -
         (b"cb", None),
         (hostile.frame(Kind.VALUE, 999, b"1"), "it is for another call"),
         (hostile.frame(Kind.CALL, 1, b"1"), "it is for another call"),
+        (hostile.frame(Kind.ENDED, 1, b"1"), "it is for another call"),
+        (hostile.frame(77, 1, b"1"), "begins no frame"),
         (hostile.frame(Kind.VALUE, 1, b"1") + b"more", "something follows it"),
         (hostile.frame(Kind.VALUE, 1, b"1") * 2, "something follows it"),
         (hostile.frame(Kind.VALUE, 1, b"", 2**60), "and max_result is"),
@@ -146,21 +145,19 @@ async def test_what_a_call_leaves_behind_answers_for_nobody() -> None:
 
 async def test_a_worker_that_will_not_go_is_replaced_at_once() -> None:
     """A confined worker has no grace period after its call."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=10, confine=confined_here()) as pool:
-            began = time.monotonic()
-            assert await pool.run(hostile.stay, 600) == "returned"
-            assert await pool.run(bodies.add, 1, 2) == 3
-            assert time.monotonic() - began < 5
+    async with opened(grace=10, confine=confined_here()) as pool:
+        began = time.monotonic()
+        assert await pool.run(hostile.stay, 600) == "returned"
+        assert await pool.run(bodies.add, 1, 2) == 3
+        assert time.monotonic() - began < 5
 
 
 async def test_a_call_that_denies_to_have_begun_is_not_run_again(tmp_path: Path) -> None:
     """A pool that trusts its workers would run the call again; a confined worker may have erased its begun counter."""
     trusting, confined = tmp_path / "trusting", tmp_path / "confined"
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=GRACE) as pool:
-            with pytest.raises(WorkerDiedError, match="was not started"):
-                await pool.run(hostile.deny_to_have_begun, str(trusting))
+    async with opened(grace=GRACE) as pool:
+        with pytest.raises(WorkerDiedError, match="was not started"):
+            await pool.run(hostile.deny_to_have_begun, str(trusting))
     assert len(trusting.read_text().splitlines()) > 1
     confined.touch()
     async with alone(write=[tmp_path]) as pool:

@@ -14,7 +14,7 @@ from callboard_actors._engine._frames import HEADER, MAGIC, Kind
 from callboard_actors.process import Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, started, zygote_of
+from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, opened, started, zygote_of
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
@@ -38,22 +38,21 @@ async def test_a_cancelled_call_is_gone_within_its_grace_with_all_that_it_has_st
     tmp_path: Path, body: Callable[[str], None]
 ) -> None:
     """A thread could not be stopped; after `run` the worker, its children and their children have ended."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=2, grace=GRACE) as pool:
-            helpers = descendants(os.getpid()) - set(pool.pids)
-            async with anyio.create_task_group() as group:
-                group.start_soon(pool.run, body, str(tmp_path))
-                count = 2 if body in (bodies.fork_a_grandchild, bodies.daemonise) else 1
-                busy = await started(tmp_path, count)
-                began = time.monotonic()
-                group.cancel_scope.cancel()
-            took = time.monotonic() - began
+    async with opened(workers=2, grace=GRACE) as pool:
+        helpers = descendants(os.getpid()) - set(pool.pids)
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.run, body, str(tmp_path))
+            count = 2 if body in (bodies.fork_a_grandchild, bodies.daemonise) else 1
+            busy = await started(tmp_path, count)
+            began = time.monotonic()
+            group.cancel_scope.cancel()
+        took = time.monotonic() - began
 
-            assert alive(busy) == set()
-            assert took < GRACE + SLACK
-            await _full(pool, 2)
-            await only_workers_beside(pool, helpers)
-            assert await pool.run(bodies.add, 1, 2) == 3
+        assert alive(busy) == set()
+        assert took < GRACE + SLACK
+        await _full(pool, 2)
+        await only_workers_beside(pool, helpers)
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def _full(pool: Processes, size: int) -> None:
@@ -64,128 +63,90 @@ async def _full(pool: Processes, size: int) -> None:
 
 async def test_a_timeout_of_the_caller_ends_the_call() -> None:
     """Timeouts are anyio's own cancel scopes; the pool has no timeout API besides them."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=GRACE) as pool:
-            with pytest.raises(TimeoutError), anyio.fail_after(0.1):
-                await pool.run(time.sleep, 600)
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened(grace=GRACE) as pool:
+        with pytest.raises(TimeoutError), anyio.fail_after(0.1):
+            await pool.run(time.sleep, 600)
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) -> None:
     """A call that has no worker yet can be cancelled without killing any worker."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0) as pool, anyio.create_task_group() as group:
-            group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))
-            busy = await started(tmp_path)
-            with anyio.move_on_after(0.05) as scope:
-                await pool.run(bodies.add, 1, 2)
-            assert scope.cancelled_caught
-            assert alive(busy) == busy
-            group.cancel_scope.cancel()
+    async with opened(grace=0) as pool, anyio.create_task_group() as group:
+        group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))
+        busy = await started(tmp_path)
+        with anyio.move_on_after(0.05) as scope:
+            await pool.run(bodies.add, 1, 2)
+        assert scope.cancelled_caught
+        assert alive(busy) == busy
+        group.cancel_scope.cancel()
 
 
 async def test_a_worker_killed_in_mid_call_fails_that_call_alone(tmp_path: Path) -> None:
     """The kernel sends SIGKILL when memory runs out; other calls continue and a new worker starts."""
     neighbours = tmp_path / "neighbours"
     neighbours.mkdir()
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=3, grace=0) as pool:
-            found: list[BaseException] = []
+    async with opened(workers=3, grace=0) as pool:
+        found: list[BaseException] = []
 
-            async def doomed() -> None:
-                with pytest.raises(WorkerDiedError, match="killed by SIGKILL") as caught:
-                    await pool.run(bodies.wait_for_ever, str(tmp_path / "doomed"))
-                found.append(caught.value)
+        async def doomed() -> None:
+            with pytest.raises(WorkerDiedError, match="killed by SIGKILL") as caught:
+                await pool.run(bodies.wait_for_ever, str(tmp_path / "doomed"))
+            found.append(caught.value)
 
-            (tmp_path / "doomed").mkdir()
-            async with anyio.create_task_group() as group:
-                group.start_soon(pool.run, bodies.wait_for_ever, str(neighbours))
-                others = await started(neighbours)
-                async with anyio.create_task_group() as inner:
-                    inner.start_soon(doomed)
-                    [pid] = await started(tmp_path / "doomed")
-                    os.kill(pid, signal.SIGKILL)
-                assert len(found) == 1
-                assert await pool.run(bodies.add, 1, 2) == 3
-                assert alive(others) == others
-                await _full(pool, 3)
-                group.cancel_scope.cancel()
+        (tmp_path / "doomed").mkdir()
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.run, bodies.wait_for_ever, str(neighbours))
+            others = await started(neighbours)
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(doomed)
+                [pid] = await started(tmp_path / "doomed")
+                os.kill(pid, signal.SIGKILL)
+            assert len(found) == 1
+            assert await pool.run(bodies.add, 1, 2) == 3
+            assert alive(others) == others
+            await _full(pool, 3)
+            group.cancel_scope.cancel()
 
 
 async def test_an_idle_worker_that_is_killed_fails_nobody() -> None:
     """No call fails, because the next call gets another worker."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            for _ in range(5):
-                await _full(pool, 1)
-                os.kill(pool.pids[0], signal.SIGKILL)
-                assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened() as pool:
+        for _ in range(5):
+            await _full(pool, 1)
+            os.kill(pool.pids[0], signal.SIGKILL)
+            assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_a_killed_zygote_is_replaced_with_all_its_workers(tmp_path: Path) -> None:
     """The kernel ends the workers with their zygote, and their calls fail with an error that says so."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=2, grace=0) as pool:
-            before = set(pool.pids)
-            zygote = zygote_of(pool)
-            async with anyio.create_task_group() as group:
+    async with opened(workers=2, grace=0) as pool:
+        before = set(pool.pids)
+        zygote = zygote_of(pool)
+        async with anyio.create_task_group() as group:
 
-                async def doomed() -> None:
-                    with pytest.raises(WorkerDiedError, match="lost with the zygote"):
-                        await pool.run(bodies.wait_for_ever, str(tmp_path))
+            async def doomed() -> None:
+                with pytest.raises(WorkerDiedError, match="lost with the zygote"):
+                    await pool.run(bodies.wait_for_ever, str(tmp_path))
 
-                group.start_soon(doomed)
-                await started(tmp_path)
-                os.kill(zygote, signal.SIGKILL)
-            assert await pool.run(bodies.add, 1, 2) == 3
-            await _full(pool, 2)
-            assert before.isdisjoint(pool.pids)
+            group.start_soon(doomed)
+            await started(tmp_path)
+            os.kill(zygote, signal.SIGKILL)
+        assert await pool.run(bodies.add, 1, 2) == 3
+        await _full(pool, 2)
+        assert before.isdisjoint(pool.pids)
 
 
 def _reply(kind: int, number: int, length: int, body: bytes = b"") -> bytes:
     return HEADER.pack(MAGIC, kind, number, length) + body
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"\x00" * 100, "sent what is no reply: .* begins no frame"),
-        (_reply(Kind.VALUE, 999, 4, b"N."), "it is for another call"),
-        (_reply(Kind.CALL, 1, 2, b"N."), "it is for another call"),
-        (_reply(77, 1, 2, b"N."), "begins no frame"),
-        (_reply(Kind.VALUE, 1, 2**60), "and max_result is"),
-        (_reply(Kind.VALUE, 1, 2, b"N." + b"more"), "something follows it"),
-    ],
-)
-async def test_a_worker_that_sends_what_is_no_reply_is_ended(data: bytes, reason: str) -> None:
-    """Only its own call fails, and no memory is allocated for the length that the bytes claim."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=GRACE) as pool:
-            before = pool.pids
-            with pytest.raises(WorkerDiedError, match=reason) as caught:
-                await pool.run(bodies.send_raw, data)
-            assert await pool.run(bodies.pid) not in before
-
-    assert caught.value.ended == "unknown"
-
-
-async def test_a_worker_that_closes_its_socket_is_ended() -> None:
-    """A worker that closes its socket could never answer its call."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=GRACE) as pool:
-            with pytest.raises(WorkerDiedError, match="its worker process closed its socket"):
-                await pool.run(bodies.close_socket)
-            assert await pool.run(bodies.add, 1, 2) == 3
-
-
 async def test_a_worker_that_talks_between_calls_gets_none() -> None:
     """A reply that is sent before its call must not be taken for the reply to the next one."""
     forged = _reply(Kind.VALUE, 2, 2, b"N.")
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=GRACE) as pool:
-            with pytest.raises(WorkerDiedError):
-                await pool.run(bodies.send_raw_and_return, forged)
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened(grace=GRACE) as pool:
+        with pytest.raises(WorkerDiedError):
+            await pool.run(bodies.send_raw_and_return, forged)
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_closing_the_pool_ends_calls_of_others_and_leaves_nothing(tmp_path: Path) -> None:

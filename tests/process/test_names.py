@@ -13,22 +13,21 @@ from callboard_actors.process import Processes
 
 from . import _bodies as bodies
 from . import _decorated, _decorated_tools
-from ._processes import WAIT
+from ._processes import WAIT, opened
 
 pytestmark = pytest.mark.real_clock
 
 
 async def test_functions_behind_decorators_are_found() -> None:
     """Wrapped functions are found behind the object under their name; methods are sent with their objects."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            for fn in (_decorated.double.fn, _decorated.triple.fn):
-                pool.check(fn, title="tool")
-            assert await pool.run(_decorated.double.fn, 2) == 4
-            assert await pool.run(_decorated.triple.fn, 2) == 6
-            assert await pool.run(inspect.unwrap(_decorated.triple.fn), 2) == 6
-            assert await pool.run(partial(_decorated.double.fn, 4)) == 8
-            assert await pool.run(_decorated.Counter(3).plus, 2) == 5
+    async with opened() as pool:
+        for fn in (_decorated.double.fn, _decorated.triple.fn):
+            pool.check(fn, title="tool")
+        assert await pool.run(_decorated.double.fn, 2) == 4
+        assert await pool.run(_decorated.triple.fn, 2) == 6
+        assert await pool.run(inspect.unwrap(_decorated.triple.fn), 2) == 6
+        assert await pool.run(partial(_decorated.double.fn, 4)) == 8
+        assert await pool.run(_decorated.Counter(3).plus, 2) == 5
 
 
 @pytest.mark.exhaustive

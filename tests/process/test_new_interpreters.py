@@ -21,7 +21,7 @@ from callboard_actors._engine import _kernel
 from callboard_actors.process import Confine, Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, alive, descendants, only_workers_beside, running, started
+from ._processes import WAIT, alive, descendants, only_workers_beside, opened, running, started
 
 ROOT = Path(__file__).parents[2]
 NO_LINUX = Path(__file__).with_name("_no_linux")
@@ -45,9 +45,8 @@ async def test_a_module_may_put_something_of_its_own_where_output_goes(
 ) -> None:
     """A stream may lack attributes that the worker sets; the worker must check for them or it could never start."""
     monkeypatch.setattr(_kernel, "FORKS", forks)
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, preload=[f"{__package__}._replaces_stdout"]) as pool:
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened(preload=[f"{__package__}._replaces_stdout"]) as pool:
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 @pytest.mark.real_clock
@@ -60,22 +59,21 @@ async def test_a_cancelled_call_is_gone_and_an_interpreter_that_waited_takes_its
     (loaded_in := tmp_path / "loaded").mkdir()
     monkeypatch.setenv("CALLBOARD_TEST_LOADED", str(loaded_in))
     module = f"{__package__}._says_where_it_is_loaded"
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.1, preload=[module]) as pool:
-            await started(loaded_in, 2)
-            while len(pool.pids) < 2:
-                await anyio.sleep(0.005)
-            before = set(pool.pids)
-            helpers = descendants(os.getpid()) - before
-            async with anyio.create_task_group() as group:
-                group.start_soon(pool.run, bodies.fork_a_grandchild, str(running_in))
-                busy = await started(running_in, 2)
-                group.cancel_scope.cancel()
-            assert alive(busy) == set()
-            after = await pool.run(bodies.pid)
-            assert await pool.run(bodies.is_loaded, module)
-            assert after in before - busy
-            await only_workers_beside(pool, helpers)
+    async with opened(grace=0.1, preload=[module]) as pool:
+        await started(loaded_in, 2)
+        while len(pool.pids) < 2:
+            await anyio.sleep(0.005)
+        before = set(pool.pids)
+        helpers = descendants(os.getpid()) - before
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.run, bodies.fork_a_grandchild, str(running_in))
+            busy = await started(running_in, 2)
+            group.cancel_scope.cancel()
+        assert alive(busy) == set()
+        after = await pool.run(bodies.pid)
+        assert await pool.run(bodies.is_loaded, module)
+        assert after in before - busy
+        await only_workers_beside(pool, helpers)
 
 
 @pytest.mark.real_clock
@@ -127,19 +125,18 @@ async def test_interpreters_that_cannot_start_any_more_are_tried_again(
     code = f"open({str(tries)!r}, 'a').write('x')\nassert not __import__('os').path.exists({str(broken)!r})\n"
     (tmp_path / "breaks_later.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0, preload=["breaks_later"]) as pool:
-            assert await pool.run(bodies.add, 1, 2) == 3
-            broken.touch()
-            for _ in range(3):  # the spare interpreter and one that was starting
-                if pool.pids:
-                    os.kill(pool.pids[0], signal.SIGKILL)
-                await anyio.sleep(1)
-            had = len(tries.read_text())
+    async with opened(grace=0, preload=["breaks_later"]) as pool:
+        assert await pool.run(bodies.add, 1, 2) == 3
+        broken.touch()
+        for _ in range(3):  # the spare interpreter and one that was starting
+            if pool.pids:
+                os.kill(pool.pids[0], signal.SIGKILL)
             await anyio.sleep(1)
-            assert len(tries.read_text()) < had + 10
-            broken.unlink()
-            assert await pool.run(bodies.add, 1, 2) == 3
+        had = len(tries.read_text())
+        await anyio.sleep(1)
+        assert len(tries.read_text()) < had + 10
+        broken.unlink()
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 @pytest.mark.parametrize(

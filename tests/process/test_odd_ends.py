@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from callboard.extend import Body
-from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
+from callboard_actors.process import ResultLostError, WorkerDiedError
 
 from . import _bodies as bodies
 from . import _odd_bodies as odd
-from ._processes import WAIT, started
+from ._processes import opened, started
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
@@ -34,17 +34,16 @@ async def test_a_call_of_a_seat_that_is_cancelled_before_it_runs_leaves_the_seat
     async def busy(seat: Any) -> None:
         found.append(await seat.run_body(_body(odd.block_until, str(here), str(go))))
 
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=5.0) as pool, pool.seat("owner") as seat:
-            async with anyio.create_task_group() as outer:
-                outer.start_soon(busy, seat)
-                await started(here)
-                async with anyio.create_task_group() as inner:
-                    inner.start_soon(seat.run_body, _body(odd.leave_a_mark, str(mark)))
-                    await anyio.wait_all_tasks_blocked()  # the call has been sent
-                    inner.cancel_scope.cancel()
-                    outer.start_soon(_touch_when_all_wait, go)
-            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+    async with opened(grace=5.0) as pool, pool.seat("owner") as seat:
+        async with anyio.create_task_group() as outer:
+            outer.start_soon(busy, seat)
+            await started(here)
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(seat.run_body, _body(odd.leave_a_mark, str(mark)))
+                await anyio.wait_all_tasks_blocked()  # the call has been sent
+                inner.cancel_scope.cancel()
+                outer.start_soon(_touch_when_all_wait, go)
+        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
 
     assert found == ["went on"]
     assert not mark.exists()
@@ -58,10 +57,9 @@ async def _touch_when_all_wait(path: Path) -> None:
 
 async def test_a_call_of_a_seat_that_nobody_cancelled_is_unknown_when_its_process_is_interrupted() -> None:
     """SIGINT cancels all calls in the session; none has finished and none may be reported as finished."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
-            with pytest.raises(WorkerDiedError, match="exited with code 1") as caught:
-                await seat.run_body(_body(odd.interrupt_oneself))
+    async with opened() as pool, pool.seat("owner") as seat:
+        with pytest.raises(WorkerDiedError, match="exited with code 1") as caught:
+            await seat.run_body(_body(odd.interrupt_oneself))
 
     assert caught.value.ended == "unknown"
 
@@ -72,21 +70,19 @@ async def test_a_body_that_raises_that_a_worker_died_is_run_once(tmp_path: Path)
     Its own worker lives, and the call had its effect.
     """
     runs = tmp_path / "runs"
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            before = pool.pids
-            with pytest.raises(WorkerDiedError, match="'inner' was not started"):
-                await pool.run(odd.lose_an_inner_worker, str(runs))
-            assert await pool.run(bodies.pid) == before[0]
+    async with opened() as pool:
+        before = pool.pids
+        with pytest.raises(WorkerDiedError, match="'inner' was not started"):
+            await pool.run(odd.lose_an_inner_worker, str(runs))
+        assert await pool.run(bodies.pid) == before[0]
 
     assert runs.read_text() == "x"
 
 
 async def _raised(fn: Callable[..., Any], *args: Any) -> Exception:
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            with pytest.raises(Exception) as caught:
-                await pool.run(fn, *args)
+    async with opened() as pool:
+        with pytest.raises(Exception) as caught:
+            await pool.run(fn, *args)
     return caught.value
 
 
@@ -187,28 +183,26 @@ def _refusing() -> Generator[None]:
 @pytest.mark.usefixtures("_refusing")
 async def test_what_a_log_filter_raises_is_no_fault_of_the_worker() -> None:
     """A log filter raises in the caller, as it would for a local log line; the session stays usable."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
-            with pytest.raises(ValueError, match="no such line"):
-                await seat.run_body(_body(odd.log_there, "line"))
-            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
-            with pytest.raises(ValueError, match="no such line"):
-                await pool.run(odd.log_there, "line")
+    async with opened() as pool, pool.seat("owner") as seat:
+        with pytest.raises(ValueError, match="no such line"):
+            await seat.run_body(_body(odd.log_there, "line"))
+        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+        with pytest.raises(ValueError, match="no such line"):
+            await pool.run(odd.log_there, "line")
 
 
 async def test_a_seat_whose_block_has_ended_reads_no_files_of_others(tmp_path: Path) -> None:
     """After the block, the session's descriptor numbers may belong to other files; its output was read before."""
     other = tmp_path / "other"
     other.write_text("somebody else's")
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            async with pool.seat("owner") as seat:
-                await seat.run_body(_body(odd.print_there, "last words"))
-            with ExitStack() as stack:
-                files = [stack.enter_context(other.open()) for _ in range(16)]
-                with pytest.raises(WorkerDiedError) as caught:
-                    await seat.run_body(_body(odd.print_there, "too late"))
-                assert [os.lseek(file.fileno(), 0, os.SEEK_CUR) for file in files] == [0] * 16
+    async with opened() as pool:
+        async with pool.seat("owner") as seat:
+            await seat.run_body(_body(odd.print_there, "last words"))
+        with ExitStack() as stack:
+            files = [stack.enter_context(other.open()) for _ in range(16)]
+            with pytest.raises(WorkerDiedError) as caught:
+                await seat.run_body(_body(odd.print_there, "too late"))
+            assert [os.lseek(file.fileno(), 0, os.SEEK_CUR) for file in files] == [0] * 16
 
     assert caught.value.ended == "unavailable"
     assert caught.value.output == "last words\n"
@@ -217,15 +211,13 @@ async def test_a_seat_whose_block_has_ended_reads_no_files_of_others(tmp_path: P
 @pytest.mark.parametrize("fn", [odd.close_stdout, odd.take_stdout_away])
 async def test_a_body_that_leaves_no_stdout_has_returned_all_the_same(fn: Callable[[], str]) -> None:
     """The call had its effect and its result is known, although the worker cannot write its output."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            assert await pool.run(fn) in {"closed", "taken"}
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened() as pool:
+        assert await pool.run(fn) in {"closed", "taken"}
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_a_function_of_a_seat_that_leaves_no_stdout_has_returned_all_the_same() -> None:
     """The session holds its actor's state, so closing stdout must not end it."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
-            assert await seat.run_body(_body(odd.close_stdout_there)) == "closed"
-            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+    async with opened() as pool, pool.seat("owner") as seat:
+        assert await seat.run_body(_body(odd.close_stdout_there)) == "closed"
+        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3

@@ -18,7 +18,7 @@ from callboard import ActorGoneError, ActorStartError
 from callboard_actors.process import Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, below_us, descendants, open_fds, started, zygote_of
+from ._processes import WAIT, below_us, descendants, open_fds, opened, started, zygote_of
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
@@ -187,18 +187,17 @@ async def test_calls_are_told_when_no_workers_can_be_had_and_run_when_they_can(m
 
     The blocks of the pool's openers stay open.
     """
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            executable = sys.executable
-            monkeypatch.setattr(sys, "executable", "/no/such/python")
-            zygote = zygote_of(pool)
-            os.kill(zygote, signal.SIGKILL)
-            while pool.pids:
-                await anyio.sleep(0.01)
-            with pytest.raises(WorkerDiedError, match=r"has no workers, and tries to start some: .*no/such") as caught:
-                await pool.run(bodies.add, 1, 2)
-            assert (caught.value.ended, caught.value.recurs) == ("unavailable", False)
-            monkeypatch.setattr(sys, "executable", executable)
-            while not pool.pids:
-                await anyio.sleep(0.01)
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened() as pool:
+        executable = sys.executable
+        monkeypatch.setattr(sys, "executable", "/no/such/python")
+        zygote = zygote_of(pool)
+        os.kill(zygote, signal.SIGKILL)
+        while pool.pids:
+            await anyio.sleep(0.01)
+        with pytest.raises(WorkerDiedError, match=r"has no workers, and tries to start some: .*no/such") as caught:
+            await pool.run(bodies.add, 1, 2)
+        assert (caught.value.ended, caught.value.recurs) == ("unavailable", False)
+        monkeypatch.setattr(sys, "executable", executable)
+        while not pool.pids:
+            await anyio.sleep(0.01)
+        assert await pool.run(bodies.add, 1, 2) == 3

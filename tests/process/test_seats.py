@@ -12,10 +12,10 @@ import pytest
 
 from callboard.extend import Body, EngineError
 from callboard_actors._engine._frames import HEADER, MAGIC, Kind
-from callboard_actors.process import Processes, WorkerDiedError
+from callboard_actors.process import WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, started
+from ._processes import alive, descendants, only_workers_beside, open_fds, opened, started
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
@@ -26,30 +26,28 @@ def _body(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> Bod
 
 async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None:
     """A session takes no worker from the pool and leaves neither a process nor a file."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            workers = pool.pids
-            before, fds = descendants(os.getpid()), open_fds()
-            for _ in range(3):
-                async with pool.seat("owner") as seat:
-                    found = await seat.run_body(_body(bodies.add_later, 1, 2))
-                    assert found[0] == 3
-                    assert len(descendants(os.getpid())) == len(before) + 1
-                    assert pool.pids == workers
-                await only_workers_beside(pool, before - set(workers))
-            assert open_fds() == fds
+    async with opened() as pool:
+        workers = pool.pids
+        before, fds = descendants(os.getpid()), open_fds()
+        for _ in range(3):
+            async with pool.seat("owner") as seat:
+                found = await seat.run_body(_body(bodies.add_later, 1, 2))
+                assert found[0] == 3
+                assert len(descendants(os.getpid())) == len(before) + 1
+                assert pool.pids == workers
+            await only_workers_beside(pool, before - set(workers))
+        assert open_fds() == fds
 
 
 async def test_a_cancelled_function_cleans_up_and_is_waited_for(tmp_path: Path) -> None:
     """The session holds the actor's state, so a cancelled function must not end it."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
-            async with anyio.create_task_group() as group:
-                group.start_soon(seat.run_body, _body(bodies.clean_up_slowly, str(tmp_path)))
-                await started(tmp_path)
-                group.cancel_scope.cancel()
-            assert (tmp_path / "0").exists()
-            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+    async with opened() as pool, pool.seat("owner") as seat:
+        async with anyio.create_task_group() as group:
+            group.start_soon(seat.run_body, _body(bodies.clean_up_slowly, str(tmp_path)))
+            await started(tmp_path)
+            group.cancel_scope.cancel()
+        assert (tmp_path / "0").exists()
+        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
 
 
 async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Path) -> None:
@@ -64,20 +62,19 @@ async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Pa
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
-            async with anyio.create_task_group() as outer:
-                outer.start_soon(neighbour, seat, there)
-                await started(there)
-                async with anyio.create_task_group() as group:
-                    group.start_soon(seat.run_body, _body(bodies.block_the_loop, str(here), grace=0.2))
-                    busy = await started(here)
-                    assert await pool.run(bodies.add, 1, 2) == 3
-                    group.cancel_scope.cancel()
-                assert alive(busy) == set()
-            assert "did not end within its grace" in await seat.until_ended()
-            with pytest.raises(WorkerDiedError) as late:
-                await seat.run_body(_body(bodies.wait_there, str(there)))
+    async with opened() as pool, pool.seat("owner") as seat:
+        async with anyio.create_task_group() as outer:
+            outer.start_soon(neighbour, seat, there)
+            await started(there)
+            async with anyio.create_task_group() as group:
+                group.start_soon(seat.run_body, _body(bodies.block_the_loop, str(here), grace=0.2))
+                busy = await started(here)
+                assert await pool.run(bodies.add, 1, 2) == 3
+                group.cancel_scope.cancel()
+            assert alive(busy) == set()
+        assert "did not end within its grace" in await seat.until_ended()
+        with pytest.raises(WorkerDiedError) as late:
+            await seat.run_body(_body(bodies.wait_there, str(there)))
 
     assert (found[0].ended, found[0].recurs, late.value.ended) == ("unknown", False, "unavailable")
 
@@ -102,38 +99,35 @@ async def test_what_ends_a_seat_is_told_to_every_open_call(
             await seat.run_body(body)
         ends.append(caught.value)
 
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.2) as pool, pool.seat("owner") as seat:
-            async with anyio.create_task_group() as group:
-                group.start_soon(call, seat, _body(bodies.wait_there, str(tmp_path)))
-                await started(tmp_path)
-                group.start_soon(call, seat, _body(fn, *args))
-            assert reason in await seat.until_ended()
+    async with opened(grace=0.2) as pool, pool.seat("owner") as seat:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, seat, _body(bodies.wait_there, str(tmp_path)))
+            await started(tmp_path)
+            group.start_soon(call, seat, _body(fn, *args))
+        assert reason in await seat.until_ended()
 
     assert [(end.ended, end.recurs) for end in ends] == [("unknown", recurs)] * 2
 
 
 async def test_a_seat_that_never_stops_talking_holds_up_nobody(tmp_path: Path) -> None:
     """Messages of a session are bounded; its owner and the pool continue, and the session can be ended."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.2) as pool, pool.seat("owner") as seat:
-            async with anyio.create_task_group() as group:
-                group.start_soon(seat.run_body, _body(bodies.flood_there, str(tmp_path)))
-                await started(tmp_path)
-                for number in range(20):
-                    assert await pool.run(bodies.add, number, 1) == number + 1
-                group.cancel_scope.cancel()
+    async with opened(grace=0.2) as pool, pool.seat("owner") as seat:
+        async with anyio.create_task_group() as group:
+            group.start_soon(seat.run_body, _body(bodies.flood_there, str(tmp_path)))
+            await started(tmp_path)
+            for number in range(20):
+                assert await pool.run(bodies.add, number, 1) == number + 1
+            group.cancel_scope.cancel()
 
 
 async def test_calls_of_a_seat_that_is_killed_are_unknown(tmp_path: Path) -> None:
     """SIGKILL, as the kernel sends it, makes the outcome of open calls unknown."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
-            async with anyio.create_task_group() as group:
-                group.start_soon(_killed, seat, str(tmp_path))
-                [pid] = await started(tmp_path)
-                os.kill(pid, signal.SIGKILL)
-            assert "killed by SIGKILL" in await seat.until_ended()
+    async with opened() as pool, pool.seat("owner") as seat:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_killed, seat, str(tmp_path))
+            [pid] = await started(tmp_path)
+            os.kill(pid, signal.SIGKILL)
+        assert "killed by SIGKILL" in await seat.until_ended()
 
 
 async def _killed(seat: Any, folder: str) -> None:
@@ -148,10 +142,9 @@ async def test_a_call_whose_begin_fails_leaves_nothing_in_its_seat() -> None:
     def fail() -> None:
         raise ValueError("nobody wants it to begin")
 
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool, pool.seat("owner") as seat:
-            held: Any = seat
-            with pytest.raises(ValueError, match="nobody wants it to begin"):
-                await seat.run_body(replace(_body(bodies.add_later, 1, 2), on_begin=fail))
-            assert not held._calls
-            assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3
+    async with opened() as pool, pool.seat("owner") as seat:
+        held: Any = seat
+        with pytest.raises(ValueError, match="nobody wants it to begin"):
+            await seat.run_body(replace(_body(bodies.add_later, 1, 2), on_begin=fail))
+        assert not held._calls
+        assert (await seat.run_body(_body(bodies.add_later, 1, 2)))[0] == 3

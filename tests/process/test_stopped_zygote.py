@@ -11,7 +11,7 @@ from callboard_actors.process import Confine, Processes, _crew
 from callboard_actors.process._zygote_proxy import ZygoteProxy
 
 from . import _bodies as bodies
-from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, running, started, zygote_of
+from ._processes import WAIT, confined_here, descendants, needs_bubblewrap, opened, running, started, zygote_of
 
 pytestmark = pytest.mark.real_clock
 
@@ -89,12 +89,11 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_s
 ) -> None:
     """A pool whose zygote stands still starts another one and goes on."""
     monkeypatch.setattr(_crew, "_UNHEARD", 0.2)
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.1) as pool:
-            async with anyio.create_task_group() as group:
-                group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))
-                busy = await started(tmp_path)
-                os.kill(zygote_of(pool), signal.SIGSTOP)
-                group.cancel_scope.cancel()
-            await _gone(busy)
-            assert await pool.run(len, "four") == 4
+    async with opened(grace=0.1) as pool:
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))
+            busy = await started(tmp_path)
+            os.kill(zygote_of(pool), signal.SIGSTOP)
+            group.cancel_scope.cancel()
+        await _gone(busy)
+        assert await pool.run(len, "four") == 4

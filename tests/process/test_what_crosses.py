@@ -18,7 +18,7 @@ from callboard_actors.process import Processes, WorkerDiedError
 from tests.helpers import ended, make
 
 from . import _bodies as bodies
-from ._processes import WAIT, started
+from ._processes import WAIT, opened, started
 
 pytestmark = pytest.mark.real_clock
 
@@ -63,13 +63,12 @@ async def test_progress_is_told_here_and_keeps_the_call_alive(body: Callable[...
 
 async def test_a_body_that_says_nothing_is_given_up() -> None:
     """A call without progress reports ends with its idle timeout."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0) as pool:
+    async with opened(grace=0) as pool:
 
-            async def tool() -> None:
-                await pool.run(time.sleep, 600)
+        async def tool() -> None:
+            await pool.run(time.sleep, 600)
 
-            message = await _result_of(tool, idle_timeout=0.3)
+        message = await _result_of(tool, idle_timeout=0.3)
 
     assert ended(message) == "timeout"
 
@@ -77,10 +76,9 @@ async def test_a_body_that_says_nothing_is_given_up() -> None:
 async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
     """Log records have the level requested here, tracebacks as text, and a bounded length."""
     caplog.set_level(logging.INFO)
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            [worker] = pool.pids
-            await pool.run(bodies.log_much)
+    async with opened() as pool:
+        [worker] = pool.pids
+        await pool.run(bodies.log_much)
 
     late, lost = [record for record in caplog.records if record.processName == "worker"]
     assert (late.name, late.getMessage(), late.levelno) == ("callboard.tests.process", "it is late", logging.WARNING)
@@ -93,9 +91,8 @@ async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixt
 async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytest.LogCaptureFixture) -> None:
     """Levels of individual loggers apply, not only the root's, also to threads that the function starts."""
     caplog.set_level(logging.DEBUG, "callboard.tests.loud")
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            await pool.run(bodies.log_as_told)
+    async with opened() as pool:
+        await pool.run(bodies.log_as_told)
     assert [one.getMessage() for one in caplog.records if one.name.startswith("callboard.tests")] == [
         "in the open",
         "in a thread",
@@ -105,31 +102,29 @@ async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytes
 async def test_the_trace_and_what_structlog_has_bound_go_along() -> None:
     """Spans of a tool in a worker belong to the call, and its log lines name the user."""
     context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            with trace.use_span(trace.NonRecordingSpan(context)):
-                assert await pool.run(bodies.trace) == "abc"
-            with structlog.contextvars.bound_contextvars(user="ann", connection=object()):
-                assert await pool.run(bodies.bound) == {"user": "ann"}
-            assert await pool.run(bodies.bound) == {}
-            assert await pool.run(bodies.trace) == "0"
+    async with opened() as pool:
+        with trace.use_span(trace.NonRecordingSpan(context)):
+            assert await pool.run(bodies.trace) == "abc"
+        with structlog.contextvars.bound_contextvars(user="ann", connection=object()):
+            assert await pool.run(bodies.bound) == {"user": "ann"}
+        assert await pool.run(bodies.bound) == {}
+        assert await pool.run(bodies.trace) == "0"
 
 
 async def test_context_variables_of_users_go_along_where_they_are_named() -> None:
     """Unset variables stay unset in the worker, and changes by one call do not reach the next one."""
     name = f"{bodies.__name__}:USER"
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, carries=[name, f"{bodies.__name__}:UNSET"]) as pool:
-            token = bodies.USER.set("ann")
-            try:
-                assert await pool.run(bodies.user) == ("ann", "nobody")
-                assert await pool.run(bodies.user) == ("ann", "nobody")
-                bodies.USER.set(lambda: "no text")  # type: ignore[arg-type]
-                with pytest.raises(TypeError, match=f"its context variable {name} .* cannot be pickled"):
-                    await pool.run(bodies.user)
-            finally:
-                bodies.USER.reset(token)
-            assert await pool.run(bodies.user) == ("nobody", "nobody")
+    async with opened(carries=[name, f"{bodies.__name__}:UNSET"]) as pool:
+        token = bodies.USER.set("ann")
+        try:
+            assert await pool.run(bodies.user) == ("ann", "nobody")
+            assert await pool.run(bodies.user) == ("ann", "nobody")
+            bodies.USER.set(lambda: "no text")  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=f"its context variable {name} .* cannot be pickled"):
+                await pool.run(bodies.user)
+        finally:
+            bodies.USER.reset(token)
+        assert await pool.run(bodies.user) == ("nobody", "nobody")
 
 
 @pytest.mark.parametrize(
@@ -150,17 +145,16 @@ def test_what_is_no_context_variable_is_refused_at_once(carries: Any, message: s
 
 async def test_a_worker_that_never_stops_talking_keeps_nobody_from_working(tmp_path: Any) -> None:
     """Other calls continue while messages flood in, and the worker can be ended."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=2, grace=0) as pool, anyio.create_task_group() as group:
-            group.start_soon(pool.run, bodies.flood, str(tmp_path))
-            await started(tmp_path)
-            longest = 0.0
-            for _ in range(200):
-                began = time.monotonic()
-                await anyio.lowlevel.checkpoint()
-                longest = max(longest, time.monotonic() - began)
-            assert await pool.run(bodies.add, 1, 2) == 3
-            group.cancel_scope.cancel()
+    async with opened(workers=2, grace=0) as pool, anyio.create_task_group() as group:
+        group.start_soon(pool.run, bodies.flood, str(tmp_path))
+        await started(tmp_path)
+        longest = 0.0
+        for _ in range(200):
+            began = time.monotonic()
+            await anyio.lowlevel.checkpoint()
+            longest = max(longest, time.monotonic() - began)
+        assert await pool.run(bodies.add, 1, 2) == 3
+        group.cancel_scope.cancel()
 
     assert longest < 0.2
 
@@ -168,13 +162,12 @@ async def test_a_worker_that_never_stops_talking_keeps_nobody_from_working(tmp_p
 @pytest.mark.parametrize("body", [bodies.talk_on, bodies.speak_in_a_signal_handler, bodies.speak_in_a_fork])
 async def test_words_never_come_between_others(body: Callable[[], object]) -> None:
     """Messages of threads, signal handlers and forks never corrupt each other."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1) as pool:
-            before = pool.pids
-            await pool.run(body)
-            for number in range(20):
-                assert await pool.run(bodies.add, number, 1) == number + 1
-            assert pool.pids == before
+    async with opened() as pool:
+        before = pool.pids
+        await pool.run(body)
+        for number in range(20):
+            assert await pool.run(bodies.add, number, 1) == number + 1
+        assert pool.pids == before
 
 
 def _word(body: bytes, *, number: int = 1, length: int | None = None) -> bytes:
@@ -202,11 +195,10 @@ _DIGITS = b"9" * 400
 )
 async def test_a_word_that_says_nothing_ends_its_worker(data: bytes) -> None:
     """A malformed message counts as a protocol error."""
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.2) as pool:
-            with pytest.raises(WorkerDiedError, match="sent what is no reply"):
-                await pool.run(bodies.send_raw, data)
-            assert await pool.run(bodies.add, 1, 2) == 3
+    async with opened(grace=0.2) as pool:
+        with pytest.raises(WorkerDiedError, match="sent what is no reply"):
+            await pool.run(bodies.send_raw, data)
+        assert await pool.run(bodies.add, 1, 2) == 3
 
 
 async def test_an_error_of_who_hears_a_word_is_not_the_workers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +210,6 @@ async def test_an_error_of_who_hears_a_word_is_not_the_workers_fault(monkeypatch
 
     logger = logging.getLogger("callboard.tests.process")
     monkeypatch.setattr(logger, "handlers", [Broken()])
-    with anyio.fail_after(WAIT):
-        async with Processes(workers=1, grace=0.2) as pool:
-            with pytest.raises(TypeError, match=r"^disk full$"):
-                await pool.run(bodies.log_much)
+    async with opened(grace=0.2) as pool:
+        with pytest.raises(TypeError, match=r"^disk full$"):
+            await pool.run(bodies.log_much)

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import anyio
 import pytest
 
 from callboard import ToolNode
 from callboard_actors.process import Confine
 from callboard_actors.python import Python, python_tool
 
-from .test_in_a_node import WAIT, told
+from .test_in_a_node import opened, told
 
 pytestmark = pytest.mark.real_clock
 
@@ -30,32 +29,29 @@ async def test_what_code_may_do_unrestricted_it_may_not_by_default(
     secret.write_text("a secret")
     monkeypatch.setenv("SECRET_KEY", "a key")
     codes = {name: code.format(secret=str(secret), folder=str(tmp_path)) for name, code in _ATTEMPTS.items()}
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(unrestricted=True)]) as free, ToolNode([python_tool()]) as confined:
-            for name, code in codes.items():
-                assert "Error" not in await told(free, code), name
-                refused = await told(confined, code)
-                assert ("KeyError" if name == "environment" else "PermissionError") in refused, name
-            assert await told(confined, "import json, sqlite3, decimal; json.dumps([1])") == "Out[6]: '[1]'"
+    async with opened([python_tool(unrestricted=True)]) as free, ToolNode([python_tool()]) as confined:
+        for name, code in codes.items():
+            assert "Error" not in await told(free, code), name
+            refused = await told(confined, code)
+            assert ("KeyError" if name == "environment" else "PermissionError") in refused, name
+        assert await told(confined, "import json, sqlite3, decimal; json.dumps([1])") == "Out[6]: '[1]'"
 
 
 async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
     """Additional permissions open, for instance, a folder for output files."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(confine=Confine(write=[tmp_path]))]) as node:
-            await told(node, f"open({str(tmp_path)!r} + '/written', 'w').write('x')")
+    async with opened([python_tool(confine=Confine(write=[tmp_path]))]) as node:
+        await told(node, f"open({str(tmp_path)!r} + '/written', 'w').write('x')")
     assert (tmp_path / "written").read_text() == "x"
 
 
 @pytest.mark.exhaustive
 async def test_a_confined_interpreter_that_crashes_is_told_as_lost_and_comes_back() -> None:
     """A crash of a confined interpreter is reported like that of an unconfined one, and a new interpreter starts."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(Python(timeout=0.5, grace=0.3))]) as node:
-            for end in ("import os; os._exit(3)", "10 ** 10 ** 9"):
-                await told(node, "x = 1")
-                assert "is lost" in await told(node, end)
-                assert "NameError" in await told(node, "x")
+    async with opened([python_tool(Python(timeout=0.5, grace=0.3))]) as node:
+        for end in ("import os; os._exit(3)", "10 ** 10 ** 9"):
+            await told(node, "x = 1")
+            assert "is lost" in await told(node, end)
+            assert "NameError" in await told(node, "x")
 
 
 _LIES = """
@@ -76,9 +72,8 @@ async def test_a_cell_that_denies_to_have_begun_runs_once_and_then_counts_as_poi
     """A cell once cleared the begun counter of its worker and was run again for ever."""
     trace = tmp_path / "trace"
     code = _LIES.format(trace=str(trace))
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(confine=Confine(read=["/proc"], write=[tmp_path]))]) as node:
-            assert "Whether it had its effect is unknown." in await told(node, code)
-            assert len(trace.read_text().splitlines()) == 1
-            await told(node, code)
-            assert len(trace.read_text().splitlines()) == 1
+    async with opened([python_tool(confine=Confine(read=["/proc"], write=[tmp_path]))]) as node:
+        assert "Whether it had its effect is unknown." in await told(node, code)
+        assert len(trace.read_text().splitlines()) == 1
+        await told(node, code)
+        assert len(trace.read_text().splitlines()) == 1

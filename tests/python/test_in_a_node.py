@@ -1,6 +1,8 @@
 """Python as a tool: one interpreter for each conversation, in its own process."""
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -21,6 +23,13 @@ def tool(**options: Any) -> ChildSpec[Python]:
     return python_tool(Python(**options), unrestricted=True)
 
 
+@asynccontextmanager
+async def opened(tools: list[ChildSpec[Python]], **options: Any) -> AsyncIterator[ToolNode]:
+    with anyio.fail_after(WAIT):
+        async with ToolNode(tools, **options) as node:
+            yield node
+
+
 async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
     call = tool_call("run_python", code[:20], code=code)
     found = await node.ainvoke([call], {"configurable": {"thread_id": thread}})
@@ -29,12 +38,11 @@ async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
 
 async def test_each_conversation_has_names_of_its_own() -> None:
     """A conversation finds its variables again in its next call."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool()]) as node:
-            assert await told(node, "x = 42") == "Done; no output."
-            assert await told(node, "x") == "Out[2]: 42"
-            assert "NameError: name 'x' is not defined" in await told(node, "x", "b")
-            assert await told(node, "print('hi'); await __import__('asyncio').sleep(0)\nx + 1") == "hi\nOut[3]: 43"
+    async with opened([tool()]) as node:
+        assert await told(node, "x = 42") == "Done; no output."
+        assert await told(node, "x") == "Out[2]: 42"
+        assert "NameError: name 'x' is not defined" in await told(node, "x", "b")
+        assert await told(node, "print('hi'); await __import__('asyncio').sleep(0)\nx + 1") == "hi\nOut[3]: 43"
 
 
 async def test_nothing_is_left_when_the_node_ends() -> None:
@@ -58,96 +66,86 @@ KILLERS = {
 @pytest.mark.parametrize("code", KILLERS.values(), ids=KILLERS)
 async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -> None:
     """The cell is not run again. The next call has a new interpreter, and other conversations are not affected."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool(timeout=0.5, grace=0.3)]) as node:
-            await told(node, "x = 42")
-            await told(node, "x = 43", "b")
-            said = await told(node, code)
-            assert said.startswith("Error: 'run_python' had begun when Python['a'] died: its worker process ")
-            assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
-            assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
-            assert await told(node, "x", "b") == "Out[2]: 43"
+    async with opened([tool(timeout=0.5, grace=0.3)]) as node:
+        await told(node, "x = 42")
+        await told(node, "x = 43", "b")
+        said = await told(node, code)
+        assert said.startswith("Error: 'run_python' had begun when Python['a'] died: its worker process ")
+        assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
+        assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
+        assert await told(node, "x", "b") == "Out[2]: 43"
 
 
 async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> None:
     """An ended interpreter would lose all variables because of one line of output."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool()]) as node:
-            await told(node, "import threading; x = 42")
-            for _ in range(10):
-                said = await told(node, "threading.Thread(target=print, args=('t',)).start()")
-                # A thread may still print, or end its line, when the next cell runs.
-                assert said == "Done; no output." or set(said.split()) == {"t"}
-            assert await told(node, "x") == "Out[12]: 42"
+    async with opened([tool()]) as node:
+        await told(node, "import threading; x = 42")
+        for _ in range(10):
+            said = await told(node, "threading.Thread(target=print, args=('t',)).start()")
+            # A thread may still print, or end its line, when the next cell runs.
+            assert said == "Done; no output." or set(said.split()) == {"t"}
+        assert await told(node, "x") == "Out[12]: 42"
 
 
 @pytest.mark.parametrize("options", [{}, {"unrestricted": True}], ids=["confined", "unrestricted"])
 async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(options: dict[str, Any]) -> None:
     """The cell is interrupted as at a Python prompt. It once counted as finished and the variables were lost."""
     interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(**options)]) as node:
-            await told(node, "x = 42")
-            said = await told(node, f"{interrupt}\nwhile True: pass")
-            assert said.endswith(
-                "KeyboardInterrupt\n[the cell ended there. The interpreter goes on, and its names stay.]"
-            )
-            assert await told(node, "x") == "Out[3]: 42"
-            at_its_end = await told(node, f"{interrupt}\n7")
-            assert at_its_end == "Out[4]: 7" or "KeyboardInterrupt" in at_its_end
-            assert await told(node, "x") == "Out[5]: 42"
+    async with opened([python_tool(**options)]) as node:
+        await told(node, "x = 42")
+        said = await told(node, f"{interrupt}\nwhile True: pass")
+        assert said.endswith("KeyboardInterrupt\n[the cell ended there. The interpreter goes on, and its names stay.]")
+        assert await told(node, "x") == "Out[3]: 42"
+        at_its_end = await told(node, f"{interrupt}\n7")
+        assert at_its_end == "Out[4]: 7" or "KeyboardInterrupt" in at_its_end
+        assert await told(node, "x") == "Out[5]: 42"
 
 
 async def test_one_that_somebody_killed_is_told_at_once_and_its_code_does_not_run_again() -> None:
     """The process may be killed when memory runs out; running the code again could kill the next one, too."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool()]) as node:
-            await told(node, "x = 42")
-            said = await told(node, "import os; os.kill(os.getpid(), 9)")
-            assert "its worker process was killed by SIGKILL" in said
-            assert "Whether it had its effect is unknown." in said
-            assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
-            assert (await told(node, "1")) == "Out[1]: 1"
+    async with opened([tool()]) as node:
+        await told(node, "x = 42")
+        said = await told(node, "import os; os.kill(os.getpid(), 9)")
+        assert "its worker process was killed by SIGKILL" in said
+        assert "Whether it had its effect is unknown." in said
+        assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
+        assert (await told(node, "1")) == "Out[1]: 1"
 
 
 async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
     """The cell raises MemoryError and its variables stay."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(unrestricted=True, memory=1024**3)]) as node:
-            await told(node, "x = 42")
-            assert "MemoryError" in await told(node, "b = bytearray(2 * 1024**3)")
-            assert await told(node, "x") == "Out[3]: 42"
+    async with opened([python_tool(unrestricted=True, memory=1024**3)]) as node:
+        await told(node, "x = 42")
+        assert "MemoryError" in await told(node, "b = bytearray(2 * 1024**3)")
+        assert await told(node, "x") == "Out[3]: 42"
 
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(600)", "while True: print('y' * 1000)"])
 async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
     """A thread could not be stopped, so the interpreter is a process."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
-            await told(node, "x = 42")
-            late = await told(node, code)
-            assert "did not finish" in late or "interrupted after" in late
-            after = await told(node, "1 + 1")
-            assert after.startswith("Out[")
+    async with opened([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
+        await told(node, "x = 42")
+        late = await told(node, code)
+        assert "did not finish" in late or "interrupted after" in late
+        after = await told(node, "1 + 1")
+        assert after.startswith("Out[")
 
 
 async def test_infinite_output_is_cut_and_the_cell_interrupted() -> None:
     """The beginning and the end of the output are kept, and variables stay."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool(timeout=0.5, max_output=1000)]) as node:
-            await told(node, "x = 42")
-            said = await told(node, "while True: print('y' * 100)")
-            assert "bytes left out" in said
-            assert "interrupted after its 0.5 s" in said
-            assert len(said) < 2000
-            assert await told(node, "x") == "Out[3]: 42"
+    async with opened([tool(timeout=0.5, max_output=1000)]) as node:
+        await told(node, "x = 42")
+        said = await told(node, "while True: print('y' * 100)")
+        assert "bytes left out" in said
+        assert "interrupted after its 0.5 s" in said
+        assert len(said) < 2000
+        assert await told(node, "x") == "Out[3]: 42"
 
 
 async def test_a_missing_package_is_told_with_those_that_are_there() -> None:
     """Models often try to install packages, so the error lists the installed ones."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool(packages=["anyio"])]) as node:
-            said = await told(node, "import no_such_package")
+    async with opened([tool(packages=["anyio"])]) as node:
+        said = await told(node, "import no_such_package")
 
     assert said.endswith("['no_such_package' is not there and cannot be installed; there are: anyio]")
 
@@ -160,9 +158,8 @@ async def test_figures_are_content_blocks_of_the_message() -> None:
         "m = types.ModuleType('p'); m.get_fignums = lambda: [1]; m.figure = lambda n: F(); m.close = lambda w: None\n"
         "sys.modules['matplotlib.pyplot'] = m\nprint('drawn')"
     )
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool()]) as node:
-            text, picture = await told(node, code)
+    async with opened([tool()]) as node:
+        text, picture = await told(node, code)
 
     assert text == {"type": "text", "text": "drawn\n[1 figure]"}
     assert picture == {"type": "image", "base64": "UE5H", "mime_type": "image/png"}
@@ -174,9 +171,8 @@ async def test_code_that_forks_is_not_warned_of_threads_that_are_not_its_own() -
     The interpreter's own threads only read output and keep time.
     """
     code = "import os\nchild = os.fork()\nif not child: os._exit(3)\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool()]) as node:
-            assert await told(node, code) == "Out[1]: 3"
+    async with opened([tool()]) as node:
+        assert await told(node, code) == "Out[1]: 3"
 
 
 async def test_an_agent_has_it_in_one_line() -> None:
@@ -247,34 +243,31 @@ QUICK = ("os.dup2", "threads", "our flush")
 )
 async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(code: str) -> None:
     """The next calls once failed outside of the node. Now the model reads that the variables are lost."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool()]) as node:
-            assert await told(node, "x = 42") == "Done; no output."
-            said = await told(node, code)
-            assert said.startswith("Error: 'run_python' had begun when Python['a'] died: ")
-            assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
-            assert await told(node, "1 + 1") == "Out[1]: 2"
-            assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
+    async with opened([python_tool()]) as node:
+        assert await told(node, "x = 42") == "Done; no output."
+        said = await told(node, code)
+        assert said.startswith("Error: 'run_python' had begun when Python['a'] died: ")
+        assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
+        assert await told(node, "1 + 1") == "Out[1]: 2"
+        assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
 
 
 async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() -> None:
     """Builtins are restored as well; `sys.modules.clear()` once made every later call an error of the node."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool()]) as node:
-            await told(node, "x = 42")
-            assert await told(node, "import sys; sys.modules.clear()") == "Done; no output."
-            assert await told(node, "import json; json.dumps([x])") == "Out[3]: '[42]'"
+    async with opened([python_tool()]) as node:
+        await told(node, "x = 42")
+        assert await told(node, "import sys; sys.modules.clear()") == "Done; no output."
+        assert await told(node, "import json; json.dumps([x])") == "Out[3]: '[42]'"
 
 
 async def test_what_a_cell_does_to_our_own_code_ends_its_interpreter_with_the_next_call() -> None:
     """Exceptions inside of the interpreter's own code end the interpreter and never leave the node."""
     ours = "from callboard_actors.python._python import Python; del Python.run_python; Python._handlers.clear()"
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool()]) as node:
-            await told(node, ours)
-            assert isinstance(await told(node, "1 + 1"), str)
-            assert "NameError" in await told(node, "x")
-            assert "Out[" in await told(node, "2 + 2")
+    async with opened([python_tool()]) as node:
+        await told(node, ours)
+        assert isinstance(await told(node, "1 + 1"), str)
+        assert "NameError" in await told(node, "x")
+        assert "Out[" in await told(node, "2 + 2")
 
 
 DEAF = {
@@ -290,14 +283,13 @@ async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
 ) -> None:
     """A cell can switch off the timer that runs in its own process, so a timer outside of it is needed."""
     monkeypatch.setattr("callboard_actors.python._tool._TO_ANSWER", 2.0)
-    with anyio.fail_after(WAIT):
-        async with ToolNode([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
-            await told(node, "x = 42")
-            said = await told(node, code)
-            # On trio that event loop is not the worker's, so the cell has done no harm.
-            assert (
-                said.endswith("What Python['a'] held is lost. Find out before you call it again.")
-                or said == "Done; no output."
-            )
-            lost = said != "Done; no output."
-            assert await told(node, "1 + 1") == ("Out[1]: 2" if lost else "Out[3]: 2")
+    async with opened([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
+        await told(node, "x = 42")
+        said = await told(node, code)
+        # On trio that event loop is not the worker's, so the cell has done no harm.
+        assert (
+            said.endswith("What Python['a'] held is lost. Find out before you call it again.")
+            or said == "Done; no output."
+        )
+        lost = said != "Done; no output."
+        assert await told(node, "1 + 1") == ("Out[1]: 2" if lost else "Out[3]: 2")

@@ -30,6 +30,13 @@ def engine(**options: Any) -> RayEngine:
 
 
 @asynccontextmanager
+async def opened(**options: Any) -> AsyncGenerator[RayEngine]:
+    with anyio.fail_after(WAIT):
+        async with engine(**options) as found:
+            yield found
+
+
+@asynccontextmanager
 async def second_node(cluster: Any) -> AsyncGenerator[Any]:
     # In the main thread, because Ray installs signal handlers.
     node = cluster.add_node(num_cpus=4, node_ip_address="127.0.0.1", object_store_memory=100 * 2**20)
@@ -95,46 +102,43 @@ async def test_every_call_has_its_one_message_though_a_worker_and_a_node_are_kil
 
 async def test_a_body_that_spins_is_gone_within_its_timeout_and_grace(tmp_path: Path) -> None:
     """`ray.cancel` has no effect on such a call, so its Ray actor is killed and replaced."""
-    with anyio.fail_after(WAIT):
-        async with engine(workers=1) as ours:
-            policies = {name: CallPolicy(runs_in=ours, timeout=1.0, grace=0.3) for name in ("spin", "pause")}
-            node = ToolNode([tools.spin, tools.pause], policies=policies)
-            [message] = await node.ainvoke([calls(("spin", {"folder": str(tmp_path)}))])
-            assert "did not finish within its timeout of 1 s" in message.content
-            pid = int((tmp_path / "pid").read_text())
-            with pytest.raises(ProcessLookupError):
-                for _ in range(100):
-                    os.kill(pid, 0)
-                    await anyio.sleep(0.02)
-            [message] = await node.ainvoke([calls(("pause", {"seconds": 0.0}))])
-            assert int(message.content) != pid
+    async with opened(workers=1) as ours:
+        policies = {name: CallPolicy(runs_in=ours, timeout=1.0, grace=0.3) for name in ("spin", "pause")}
+        node = ToolNode([tools.spin, tools.pause], policies=policies)
+        [message] = await node.ainvoke([calls(("spin", {"folder": str(tmp_path)}))])
+        assert "did not finish within its timeout of 1 s" in message.content
+        pid = int((tmp_path / "pid").read_text())
+        with pytest.raises(ProcessLookupError):
+            for _ in range(100):
+                os.kill(pid, 0)
+                await anyio.sleep(0.02)
+        [message] = await node.ainvoke([calls(("pause", {"seconds": 0.0}))])
+        assert int(message.content) != pid
 
 
 async def test_a_body_that_holds_the_interpreter_is_killed_and_its_place_is_filled(tmp_path: Path) -> None:
     """The kill takes longer than the grace period of the call; it continues after the call has returned."""
-    with anyio.fail_after(WAIT):
-        async with engine(workers=1, grace=1.0) as ours:
-            policies = {
-                "hold": CallPolicy(runs_in=ours, timeout=2.0, grace=0.2),
-                "pause": CallPolicy(runs_in=ours, timeout=60.0),
-            }
-            node = ToolNode([tools.hold, tools.pause], policies=policies)
-            [message] = await node.ainvoke([calls(("hold", {"folder": str(tmp_path)}))])
-            assert "did not finish within its timeout of 2 s" in message.content
-            pid = int((tmp_path / "pid").read_text())
-            [message] = await node.ainvoke([calls(("pause", {"seconds": 0.0}))])
-            assert int(message.content) != pid
-            while _lives(pid):
-                await anyio.sleep(0.05)
+    async with opened(workers=1, grace=1.0) as ours:
+        policies = {
+            "hold": CallPolicy(runs_in=ours, timeout=2.0, grace=0.2),
+            "pause": CallPolicy(runs_in=ours, timeout=60.0),
+        }
+        node = ToolNode([tools.hold, tools.pause], policies=policies)
+        [message] = await node.ainvoke([calls(("hold", {"folder": str(tmp_path)}))])
+        assert "did not finish within its timeout of 2 s" in message.content
+        pid = int((tmp_path / "pid").read_text())
+        [message] = await node.ainvoke([calls(("pause", {"seconds": 0.0}))])
+        assert int(message.content) != pid
+        while _lives(pid):
+            await anyio.sleep(0.05)
 
 
 async def test_an_actor_that_has_no_room_on_the_cluster_is_told_what_lacks() -> None:
     """The Ray actors of the engine take all processors, and each callboard actor needs one more."""
-    with anyio.fail_after(WAIT):
-        async with engine(workers=4, patience=1.0) as ours:
-            with pytest.raises(ActorStartError, match=r"CPU: it needs 1, and 0 of 4 are free"):
-                async with running(child(tools.Counter, runs_in=ours)):
-                    pass
+    async with opened(workers=4, patience=1.0) as ours:
+        with pytest.raises(ActorStartError, match=r"CPU: it needs 1, and 0 of 4 are free"):
+            async with running(child(tools.Counter, runs_in=ours)):
+                pass
 
 
 async def test_a_call_waits_for_its_patience_where_no_ray_actor_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,16 +147,15 @@ async def test_a_call_waits_for_its_patience_where_no_ray_actor_lives(monkeypatc
     async def cannot(self: HostProxy) -> None:
         raise ActorStartError("RayEngine", "there is no more")
 
-    with anyio.fail_after(WAIT):
-        async with engine(workers=1, patience=0.5) as ours:
-            pid = await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
-            monkeypatch.setattr(HostProxy, "start", cannot)
-            os.kill(pid, signal.SIGKILL)
-            with pytest.raises(EngineError, match=r"no Ray actor lives, and none came within 0.5 s") as caught:
-                while True:  # the first call may still be given the killed Ray actor
-                    with suppress_lost():
-                        await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
-            assert caught.value.ended == "unavailable"
+    async with opened(workers=1, patience=0.5) as ours:
+        pid = await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
+        monkeypatch.setattr(HostProxy, "start", cannot)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match=r"no Ray actor lives, and none came within 0.5 s") as caught:
+            while True:  # the first call may still be given the killed Ray actor
+                with suppress_lost():
+                    await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
+        assert caught.value.ended == "unavailable"
 
 
 @contextmanager
@@ -189,19 +192,18 @@ async def _added(counter: tools.Counter) -> tuple[int, int] | None:
 
 async def test_more_ray_actors_come_while_calls_wait_and_go_when_they_have_nothing_to_do() -> None:
     """The number of Ray actors stays within its bounds."""
-    with anyio.fail_after(WAIT):
-        async with engine(workers=1, most_workers=3, idle_for=1.0) as ours:
-            node = ToolNode([tools.pause], policies={"pause": CallPolicy(runs_in=ours)})
+    async with opened(workers=1, most_workers=3, idle_for=1.0) as ours:
+        node = ToolNode([tools.pause], policies={"pause": CallPolicy(runs_in=ours)})
 
-            async def where() -> set[int]:
-                found = await node.ainvoke([calls(*[("pause", {"seconds": 0.5})] * 12)])
-                return {int(message.content) for message in found}
+        async def where() -> set[int]:
+            found = await node.ainvoke([calls(*[("pause", {"seconds": 0.5})] * 12)])
+            return {int(message.content) for message in found}
 
-            while len(used := await where()) < 3:
-                pass
-            assert len(used) == 3
-            while sum(map(_lives, used)) > 1:
-                await anyio.sleep(0.1)
+        while len(used := await where()) < 3:
+            pass
+        assert len(used) == 3
+        while sum(map(_lives, used)) > 1:
+            await anyio.sleep(0.1)
 
 
 def _lives(pid: int) -> bool:
@@ -214,10 +216,9 @@ def _lives(pid: int) -> bool:
 
 async def test_what_a_ray_actor_says_comes_while_its_body_runs() -> None:
     """Progress reports arrive during the call and reset its idle timeout."""
-    with anyio.fail_after(WAIT):
-        async with engine(workers=1) as ours:
-            node = ToolNode([tools.step], policies={"step": CallPolicy(runs_in=ours, idle_timeout=2.0)})
-            [message] = await node.ainvoke([calls(("step", {"times": 10, "seconds": 0.5}))])
+    async with opened(workers=1) as ours:
+        node = ToolNode([tools.step], policies={"step": CallPolicy(runs_in=ours, idle_timeout=2.0)})
+        [message] = await node.ainvoke([calls(("step", {"times": 10, "seconds": 0.5}))])
     assert message.content == "10 steps"
 
 
@@ -235,23 +236,22 @@ async def test_an_engine_that_cannot_have_what_it_asks_for_says_so() -> None:
 async def test_an_engine_that_is_drained_ends_a_body_that_never_looks_up(tmp_path: Path) -> None:
     """The drain takes at most its timeout and grace period; calls that had not begun are not unknown."""
     ended: dict[str, str] = {}
-    with anyio.fail_after(WAIT):
-        async with engine(workers=1) as ours, anyio.create_task_group() as group:
+    async with opened(workers=1) as ours, anyio.create_task_group() as group:
 
-            async def run(call_id: str) -> None:
-                body = Body(fn=tools.spin, args=(str(tmp_path),), title="spin", call_id=call_id)
-                with pytest.raises(EngineError, match="its engine on Ray was drained") as caught:
-                    await ours.run_body(body)
-                ended[call_id] = caught.value.ended
+        async def run(call_id: str) -> None:
+            body = Body(fn=tools.spin, args=(str(tmp_path),), title="spin", call_id=call_id)
+            with pytest.raises(EngineError, match="its engine on Ray was drained") as caught:
+                await ours.run_body(body)
+            ended[call_id] = caught.value.ended
 
-            group.start_soon(run, "runs")
-            while not (tmp_path / "pid").exists():
-                await anyio.sleep(0.05)
-            group.start_soon(run, "waits")
-            await anyio.sleep(0.2)
-            report = await ours.drain(0.5)
-            with pytest.raises(EngineError, match="its engine on Ray is being drained"):
-                await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
+        group.start_soon(run, "runs")
+        while not (tmp_path / "pid").exists():
+            await anyio.sleep(0.05)
+        group.start_soon(run, "waits")
+        await anyio.sleep(0.2)
+        report = await ours.drain(0.5)
+        with pytest.raises(EngineError, match="its engine on Ray is being drained"):
+            await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause"))
 
     assert ended == {"runs": "unknown", "waits": "unavailable"}
     assert report == Drained(ended=2, unknown=(UnknownCall(tool="spin", call_id="runs"),))

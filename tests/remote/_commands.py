@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+
+import anyio
 
 from callboard_actors.remote import RemoteEngine
 
@@ -84,3 +86,11 @@ def until(holds: Any) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+@asynccontextmanager
+async def opened(*workers: Worker | str, **options: Any) -> AsyncIterator[RemoteEngine]:
+    """Open an engine for a minute at most."""
+    with anyio.fail_after(60):
+        async with engine(*workers, **options) as remote:
+            yield remote

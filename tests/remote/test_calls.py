@@ -15,7 +15,7 @@ from callboard_actors.remote._link import Link
 
 from . import _bodies as bodies
 from . import _exits as exits
-from ._commands import Worker, engine, worker
+from ._commands import Worker, engine, opened, worker
 
 pytestmark = pytest.mark.real_clock
 WAIT = 40
@@ -122,21 +122,19 @@ async def test_surplus_calls_wait_here_for_their_turn(served: Worker, tmp_path: 
 
 async def test_large_arguments_and_results_cross(served: Worker) -> None:
     """Arguments and results are sent in chunks, in both directions."""
-    async with engine(served) as remote:
-        with anyio.fail_after(WAIT):
-            assert await remote.run_body(_body(bodies.length, b"x" * 5_000_000)) == 5_000_000
-            assert len(await remote.run_body(_body(bodies.big, 5_000_000))) == 5_000_000
+    async with opened(served) as remote:
+        assert await remote.run_body(_body(bodies.length, b"x" * 5_000_000)) == 5_000_000
+        assert len(await remote.run_body(_body(bodies.big, 5_000_000))) == 5_000_000
 
 
 async def test_what_is_too_large_is_refused_and_nothing_else_suffers(served: Worker) -> None:
     """A large argument is refused before it is sent; a large result is an error that the call finished."""
-    async with engine(served, max_result=1_000_000) as remote:
-        with anyio.fail_after(WAIT):
-            with pytest.raises(TypeError, match="its worker takes 67108864"):
-                await remote.run_body(_body(bodies.length, b"x" * 68_000_000))
-            with pytest.raises(EngineError, match="max_result is 1000000") as lost:
-                await remote.run_body(_body(bodies.big, 2_000_000))
-            assert await remote.run_body(_body(bodies.add, 1)) == 2
+    async with opened(served, max_result=1_000_000) as remote:
+        with pytest.raises(TypeError, match="its worker takes 67108864"):
+            await remote.run_body(_body(bodies.length, b"x" * 68_000_000))
+        with pytest.raises(EngineError, match="max_result is 1000000") as lost:
+            await remote.run_body(_body(bodies.big, 2_000_000))
+        assert await remote.run_body(_body(bodies.add, 1)) == 2
 
     assert lost.value.ended == "finished"
 
@@ -169,10 +167,9 @@ async def test_no_worker_is_an_error_that_says_which_and_why() -> None:
 async def test_a_worker_runs_bodies_in_itself_if_it_is_told_to(tmp_path: Path) -> None:
     """With this option a worker runs calls in its own process, for systems without worker processes."""
     with worker(bodies.__name__, "--in-process", "--backend", "trio") as found:
-        async with engine(found) as remote:
-            with anyio.fail_after(WAIT):
-                assert await remote.run_body(_body(bodies.where)) == found.process.pid
-                assert await remote.run_body(_body(bodies.add_later, 1)) == 2
+        async with opened(found) as remote:
+            assert await remote.run_body(_body(bodies.where)) == found.process.pid
+            assert await remote.run_body(_body(bodies.add_later, 1)) == 2
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -180,20 +177,18 @@ async def test_a_worker_runs_bodies_in_itself_if_it_is_told_to(tmp_path: Path) -
 async def test_a_body_that_would_end_its_worker_ends_alone(body: Any, backend: str) -> None:
     """`sys.exit()` in a tool must not end the calls of all other clients of the worker."""
     with worker(exits.__name__, "--in-process", "--backend", backend) as found:
-        async with engine(found) as remote:
-            with anyio.fail_after(WAIT):
-                with pytest.raises(EngineError, match=r"it raised SystemExit\(3\), which would have ended") as why:
-                    await remote.run_body(_body(body, 3))
-                assert await remote.run_body(_body(exits.stay)) == "here"
+        async with opened(found) as remote:
+            with pytest.raises(EngineError, match=r"it raised SystemExit\(3\), which would have ended") as why:
+                await remote.run_body(_body(body, 3))
+            assert await remote.run_body(_body(exits.stay)) == "here"
 
     assert (why.value.ended, why.value.recurs) == ("unknown", True)
 
 
 async def test_a_worker_that_is_not_confined_may_run_code_here(served: Worker) -> None:
     """Results of an unconfined worker are pickles: a worker that has the secret is trusted with this process."""
-    with anyio.fail_after(WAIT):
-        async with engine(served) as remote:
-            assert await remote.run_body(_body(bodies.wherever)) == os.getpid()
+    async with opened(served) as remote:
+        assert await remote.run_body(_body(bodies.wherever)) == os.getpid()
 
 
 async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,14 +196,13 @@ async def test_what_a_confined_worker_answers_is_never_unpickled_here(monkeypatc
     monkeypatch.setattr("callboard_actors._engine._codec.loads", _never)
     monkeypatch.setattr("callboard_actors._engine._pickles.loads", _never)
     with worker(bodies.__name__, "--confine") as found:
-        async with engine(found) as remote:
-            with anyio.fail_after(WAIT):
-                assert await remote.run_body(_body(bodies.add, 1)) == 2
-                with pytest.raises(TypeError, match=r"unsupported operand|can only concatenate"):
-                    await remote.run_body(_body(bodies.add, "a"))
-                with pytest.raises(PermissionError):
-                    await remote.run_body(_body(bodies.note_and_sleep, "/tmp/never", 0.0))
-                assert await remote.run_body(_body(bodies.add_later, 1)) == 2
+        async with opened(found) as remote:
+            assert await remote.run_body(_body(bodies.add, 1)) == 2
+            with pytest.raises(TypeError, match=r"unsupported operand|can only concatenate"):
+                await remote.run_body(_body(bodies.add, "a"))
+            with pytest.raises(PermissionError):
+                await remote.run_body(_body(bodies.note_and_sleep, "/tmp/never", 0.0))
+            assert await remote.run_body(_body(bodies.add_later, 1)) == 2
 
 
 async def test_an_actor_lives_in_a_confined_worker_that_serves_nothing_else() -> None:

@@ -14,9 +14,10 @@ import pytest
 from callboard import CallPolicy, Drained, ToolNode, UnknownCall, running
 from callboard.extend import Body, EngineError
 from callboard.testing import calls
+from callboard_actors.remote import RemoteEngine
 
 from . import _bodies as bodies
-from ._commands import BODIES, Worker, engine, until, worker
+from ._commands import BODIES, Worker, engine, opened, until, worker
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 WAIT = 60
@@ -28,6 +29,13 @@ def _body(fn: Any, *args: Any, **options: Any) -> Body:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
+
+
+async def _loses(remote: RemoteEngine, path: Path, why: str, call_id: str | None = None) -> None:
+    """Run a body that would take a minute, and that ends with an unknown outcome."""
+    with pytest.raises(EngineError, match=why) as ended:
+        await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0, call_id=call_id))
+    assert ended.value.ended == "unknown"
 
 
 async def _until(holds: Any) -> None:
@@ -95,17 +103,16 @@ def _worker_of(pid: int, *workers: Worker) -> Worker:
 async def test_a_cancelled_call_has_ended_there_when_its_caller_goes_on(served: Worker, tmp_path: Path) -> None:
     """The worker ends the call's process within its grace period before the caller continues."""
     path = tmp_path / "noted"
-    async with engine(served) as remote:
-        with anyio.fail_after(WAIT):
-            async with anyio.create_task_group() as group:
-                group.start_soon(remote.run_body, _body(bodies.note_and_sleep, str(path), 30.0, grace=0.2))
-                await _until(lambda: _lines(path))
-                began = time.monotonic()
-                group.cancel_scope.cancel()
-            assert not Path(f"/proc/{_lines(path)[0]}").exists()
-            assert time.monotonic() - began < 3
+    async with opened(served) as remote:
+        async with anyio.create_task_group() as group:
+            group.start_soon(remote.run_body, _body(bodies.note_and_sleep, str(path), 30.0, grace=0.2))
+            await _until(lambda: _lines(path))
+            began = time.monotonic()
+            group.cancel_scope.cancel()
+        assert not Path(f"/proc/{_lines(path)[0]}").exists()
+        assert time.monotonic() - began < 3
 
-            assert await remote.run_body(_body(bodies.add, 1)) == 2
+        assert await remote.run_body(_body(bodies.add, 1)) == 2
 
 
 @pytest.mark.backends("asyncio")
@@ -164,19 +171,12 @@ async def test_what_does_not_finish_in_a_drain_is_ended_and_the_exit_code_says_s
     """The client is told that the outcome is unknown before the connection ends."""
     path = tmp_path / "noted"
     with worker(BODIES, "--drain", "0.3", "--grace", "0.3") as found:
-        async with engine(found) as remote:
-            with anyio.fail_after(WAIT):
-                async with anyio.create_task_group() as group:
-
-                    async def run() -> None:
-                        with pytest.raises(EngineError, match="its worker was stopped") as ended:
-                            await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0))
-                        assert ended.value.ended == "unknown"
-
-                    group.start_soon(run)
-                    await _until(lambda: _lines(path))
-                    found.signal(signal.SIGTERM)
-                code = await anyio.to_thread.run_sync(found.wait)
+        async with opened(found) as remote:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_loses, remote, path, "its worker was stopped")
+                await _until(lambda: _lines(path))
+                found.signal(signal.SIGTERM)
+            code = await anyio.to_thread.run_sync(found.wait)
 
     assert code == 4
 
@@ -189,28 +189,27 @@ async def test_a_call_that_waits_at_a_drained_worker_goes_to_another_one_and_is_
     path = tmp_path / "noted"
     options = ("--in-process", "--workers", "1", "--drain", "0.3", "--grace", "0.3")
     with worker(BODIES, *options, log=tmp_path / "log") as first, worker() as second:
-        async with engine(first) as busy, engine(first, second) as other:
-            with anyio.fail_after(WAIT):
-                async with anyio.create_task_group() as group:
+        async with opened(first) as busy, engine(first, second) as other:
+            async with anyio.create_task_group() as group:
 
-                    async def ended() -> None:
-                        with pytest.raises(EngineError) as caught:
-                            await busy.run_body(_body(bodies.note_id, str(path), "lost", 60.0, call_id="c1"))
-                        assert caught.value.ended == "unknown"
+                async def ended() -> None:
+                    with pytest.raises(EngineError) as caught:
+                        await busy.run_body(_body(bodies.note_id, str(path), "lost", 60.0, call_id="c1"))
+                    assert caught.value.ended == "unknown"
 
-                    group.start_soon(ended)
-                    await _until(lambda: not _links(busy)[0].has_room)
-                    [link] = [one for one in _links(other) if str(one.address) == first.address]
-                    found: list[Any] = []
+                group.start_soon(ended)
+                await _until(lambda: not _links(busy)[0].has_room)
+                [link] = [one for one in _links(other) if str(one.address) == first.address]
+                found: list[Any] = []
 
-                    async def run(ident: str) -> None:
-                        found.append(await other.run_body(_body(bodies.note_id, str(path), ident, 0.1)))
+                async def run(ident: str) -> None:
+                    found.append(await other.run_body(_body(bodies.note_id, str(path), ident, 0.1)))
 
-                    for number in range(3):  # two slots at the second worker, so that one call waits at the first
-                        group.start_soon(run, str(number))
-                    await _until(lambda: link.load)
-                    first.signal(signal.SIGTERM)
-                code = await anyio.to_thread.run_sync(first.wait)
+                for number in range(3):  # two slots at the second worker, so that one call waits at the first
+                    group.start_soon(run, str(number))
+                await _until(lambda: link.load)
+                first.signal(signal.SIGTERM)
+            code = await anyio.to_thread.run_sync(first.wait)
 
     assert sorted(found) == sorted(_lines(path)) == ["0", "1", "2"]
     assert code == 4
@@ -222,22 +221,15 @@ async def test_an_engine_that_is_drained_ends_its_bodies_there_and_its_worker_go
 ) -> None:
     """Only calls of the drained engine are ended; other clients keep using the worker."""
     path = tmp_path / "noted"
-    async with engine(served, grace=0.3) as remote, engine(served) as other:
-        with anyio.fail_after(WAIT):
-            async with anyio.create_task_group() as group:
-
-                async def run() -> None:
-                    with pytest.raises(EngineError, match="its remote engine was drained") as ended:
-                        await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0, call_id="c1"))
-                    assert ended.value.ended == "unknown"
-
-                group.start_soon(run)
-                await _until(lambda: _lines(path))
-                report = await remote.drain(0.2)
-            assert not Path(f"/proc/{_lines(path)[0]}").exists()
-            with pytest.raises(EngineError, match="its remote engine is being drained"):
-                await remote.run_body(_body(bodies.add, 1))
-            assert await other.run_body(_body(bodies.add, 1)) == 2
+    async with opened(served, grace=0.3) as remote, engine(served) as other:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_loses, remote, path, "its remote engine was drained", "c1")
+            await _until(lambda: _lines(path))
+            report = await remote.drain(0.2)
+        assert not Path(f"/proc/{_lines(path)[0]}").exists()
+        with pytest.raises(EngineError, match="its remote engine is being drained"):
+            await remote.run_body(_body(bodies.add, 1))
+        assert await other.run_body(_body(bodies.add, 1)) == 2
 
     assert report == Drained(ended=1, unknown=(UnknownCall(tool="note_and_sleep", call_id="c1"),))
 
@@ -245,27 +237,25 @@ async def test_an_engine_that_is_drained_ends_its_bodies_there_and_its_worker_go
 async def test_an_actor_whose_worker_is_drained_lives_on_at_another_one() -> None:
     """Open calls of the actor are answered first; then the actor restarts at another worker."""
     with worker() as first, worker() as second:
-        async with engine(first, second) as remote:
-            with anyio.fail_after(WAIT):
-                async with running(bodies.Notebook, runs_in=remote) as notebook:
-                    pid = await notebook.pid()
-                    drained = _worker_of(pid, first, second)
-                    drained.signal(signal.SIGTERM)
-                    assert await anyio.to_thread.run_sync(drained.wait) == 0
-                    again = await notebook.pid()
-                    assert _worker_of(again, first, second) is not drained
+        async with opened(first, second) as remote:
+            async with running(bodies.Notebook, runs_in=remote) as notebook:
+                pid = await notebook.pid()
+                drained = _worker_of(pid, first, second)
+                drained.signal(signal.SIGTERM)
+                assert await anyio.to_thread.run_sync(drained.wait) == 0
+                again = await notebook.pid()
+                assert _worker_of(again, first, second) is not drained
 
 
 async def test_a_worker_that_comes_back_is_used_again() -> None:
     """The engine reconnects to the same address by itself."""
     with worker() as first:
-        async with engine(first, patience=30.0) as remote:
-            with anyio.fail_after(WAIT):
-                assert await remote.run_body(_body(bodies.add, 1)) == 2
-                first.signal(signal.SIGKILL)
-                await _until(lambda: not _links(remote)[0].is_up)
-                with worker(BODIES, "--listen", first.address):
-                    assert await remote.run_body(_body(bodies.add, 2)) == 3
+        async with opened(first, patience=30.0) as remote:
+            assert await remote.run_body(_body(bodies.add, 1)) == 2
+            first.signal(signal.SIGKILL)
+            await _until(lambda: not _links(remote)[0].is_up)
+            with worker(BODIES, "--listen", first.address):
+                assert await remote.run_body(_body(bodies.add, 2)) == 3
 
 
 async def test_patience_begins_when_the_last_worker_has_gone(tmp_path: Path) -> None:
@@ -300,14 +290,13 @@ async def test_a_call_without_patience_waits_for_a_busy_worker_at_rest(tmp_path:
     """Patience limits the wait for lost workers only; waiting for a busy one uses no processor time."""
     path = str(tmp_path / "noted")
     with worker(BODIES, "--in-process", "--workers", "1") as found:
-        async with engine(found, patience=0.0) as remote:
-            with anyio.fail_after(WAIT):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(remote.run_body, _body(bodies.note_id, path, "0", 1.5))
-                    await _until(lambda: not _links(remote)[0].has_room)
-                    began = time.process_time()
-                    assert await remote.run_body(_body(bodies.add, 1)) == 2
-                    used = time.process_time() - began
+        async with opened(found, patience=0.0) as remote:
+            async with anyio.create_task_group() as group:
+                group.start_soon(remote.run_body, _body(bodies.note_id, path, "0", 1.5))
+                await _until(lambda: not _links(remote)[0].has_room)
+                began = time.process_time()
+                assert await remote.run_body(_body(bodies.add, 1)) == 2
+                used = time.process_time() - began
 
     assert used < 0.3
 
@@ -320,13 +309,7 @@ async def test_a_silent_worker_is_away(tmp_path: Path) -> None:
         async with remote:
             with anyio.fail_after(WAIT):
                 async with anyio.create_task_group() as group:
-
-                    async def run() -> None:
-                        with pytest.raises(EngineError, match=r"it was silent for 0.6 s") as ended:
-                            await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0))
-                        assert ended.value.ended == "unknown"
-
-                    group.start_soon(run)
+                    group.start_soon(_loses, remote, path, r"it was silent for 0.6 s")
                     await _until(lambda: _lines(path))
                     found.signal(signal.SIGSTOP)
                 with pytest.raises(EngineError, match=r"did not answer within 0\.3 s|was silent") as ended:
@@ -340,19 +323,13 @@ async def test_a_silent_worker_is_away(tmp_path: Path) -> None:
 async def test_a_silent_agent_is_away(served: Worker, tmp_path: Path) -> None:
     """If a cable is pulled, the worker does not keep running calls whose results no client waits for."""
     path = tmp_path / "noted"
-    async with engine(served, heartbeat=0.1, silence=0.5) as remote:
-        with anyio.fail_after(WAIT):
-            async with anyio.create_task_group() as group:
-
-                async def run() -> None:
-                    with pytest.raises(EngineError):
-                        await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0))
-
-                group.start_soon(run)
-                await _until(lambda: _lines(path))
-                [link] = _links(remote)
-                link._connection._heartbeat = 1000  # the client is silent from here on
-                await _until(lambda: not Path(f"/proc/{_lines(path)[0]}").exists())
+    async with opened(served, heartbeat=0.1, silence=0.5) as remote:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_loses, remote, path, "")
+            await _until(lambda: _lines(path))
+            [link] = _links(remote)
+            link._connection._heartbeat = 1000  # the client is silent from here on
+            await _until(lambda: not Path(f"/proc/{_lines(path)[0]}").exists())
 
 
 def _links(remote: Any) -> Any:
@@ -363,20 +340,14 @@ async def test_a_second_signal_ends_what_runs_at_once(tmp_path: Path) -> None:
     """A second signal ends the drain early."""
     path = tmp_path / "noted"
     with worker(BODIES, "--grace", "0.3") as found:
-        async with engine(found) as remote:
-            with anyio.fail_after(WAIT):
-                async with anyio.create_task_group() as group:
-
-                    async def run() -> None:
-                        with pytest.raises(EngineError, match="its worker was stopped"):
-                            await remote.run_body(_body(bodies.note_and_sleep, str(path), 60.0))
-
-                    group.start_soon(run)
-                    await _until(lambda: _lines(path))
-                    found.signal(signal.SIGTERM)
-                    await _until(lambda: not _links(remote)[0].is_up)
-                    found.signal(signal.SIGTERM)
-                code = await anyio.to_thread.run_sync(found.wait)
+        async with opened(found) as remote:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_loses, remote, path, "its worker was stopped")
+                await _until(lambda: _lines(path))
+                found.signal(signal.SIGTERM)
+                await _until(lambda: not _links(remote)[0].is_up)
+                found.signal(signal.SIGTERM)
+            code = await anyio.to_thread.run_sync(found.wait)
 
     assert code == 4
 
