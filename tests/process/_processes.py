@@ -17,6 +17,8 @@ WAIT = 20
 """Timeout in seconds for events that must happen eventually."""
 
 ROOT = Path(__file__).parents[2]
+NO_LINUX = Path(__file__).with_name("_no_linux")
+"""Folder with a module that simulates a system with only POSIX."""
 
 needs_bubblewrap = pytest.mark.skipif(
     shutil.which("bwrap") is None, reason="bubblewrap is not installed (apt-get install bubblewrap)"

@@ -10,6 +10,8 @@ from callboard.extend import Engine
 from callboard.testing import EngineContract
 from callboard_actors.process import Processes
 
+from ._processes import WAIT
+
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
 
@@ -23,3 +25,13 @@ class TestProcesses(EngineContract):
 
     async def kill(self, engine: Any, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
+
+
+class TestInterpreters(TestProcesses):
+    """Contract tests of an engine on new interpreters."""
+
+    patience = 90.0
+
+    def engine(self) -> Engine:
+        # Three interpreters load it at once, which takes seconds each.
+        return Processes(workers=2, start="spawn", grace=1.0, preload=["callboard.testing"], start_timeout=WAIT * 3)

@@ -5,37 +5,26 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from callboard import ActorStartError
-from callboard.extend import Engine
-from callboard.testing import Backend, EngineContract
 from callboard_actors import process
 from callboard_actors._engine import _kernel
 from callboard_actors.process import Confine, Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import WAIT, alive, descendants, only_workers_beside, opened, running, started
+from ._processes import NO_LINUX, WAIT, alive, descendants, only_workers_beside, opened, started
 
 ROOT = Path(__file__).parents[2]
-NO_LINUX = Path(__file__).with_name("_no_linux")
 
 
 @pytest.fixture
 def spawns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a system where no process can be forked."""
     monkeypatch.setattr(_kernel, "FORKS", False)
-
-
-def _without_linux() -> dict[str, str]:
-    """Return an environment that simulates a system with only POSIX."""
-    return {**os.environ, "PYTHONPATH": str(NO_LINUX)}
 
 
 @pytest.mark.real_clock
@@ -92,26 +81,6 @@ async def test_modules_that_a_fork_would_not_stand_are_loaded_by_interpreters(ca
 
     said = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
     assert said == [f"{end} starts threads or ends its process, so each worker loads it by itself"]
-
-
-@pytest.mark.real_clock
-@pytest.mark.usefixtures("spawns")
-@pytest.mark.parametrize(
-    ("preload", "message"),
-    [
-        ("no_such_module", "preload='no_such_module' cannot be imported: ModuleNotFoundError"),
-        (f"{__package__}._takes_for_ever", r"was not ready within 0\.5 s"),
-    ],
-)
-async def test_a_pool_that_cannot_start_says_why_and_leaves_nothing(preload: str, message: str) -> None:
-    """Several interpreters may be starting when the pool gives up."""
-    before = descendants(os.getpid())
-    timeout = 0.5 if "for_ever" in preload else WAIT
-    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match=message):
-        async with Processes(workers=2, preload=[preload], start_timeout=timeout):
-            pass
-
-    assert descendants(os.getpid()) == before
 
 
 @pytest.mark.real_clock
@@ -179,51 +148,17 @@ def test_a_system_that_has_no_more_than_posix_says_has_pools(tmp_path: Path, bac
     """No Linux-only function is called: the simulated system ends every process that does so."""
     command = [sys.executable, "-m", "tests.process._without_linux", backend, str(tmp_path)]
     found = subprocess.run(
-        command, cwd=ROOT, env=_without_linux(), capture_output=True, text=True, timeout=WAIT * 3, check=False
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(NO_LINUX)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT * 3,
+        check=False,
     )
 
     assert found.stdout == "passed\n", found.stdout + found.stderr
     assert "no Linux" not in found.stderr
-
-
-@pytest.mark.real_clock
-@pytest.mark.parametrize(
-    ("env", "mode", "with_zygote"),
-    [
-        (_without_linux, "forks", False),
-        pytest.param(_without_linux, "plain", True, marks=pytest.mark.exhaustive),
-        pytest.param(lambda: dict(os.environ), "forks", False, marks=pytest.mark.exhaustive),
-    ],
-)
-@pytest.mark.exhaustive
-async def test_no_interpreter_outlives_its_parent_by_more_than_a_second(
-    tmp_path: Path, anyio_backend: Backend, env: Callable[[], dict[str, str]], mode: str, with_zygote: bool
-) -> None:
-    """On systems where the kernel does not signal this, the zygote polls and workers see their lifeline pipe close."""
-    backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
-    command = [sys.executable, "-m", "tests.process._doomed_parent", backend, str(tmp_path), mode, "spawn"]
-    with subprocess.Popen(command, cwd=ROOT, env=env()) as parent:
-        try:
-            busy = await started(tmp_path, 3)
-            zygotes = {pid for pid in descendants(parent.pid) if b"_zygote import" in _command_of(pid)}
-            below = {pid for pid in descendants(parent.pid) if b"_spawns import" in _command_of(pid)} | busy | zygotes
-            assert len(zygotes) == 1
-            assert len(below) >= 6
-            began = time.monotonic()
-        finally:
-            if with_zygote:
-                for pid in zygotes:
-                    os.kill(pid, signal.SIGKILL)
-            os.kill(parent.pid, signal.SIGKILL)
-    with anyio.fail_after(WAIT):
-        while running(below):
-            await anyio.sleep(0.005)
-
-    assert time.monotonic() - began < 1
-
-
-def _command_of(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.mark.real_clock
@@ -245,18 +180,3 @@ async def test_a_pool_that_is_closed_while_interpreters_load_leaves_none(tmp_pat
             await anyio.wait_all_tasks_blocked()
 
     assert descendants(os.getpid()) == before
-
-
-@pytest.mark.real_clock
-@pytest.mark.exhaustive
-class TestInterpreters(EngineContract):
-    """Contract tests of an engine on new interpreters."""
-
-    patience = 90.0
-
-    def engine(self) -> Engine:
-        # Three interpreters load it at once, which takes seconds each.
-        return Processes(workers=2, start="spawn", grace=1.0, preload=["callboard.testing"], start_timeout=WAIT * 3)
-
-    async def kill(self, engine: Any, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)

@@ -293,13 +293,5 @@ class Processes(OpenedEngine[Crew]):
                 recurs = is_own_doing(worker.exitcode)
             # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
             await crew.end(worker, body.grace)
-        return WorkerDiedError(
-            body.title,
-            reason or end_of(worker.exitcode, self._terms.cpu),
-            call_id=body.call_id,
-            begun=worker.has_begun(number),
-            exitcode=worker.exitcode,
-            pid=worker.pid,
-            output=worker.output(),
-            recurs=recurs,
-        )
+        reason = reason or end_of(worker.exitcode, self._terms.cpu)
+        return worker.death(body, reason, begun=worker.has_begun(number), recurs=recurs)

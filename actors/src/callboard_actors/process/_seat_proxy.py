@@ -120,17 +120,8 @@ class SeatProxy:
         await self._break("nobody waited for it", by_itself=False)
 
     def _death(self, body: Body, *, begun: bool) -> WorkerDiedError:
-        worker = self._worker
-        return WorkerDiedError(
-            body.title,
-            self._reason or f"the worker process of {self._title!r} is ended",
-            begun=begun,
-            call_id=body.call_id,
-            exitcode=worker.exitcode,
-            pid=worker.pid,
-            output=worker.output(),
-            recurs=self._recurs,
-        )
+        reason = self._reason or f"the worker process of {self._title!r} is ended"
+        return self._worker.death(body, reason, begun=begun, recurs=self._recurs)
 
     async def keep(self) -> None:
         """Read from the worker and write to it until it has ended; then fail its open calls."""

@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 
 from callboard import ActorStartError
+from callboard.extend import Body
+from callboard_actors._engine._errors import WorkerDiedError
 from callboard_actors._engine._frames import BEGUN_COUNTER, OUTCOMES, FrameReader, GarbageError, Kind, frame, from_json
 from callboard_actors._engine._kernel import resident, shared_number
 from callboard_actors._engine._session import hand_on
@@ -244,6 +246,19 @@ class WorkerProxy:
         """Return the last part of the output since the current call began."""
         self._take_output()
         return self._kept.text()
+
+    def death(self, body: Body, reason: str, *, begun: bool, recurs: bool) -> WorkerDiedError:
+        """Return the error of a call that has ended with this worker."""
+        return WorkerDiedError(
+            body.title,
+            reason,
+            begun=begun,
+            call_id=body.call_id,
+            exitcode=self.exitcode,
+            pid=self.pid,
+            output=self.output(),
+            recurs=recurs,
+        )
 
     def use(self) -> None:
         """Mark the worker as used by a call, so that its files stay open."""
