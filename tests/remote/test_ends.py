@@ -325,7 +325,7 @@ async def test_a_silent_agent_is_away(served: Worker, tmp_path: Path) -> None:
     path = tmp_path / "noted"
     async with opened(served, heartbeat=0.1, silence=0.5) as remote:
         async with anyio.create_task_group() as group:
-            group.start_soon(_loses, remote, path, "")
+            group.start_soon(_loses, remote, path, "worker at")
             await _until(lambda: _lines(path))
             [link] = _links(remote)
             link._connection._heartbeat = 1000  # the client is silent from here on
