@@ -200,7 +200,8 @@ class Connection:
     ) -> None:
         self._stream = stream
         self._reader = reader
-        self._heartbeat = heartbeat
+        self._heartbeat = math.inf if heartbeat is None else heartbeat
+        self._is_own = heartbeat is None
         self._silence = silence
         # Unbounded, because `send` never waits. Senders of events look at `backlog` first.
         self._due = deque[tuple[bytes, OpenCall | None]]()
@@ -244,8 +245,8 @@ class Connection:
             with self._scope:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._write)
-                    if self._heartbeat is not None:
-                        group.start_soon(self._beat, self._heartbeat)
+                    if not self._is_own:
+                        group.start_soon(self._beat)
                     await self._read(on_frame)
         finally:
             # Forcefully, without a farewell: the other side may be lost.
@@ -268,7 +269,7 @@ class Connection:
 
     async def _refuse(self, reason: str) -> None:
         """Send the other side the reason, if it still reads, and close."""
-        if self._heartbeat is not None:
+        if not self._is_own:
             self.send(frame(Kind.REFUSE, 0, reason.encode()[:1000]))
             with anyio.move_on_after(0.5):
                 await self.flush()
@@ -285,7 +286,7 @@ class Connection:
                 await self._more.wait()
         except _LOST:
             # Of a process of this program, the replies that it sent before its end are still to be read.
-            if self._heartbeat is not None:
+            if not self._is_own:
                 self.close("its connection was lost")
 
     def _portion(self) -> bytes:
@@ -308,13 +309,13 @@ class Connection:
             await self._stream.send(data[begin : begin + _PIECE])
             self._written += 1
 
-    async def _beat(self, heartbeat: float) -> None:
+    async def _beat(self) -> None:
         """Send pings; close the connection if the other side sends nothing, or does not read what is written."""
         heard = wrote = (-1, anyio.current_time())
         expected = math.inf
         while True:
             now = anyio.current_time()
-            if now - expected > heartbeat:  # this process was suspended or blocked: it could not receive
+            if now - expected > self._heartbeat:  # this process was suspended or blocked: it could not receive
                 heard, wrote = (heard[0], now), (wrote[0], now)
             if self._reader.bytes_seen != heard[0]:
                 heard = self._reader.bytes_seen, now
@@ -327,5 +328,5 @@ class Connection:
                 return self.close(f"it took nothing for {self._silence:g} s")
             if not self._due:  # any queued frame is a sign of life, too
                 self.send(frame(Kind.PING))
-            expected = now + heartbeat
-            await anyio.sleep(heartbeat)
+            expected = now + self._heartbeat
+            await anyio.sleep(self._heartbeat)
