@@ -20,12 +20,10 @@ from callboard.testing import Backend, backend, backend_names
 MAIN_BACKENDS = ("asyncio", "trio")
 WITHOUT_LOOP_VARIANTS = {
     "drain",
-    "fleet",
+    "server",
     "http",
     "mcp_service",
     "mcp",
-    "documents",
-    "limits",
     "sql",
 }
 """Packages that run on asyncio and on trio only, because their clients of a server use a thread with its own loop."""

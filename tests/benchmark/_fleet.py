@@ -20,7 +20,7 @@ from callboard_actors.redis import RedisLimits
 from tests.agent._postgres import Server
 from tests.helpers import make
 from tests.scale._model import Costs, Fleet, Report, simulate
-from tests.server.limits._redis import RedisServer
+from tests.server._servers import RedisServer
 
 from ._agent import Parrot
 from ._measure import CPU, WALL, Table

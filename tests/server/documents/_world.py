@@ -1,9 +1,7 @@
 """Several processes with one server between them: in memory, or a real one."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import anyio
@@ -11,6 +9,7 @@ import anyio
 from callboard import CallEvent
 from callboard.extend import SharedDocuments
 from callboard_actors._server.documents._store import DocumentStore
+from tests.server._servers import Place
 
 from ._memory import MemoryDocuments, MemoryServer
 
@@ -61,14 +60,11 @@ class MemoryWorld:
 class ServerWorld:
     """Real server of the tests."""
 
-    def __init__(self, make: Callable[..., DocumentStore]) -> None:
-        self._make = make
-        self._prefix = f"test-{next(_numbers)}"
-        self.made: list[DocumentStore] = []
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
     def store(self, **options: Any) -> DocumentStore:
-        store = self._make(**{"lease": LEASE, "prefix": self._prefix, "patience": 10.0, **options})
-        self.made.append(store)
+        store: DocumentStore = self._place.store("documents", **{"lease": LEASE, "patience": 10.0, **options})
         return store
 
     def stand_still(self, store: SharedDocuments, seconds: float) -> None:
@@ -77,20 +73,6 @@ class ServerWorld:
 
     async def pass_time(self, seconds: float) -> None:
         await anyio.sleep(seconds)
-
-
-_numbers = count(1)
-
-
-@contextmanager
-def closing(make: Callable[..., DocumentStore]) -> Iterator[ServerWorld]:
-    """Close all stores of a world at the end of the test."""
-    world = ServerWorld(make)
-    try:
-        yield world
-    finally:
-        for store in world.made:
-            store.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:

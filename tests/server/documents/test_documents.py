@@ -172,6 +172,7 @@ async def test_of_so_many_documents_those_go_that_have_least_to_live(world: Worl
     assert found == ["x", None, None, None, "x", "x"]
 
 
+@pytest.mark.exhaustive
 async def test_of_a_text_that_is_too_large_nothing_is_read(server_world: World) -> None:
     """An oversized text may come from another program; it can be overwritten."""
     await follow(server_world.store(), write("x" * 200_000))
@@ -182,6 +183,7 @@ async def test_of_a_text_that_is_too_large_nothing_is_read(server_world: World) 
     assert (await follow(careful, look)).text == "small"
 
 
+@pytest.mark.exhaustive
 async def test_other_prefixes_know_nothing_of_each_other(server_world: World) -> None:
     """Several applications can share a server by different prefixes."""
     await follow(server_world.store(), write("mine"))
@@ -189,6 +191,7 @@ async def test_other_prefixes_know_nothing_of_each_other(server_world: World) ->
     assert (await follow(server_world.store(prefix="other"), look)).text is None
 
 
+@pytest.mark.exhaustive
 async def test_what_nobody_waits_for_is_said_before_a_store_is_closed(server_world: World) -> None:
     """Changes without a waiting caller are sent before the store closes; so are changes that their answers cause."""
     store: Any = server_world.store()
@@ -213,6 +216,7 @@ def _errand(rule: Rule[Any]) -> Any:
     return PendingChange(DOCUMENT, rule, None)
 
 
+@pytest.mark.exhaustive
 async def test_a_process_that_forgets_and_ends_is_heard(server_world: World) -> None:
     """A command-line program may forget a wrong result and exit at once."""
     store = server_world.store()
@@ -225,6 +229,7 @@ async def test_a_process_that_forgets_and_ends_is_heard(server_world: World) -> 
     assert (await follow(store, look)).marks > before
 
 
+@pytest.mark.exhaustive
 async def test_who_asks_a_store_that_is_closed_meanwhile_has_an_answer(server_world: World) -> None:
     """The caller would otherwise wait for ever."""
     store: Any = server_world.store()

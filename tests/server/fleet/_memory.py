@@ -4,15 +4,14 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from callboard_actors._server._client import AwayError
-from callboard_actors._server.fleet._store import FleetStore
+from callboard_actors._server.fleet._member import FleetStore
 from callboard_actors._server.fleet._transport import Address, Common, Owned
-
-SECRET = "a secret of at least sixteen bytes"
+from tests.server._servers import SECRET
 
 
 @dataclass
@@ -59,15 +58,14 @@ class MemoryFleet(FleetStore):
         """Number of renewals that will get no answer."""
         self.slow_letters = 0.0
         """Delay in seconds of each message from this process to the server."""
-        super().__init__(
-            "MemoryFleet",
-            "memory",
-            partial(MemoryLine, server, self),
-            prefix="test",
-            secret=SECRET,
-            lease=lease,
-            patience=patience,
-        )
+        self._server = server
+        super().__init__("memory", secret=SECRET, prefix="test", lease=lease, patience=patience)
+
+    def _check_url(self, url: object) -> str:
+        return str(url)
+
+    def _line(self) -> "Callable[[], MemoryLine]":
+        return partial(MemoryLine, self._server, self, self._common)
 
 
 class MemoryLine:

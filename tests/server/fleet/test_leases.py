@@ -153,12 +153,6 @@ def test_a_lease_has_time_to_try_again_and_to_clean_up(seconds: float) -> None:
     assert rest >= 0.06, "for hearing of the loss"
 
 
-def test_a_lease_that_is_too_short_is_refused() -> None:
-    """The error names the minimum."""
-    with pytest.raises(ValueError, match=r"1 to 86400 seconds, got 0\.5"):
-        MemoryFleet(MemoryServer(), lease=0.5)
-
-
 def test_a_grace_that_outlasts_the_lease_is_refused_when_a_node_is_built() -> None:
     """The error names the grace period, the lease, and the change to make."""
     spec = child(Counter("-"), key=lambda call: "k", fleet=MemoryFleet(MemoryServer(), lease=15.0))

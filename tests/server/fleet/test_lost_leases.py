@@ -10,8 +10,9 @@ import pytest
 from callboard import ActorDiedError, CallPolicy, StorageError, ToolNode, child, fencing_token, keyed
 from callboard.testing import tool_call
 from callboard_actors._server.fleet._messages import ForgedError, Message, Signer
+from tests.server._servers import SECRET
 
-from ._memory import SECRET, MemoryFleet, MemoryServer
+from ._memory import MemoryFleet, MemoryServer
 from ._world import LOGS, Counter, Log, until
 
 pytestmark = pytest.mark.real_clock
@@ -111,24 +112,6 @@ def _rob(server: MemoryServer) -> None:
         server.seq += 1
         key.owner, key.token = "nobody that lives", server.seq
     server.members.clear()
-
-
-@pytest.mark.backends("asyncio")
-async def test_a_state_of_an_owner_that_was_replaced_is_refused(server: MemoryServer) -> None:
-    """The server knows the token of the next owner and refuses an older one."""
-    from callboard_actors._server.fleet._transport import Owned
-
-    lines = [MemoryFleet(server)._line() for _ in range(2)]
-    owned: list[Owned] = []
-    for number, line in enumerate(lines):
-        await line.open(f"m{number}")
-        await line.beat()
-        owned.append(await line.own("gate"))
-        server.members.clear()  # as if the process had died
-
-    assert await lines[1].save("gate", owned[1].token, b"new")
-    assert not await lines[0].save("gate", owned[0].token, b"old")
-    assert await lines[0].load("gate") == b"new"
 
 
 async def test_asks_wait_while_the_server_is_away(server: MemoryServer, log: str) -> None:

@@ -23,10 +23,8 @@ from callboard import (
 from callboard.actors import _cell
 from callboard.actors._fleet_host import FleetCell
 from callboard.testing import tool_call
-from callboard_actors.postgres import PostgresFleet
-from callboard_actors.redis import RedisFleet
 
-from ._memory import SECRET, MemoryFleet, MemoryServer
+from ._memory import MemoryFleet, MemoryServer
 from ._world import LOGS, Counter, Fleets, two, until
 
 pytestmark = pytest.mark.real_clock
@@ -295,28 +293,6 @@ async def test_a_handler_that_ends_its_actor_is_unknown_to_who_asked_from_elsewh
                 await there["k"].give_up()
             assert (await there["k"].up())[0] == 1
             assert (here.statistics().alive, there.statistics().alive) == (1, 0)
-
-
-@pytest.mark.parametrize("kind", [RedisFleet, PostgresFleet])
-def test_options_that_cannot_work_are_refused(kind: type[RedisFleet], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error contains a remedy, and neither the secret nor a password."""
-    url = "redis://host" if kind.__name__ == "RedisFleet" else "postgresql://host/app"
-    monkeypatch.delenv("CALLBOARD_FLEET_SECRET", raising=False)
-    with pytest.raises(ValueError, match="set CALLBOARD_FLEET_SECRET"):
-        kind(url)
-    with pytest.raises(ValueError, match="has 5 bytes, and 16 are the least"):
-        kind(url, secret="short")
-    with pytest.raises(TypeError, match="is a text or bytes, got one of type int"):
-        kind(url, secret=17)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="is no URL of"):
-        kind("https://host", secret=SECRET)
-    for option, value in (("lease", 0.1), ("patience", -1.0), ("prefix", "a b")):
-        with pytest.raises(ValueError, match=option):
-            kind(url, secret=SECRET, **{option: value})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="lease"):
-        kind(url, secret=SECRET, lease="long")  # type: ignore[arg-type]
-    monkeypatch.setenv("CALLBOARD_FLEET_SECRET", SECRET)
-    assert SECRET not in repr(kind(url))
 
 
 class _Counted:

@@ -8,13 +8,9 @@ import anyio
 import pytest
 
 from callboard import StorageError, keyed
-from callboard_actors.postgres import PostgresFleet
-from callboard_actors.redis import RedisFleet
 from tests.agent._postgres import Server
-from tests.server.limits._redis import RedisServer
-from tests.server.limits.test_server_away import crash
+from tests.server._servers import Place, RedisServer, crash, store_at
 
-from ._memory import SECRET
 from ._world import LOGS, Counter
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
@@ -47,7 +43,7 @@ async def test_a_redis_that_has_forgotten_waits_for_the_end_of_leases(own_redis:
         own_redis.kill()
         own_redis.start()
 
-    first, second, after = await _go_through(lambda: RedisFleet(own_redis.url, secret=SECRET, lease=LEASE), log, outage)
+    first, second, after = await _go_through(lambda: store_at(own_redis.url, "fleet", lease=LEASE), log, outage)
 
     assert second > first
     assert after > LEASE / 2
@@ -61,7 +57,7 @@ async def test_a_redis_that_stands_still_for_long_costs_its_owners_their_keys(ow
         time.sleep(2 * LEASE)
         own_redis.pause(on=False)
 
-    first, second, _ = await _go_through(lambda: RedisFleet(own_redis.url, secret=SECRET, lease=LEASE), log, outage)
+    first, second, _ = await _go_through(lambda: store_at(own_redis.url, "fleet", lease=LEASE), log, outage)
 
     assert second >= first
     assert [what for what, _, _ in LOGS[log].lives].count("start") >= 2
@@ -74,24 +70,19 @@ async def test_a_postgres_that_crashed_knows_its_owners(own_postgres: Server, lo
         crash(own_postgres)
         own_postgres.start()
 
-    first, second, _ = await _go_through(
-        lambda: PostgresFleet(own_postgres.url(), secret=SECRET, lease=LEASE), log, outage
-    )
+    first, second, _ = await _go_through(lambda: store_at(own_postgres.url(), "fleet", lease=LEASE), log, outage)
 
     assert second >= first
 
 
-async def test_processes_with_another_lease_or_secret_are_told(
-    redis_server: RedisServer, postgres_url: str, log: str
-) -> None:
+async def test_processes_with_another_lease_or_secret_are_told(url: str, log: str) -> None:
     """Different leases disagree about owners, and different secrets cannot read each other's messages."""
-    for kind, url in ((RedisFleet, redis_server.url), (PostgresFleet, postgres_url)):
-        options: dict[str, Any] = {"secret": SECRET, "prefix": f"leases-{log}", "lease": 1.0}
-        with anyio.fail_after(30):
-            async with keyed(Counter(log), fleet=kind(url, **options)) as here:
-                await here["k"].up()
-                for option, said in (({"lease": 2.0}, "lease=1, and this one has 2"), ({"secret": "2" * 16}, "secret")):
-                    async with keyed(Counter(log), fleet=kind(url, **{**options, **option})) as there:
-                        with pytest.raises(StorageError, match=said):
-                            await there["k"].up()
-                assert (await here["k"].up())[0] == 2
+    place = Place(url)
+    with anyio.fail_after(30):
+        async with keyed(Counter(log), fleet=place.store("fleet", lease=1.0)) as here:
+            await here["k"].up()
+            for option, said in (({"lease": 2.0}, "lease=1, and this one has 2"), ({"secret": "2" * 16}, "secret")):
+                async with keyed(Counter(log), fleet=place.store("fleet", **{"lease": 1.0, **option})) as there:
+                    with pytest.raises(StorageError, match=said):
+                        await there["k"].up()
+            assert (await here["k"].up())[0] == 2

@@ -1,16 +1,15 @@
 """Helpers of the tests of shared limits: permit requests without calls, and a server with stores."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import anyio
 
 from callboard import Limit
 from callboard.extend import Permit, PermitRequest
-from callboard_actors._server.limits._permit import LocalPermit, Phase
+from callboard_actors._server.limits._gate import LocalPermit, Phase
 from callboard_actors._server.limits._store import LimitStore
+from tests.server._servers import Place
 
 LEASE = 1.0
 """In seconds; short, because tests wait for leases to expire."""
@@ -52,22 +51,6 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
             await anyio.sleep(0.002)
 
 
-@contextmanager
-def closing(make: Callable[..., LimitStore]) -> Iterator[Stores]:
-    """Close the stores at the end of the test."""
-    made: list[LimitStore] = []
-    number = next(_numbers)
-
-    def new(**options: Any) -> LimitStore:
-        store = make(number, **{"lease": LEASE, **options})
-        made.append(store)
-        return store
-
-    try:
-        yield new
-    finally:
-        for store in made:
-            store.close()
-
-
-_numbers = count(1)
+def stores_on(place: Place) -> Stores:
+    """Return a factory of stores on a server."""
+    return lambda **options: place.store("limits", **{"lease": LEASE, **options})

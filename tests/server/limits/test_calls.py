@@ -37,9 +37,10 @@ class Noted:
 class Store:
     """Store whose permits the test grants by itself."""
 
-    def __init__(self, *, gives: bool = True, failure: str | Exception | None = None) -> None:
+    def __init__(self, *, gives: bool = True, loses: int = 0, failure: str | Exception | None = None) -> None:
         self.stays: list[Noted] = []
         self._gives = gives
+        self._loses = loses
         self._failure = failure
 
     def check(self, limit: Limit) -> None:
@@ -48,6 +49,7 @@ class Store:
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object]) -> Noted:
         stay = Noted(wanted, on_answer, 100 + len(self.stays))
+        stay.is_lost = len(self.stays) < self._loses
         self.stays.append(stay)
         if self._gives:
             stay.answer(self._failure)
@@ -74,6 +76,18 @@ async def test_a_call_says_when_it_begins_and_when_it_leaves() -> None:
 
     assert message.content == "100 ['begin']"
     assert store.said == [["begin", "leave"]]
+
+
+async def test_a_lost_place_is_taken_anew() -> None:
+    """A call that has not started requests a new permit."""
+    store = Store(loses=1)
+
+    async def work() -> str:
+        return f"{fencing_token()} {store.said}"
+
+    [message] = await node_on(store, make(work)).ainvoke(ask("work"))
+
+    assert message.content == "101 [['leave'], ['begin']]"
 
 
 async def test_a_cancelled_wait_leaves_without_waiting() -> None:

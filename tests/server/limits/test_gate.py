@@ -1,22 +1,26 @@
-"""The messages of a process to the limit server, tested without a server."""
+"""Gate of one process: its messages to the server, and no call with an expired permit; tested without a server."""
 
 from typing import Any
 
+import pytest
+
 from callboard import Limit, Rate
 from callboard.extend import PermitRequest
-from callboard_actors._server.limits._gate import Gate
-from callboard_actors._server.limits._permit import LocalPermit, Phase
+from callboard_actors._server.limits._gate import Gate, LocalPermit, Phase, Share
 from callboard_actors._server.limits._transport import Answer, Numbers
 
 LIMIT = Limit(concurrency=1, rate=Rate(5))
+LEASE = 9.0
 
 
 class World:
-    """Gate whose permits record their answers."""
+    """Gate with its own clock, whose permits record their answers."""
 
     def __init__(self) -> None:
+        self.time = 100.0
         self.wanted = PermitRequest(limit=LIMIT, name="tool:t", title="the queue of tool 't'")
-        self.gate = Gate("tool:t", self.wanted, Numbers.of(LIMIT, lease=9.0), "a server")
+        numbers = Numbers.of(LIMIT, lease=LEASE)
+        self.gate = Gate("tool:t", self.wanted, numbers, "a server", clock=lambda: self.time)
         self.answered: list[str] = []
 
     def enter(self, name: str) -> LocalPermit:
@@ -25,11 +29,11 @@ class World:
         self.gate.enter(stay)
         return stay
 
-    def says(self, now: float) -> list[tuple[str, str]]:
-        return [(op.kind, op.id) for op in self.gate.step(now).ops]
+    def says(self, now: float | None = None) -> list[tuple[str, str]]:
+        return [(op.kind, op.id) for op in self.gate.step(self.time if now is None else now).ops]
 
-    def hears(self, now: float, **answer: Any) -> None:
-        self.gate.take(Answer(epoch="1", **answer), now)
+    def hears(self, now: float | None = None, **answer: Any) -> None:
+        self.gate.take(Answer(**{"epoch": "1", **answer}), self.time if now is None else now)
 
 
 def test_all_is_said_anew_after_the_line_broke() -> None:
@@ -156,3 +160,74 @@ def test_a_gate_that_nobody_needs_is_forgotten_after_a_lease() -> None:
     assert stay.phase is Phase.GONE
     assert not world.gate.is_over(9.5)
     assert world.gate.is_over(10.5)
+
+
+def test_word_of_a_place_that_is_read_after_the_lease_is_no_place() -> None:
+    """The grant was sent while the process stood still; the request keeps its position in the queue."""
+    world = World()
+    stay = world.enter("a")
+    world.says()
+    world.hears(queued={"a": "0/a"})
+    world.time += LEASE
+
+    world.gate.note_heard("a", 7)
+
+    assert (world.answered, stay.is_waiting) == ([], True)
+    assert world.says() == [("wait", "a")]
+
+
+def test_an_answer_that_is_read_after_the_lease_gives_no_place() -> None:
+    """The process stood still between the request and the answer."""
+    world = World()
+    world.enter("a")
+    world.says()
+    world.time += LEASE
+
+    world.hears(granted={"a": 7})
+
+    assert world.answered == []
+    assert world.says() == [("enter", "a")]
+
+
+def test_a_place_is_lost_that_no_body_began_with_when_the_lease_was_over() -> None:
+    """The permit is lost as soon as the lease ends, for good; for calls that have started it is reported again."""
+    world = World()
+    waits, runs = world.enter("a"), world.enter("b")
+    world.says()
+    world.hears(granted={"a": 7, "b": 8})
+    runs.begin()
+    assert not waits.is_lost
+    world.time += LEASE
+
+    assert waits.is_lost
+    assert [one for one in world.says() if one[0] == "hold"] == [("hold", "b")]
+    world.hears()
+    assert waits.is_lost
+    waits.leave()
+    assert world.says() == []
+
+
+def test_a_sign_of_life_that_was_heard_keeps_all_places() -> None:
+    """The lease counts from the time at which the renewal was sent."""
+    world = World()
+    stay = world.enter("a")
+    world.says()
+    world.hears(granted={"a": 7})
+    world.time += 0.9 * LEASE
+    world.says()
+    world.time += 0.5 * LEASE
+    assert stay.is_lost
+    world.hears()
+
+    assert not stay.is_lost
+
+
+@pytest.mark.parametrize(("limit", "starts"), [(Limit(concurrency=7), [0, 1]), (Limit(rate=Rate(6, per=0.4)), [0, 1])])
+def test_a_share_is_rounded_down(limit: Limit, starts: list[int]) -> None:
+    """The sum of the shares of all processes stays within the limit: here, a third of seven or of six is two."""
+    share, numbers = Share(3), Numbers.of(limit, lease=LEASE)
+
+    assert [number for number in range(5) if share.allows("gate", numbers, number, 10.0)] == starts
+    assert share.allows("gate", numbers, 0, 10.39) == (limit.rate is None)
+    assert share.allows("gate", numbers, 0, 10.41)
+    assert share.allows("other gate", numbers, 0, 10.41)

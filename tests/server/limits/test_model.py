@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from callboard import Limit
 from callboard_actors._server.limits._transport import LimitsTransport, Numbers, Op, Step
-from callboard_actors.postgres._limits_transport import PostgresLimitsTransport
-from callboard_actors.redis._limits_transport import RedisLimitsTransport
+from callboard_actors.postgres._transports import PostgresLimitsTransport
+from callboard_actors.redis._transports import RedisLimitsTransport
+from tests.server._servers import RedisServer
 
 from ._model import Model
-from ._redis import RedisServer
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -85,7 +85,7 @@ async def _play(make: Any, limit: Limit, talk: list[tuple[int, list[tuple[str, i
         for line, client in zip(lines, CLIENTS, strict=True):
             await line.open(client)
             if isinstance(line, RedisLimitsTransport):
-                line._server.began = 0  # a fresh server grants nothing for one lease
+                line._began = 0  # a fresh server grants nothing for one lease
         world = World(lines, limit)
         for client, said in talk:
             await world.say(client, said)

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
-from callboard_actors._server.limits._permit import Phase
+from callboard_actors._server.limits._gate import Phase
 from tests.helpers import ask, make, make_sync
 
 from ._world import LEASE, Asking, Stores, until

@@ -5,31 +5,45 @@ import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from callboard_actors._server._client import BackgroundClient
 
-LONGEST: Final = 30 * 86_400.0
-"""Largest lease or patience, in seconds; servers count them in whole micro- and milliseconds."""
 NAME_RULE: Final = "1 to 200 letters, digits and . @ + - _"
 _NAME: Final = re.compile(r"[\w.@+-]{1,200}")
 
 C = TypeVar("C", bound=BackgroundClient[Any])
 
 
-class ServerStore(ABC, Generic[C]):
-    """Store on a server, with one background client in each process that uses it.
+class ServerStore(ABC):
+    """Store on a server: checked URL and prefix.
 
     Args:
-        whose: name of the user's class, for errors.
-        where: address of the server, without a password.
+        url: of the server.
+        prefix: before all stored names, to keep applications apart.
     """
 
-    def __init__(self, whose: str, where: str) -> None:
-        self._whose = whose
-        self._where = where
+    def __init__(self, url: str, prefix: str) -> None:
+        self._whose = type(self).__name__
+        self._where = self._check_url(url)
+        check_prefix(self._whose, prefix)
+        self._url = url
+        self._prefix = prefix
+
+    @abstractmethod
+    def _check_url(self, url: object) -> str:
+        """Return the URL without its password; raise an error if it cannot be used, or if the extra is missing."""
+
+    def __repr__(self) -> str:
+        return f"{self._whose}({self._where!r})"
+
+
+class ClientStore(ServerStore, Generic[C]):
+    """Store with one background client in each process that uses it."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        super().__init__(url, prefix)
         # Any thread may be the first to use the store, so `_current` is read and replaced under the lock only.
         self._lock = threading.Lock()
         self._current: C | None = None
@@ -44,7 +58,7 @@ class ServerStore(ABC, Generic[C]):
 
     @abstractmethod
     def _new_client(self) -> C:
-        """Make a client for this process; called with the lock held."""
+        """Make a client for this process; called with the lock held. The client must not refer to the store."""
 
     def _client(self) -> C:
         with self._lock:
@@ -61,9 +75,6 @@ class ServerStore(ABC, Generic[C]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock(), _current=None)
-
-    def __repr__(self) -> str:
-        return f"{self._whose}({self._where!r})"
 
 
 def split_url(whose: str, url: object, remedy: str) -> SplitResult:
@@ -92,15 +103,12 @@ def check_prefix(whose: str, prefix: object) -> None:
         raise ValueError(f"{whose}(prefix=...) is {NAME_RULE}, got {prefix!r}")
 
 
+def check_away(whose: str, away: object, policies: tuple[object, ...]) -> None:
+    """Raise ValueError for a value that is no policy for calls during an outage."""
+    if away not in policies:
+        raise ValueError(f"{whose}(away=...) is one of {policies}, got {away!r}")
+
+
 def is_name(value: object) -> bool:
     """Return whether a value may be part of a key: no separators, and short enough for every server."""
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
-
-
-def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
-    """Raise for an option (name, value, least) that is not a number of seconds from its least to `longest`."""
-    for option, value, least in options:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
-        if not least <= value <= longest:
-            raise ValueError(f"{whose}({option}=...) is {least:g} to {longest:g} seconds, got {value!r}")

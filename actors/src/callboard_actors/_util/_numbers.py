@@ -2,6 +2,10 @@
 
 import math
 from collections.abc import Iterable
+from typing import Final
+
+LONGEST: Final = 30 * 86_400.0
+"""Largest lease or patience, in seconds; servers count them in whole micro- and milliseconds."""
 
 
 def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None:
@@ -18,3 +22,12 @@ def check_durations(whose: str, *, may_be_zero: bool = False, **options: object)
             raise TypeError(f"{whose}({option}={seconds!r}) is a number of seconds")
         if not 0 <= seconds < math.inf or (seconds == 0 and not may_be_zero):
             raise ValueError(f"{whose}({option}={seconds!r}) is a number of seconds, more than 0")
+
+
+def check_seconds(whose: str, options: Iterable[tuple[str, object, float]], longest: float = LONGEST) -> None:
+    """Raise for an option (name, value, least) that is not a number of seconds from its least to `longest`."""
+    for option, value, least in options:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{whose}({option}=...) is a number of seconds, got {value!r}")
+        if not least <= value <= longest:
+            raise ValueError(f"{whose}({option}=...) is {least:g} to {longest:g} seconds, got {value!r}")

@@ -87,16 +87,16 @@ elseif op == 'tell' then
   return 1
 elseif op == 'free' then
   local found = redis.call('HMGET', GATE, 'm', 't')
-  -- The token stays while there is a state, so that saves of earlier owners are refused. Tokens of later owners are
-  -- higher in any case; see `own`.
+  -- The token stays while there is a state. Without it, saves of earlier owners are refused because the key is gone.
+  -- Tokens of later owners are higher in any case; see `own`.
   if found[1] == me and found[2] == ARGV[6] then redis.call('HDEL', GATE, 'm') end
   if redis.call('HEXISTS', GATE, 's') == 0 and redis.call('HEXISTS', GATE, 'm') == 0 then redis.call('DEL', GATE) end
   return 1
 elseif op == 'save' then
   local token, state = ARGV[6], ARGV[7]
   local latest = redis.call('HGET', GATE, 't')
-  -- Fencing: a later owner exists, so this save comes too late.
-  if latest and tonumber(latest) > tonumber(token) then return 0 end
+  -- Fencing: a later owner exists, or has existed and given the key up without a state. So this save comes too late.
+  if not latest or tonumber(latest) > tonumber(token) then return 0 end
   redis.call('HSET', GATE, 't', token, 's', state)
   return 1
 elseif op == 'leave' then

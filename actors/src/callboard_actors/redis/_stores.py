@@ -1,17 +1,31 @@
 """Stores in Redis that many processes share: `RedisLimits`, `RedisDocuments` and `RedisFleet`."""
 
+from collections.abc import Callable
 from functools import partial
 
-from callboard_actors._server._store import check_prefix, split_url
-from callboard_actors._server.documents._client import WhileAway
+from callboard_actors._server._store import ServerStore, split_url
 from callboard_actors._server.documents._store import DocumentStore
-from callboard_actors._server.fleet._store import FleetStore
-from callboard_actors._server.limits._share import Away
+from callboard_actors._server.documents._transport import DocumentsTransport
+from callboard_actors._server.fleet._member import FleetStore
+from callboard_actors._server.fleet._transport import FleetTransport
 from callboard_actors._server.limits._store import LimitStore
+from callboard_actors._server.limits._transport import LimitsTransport
 from callboard_actors._util._extras import needs
 
 
-class RedisLimits(LimitStore):
+class _OnRedis(ServerStore):
+    """Stores on Redis: the check of their URL."""
+
+    def _check_url(self, url: object) -> str:
+        where = _where_of(self._whose, url)
+        needs(f"{self._whose}(...)", "redis", extra="redis")
+        from callboard_actors.redis._transports import check_options
+
+        check_options(self._whose, str(url))
+        return where
+
+
+class RedisLimits(_OnRedis, LimitStore):
     """Store of limits in Redis, for all processes that use the same server.
 
     Calls get their permits in the order of arrival; with `Limit(tenant=...)` tenants take turns. Only the clock of the
@@ -35,34 +49,13 @@ class RedisLimits(LimitStore):
         TypeError: if an option has the wrong type.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        name: str | None = None,
-        prefix: str = "callboard",
-        lease: float = 10.0,
-        away: Away = "wait",
-        patience: float = 1.0,
-        processes: int | None = None,
-    ) -> None:
-        where = checked("RedisLimits", url, prefix)
-        from callboard_actors.redis._limits_transport import RedisLimitsTransport
+    def _line(self) -> Callable[[], LimitsTransport]:
+        from callboard_actors.redis._transports import RedisLimitsTransport
 
-        line = partial(RedisLimitsTransport, url, where, prefix)
-        super().__init__(
-            "RedisLimits",
-            where,
-            line,
-            name=name,
-            lease=lease,
-            away=away,
-            patience=patience,
-            processes=processes,
-        )
+        return partial(RedisLimitsTransport, self._url, self._where, self._prefix)
 
 
-class RedisDocuments(DocumentStore):
+class RedisDocuments(_OnRedis, DocumentStore):
     """Store of circuits and results in Redis, for all processes that use the same server.
 
     For `callboard.middleware.CircuitBreaker(shared=...)` and `Cache(shared=...)`; one object may serve several of them.
@@ -84,24 +77,13 @@ class RedisDocuments(DocumentStore):
         TypeError: if an option has the wrong type.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        prefix: str = "callboard",
-        lease: float = 10.0,
-        away: WhileAway = "local",
-        patience: float = 1.0,
-        largest: int = 1024 * 1024,
-    ) -> None:
-        where = checked("RedisDocuments", url, prefix)
-        from callboard_actors.redis._documents_transport import RedisDocumentsTransport
+    def _line(self) -> Callable[[], DocumentsTransport]:
+        from callboard_actors.redis._transports import RedisDocumentsTransport
 
-        line = partial(RedisDocumentsTransport, url, where, prefix, largest)
-        super().__init__("RedisDocuments", where, line, lease=lease, away=away, patience=patience, largest=largest)
+        return partial(RedisDocumentsTransport, self._url, self._where, self._prefix, self.largest)
 
 
-class RedisFleet(FleetStore):
+class RedisFleet(_OnRedis, FleetStore):
     """Fleet of processes that share one server: of each key, one actor lives, in one of the processes.
 
     The first asker owns the key until its actor goes or its process ends. Asks of other processes, and their replies,
@@ -123,38 +105,13 @@ class RedisFleet(FleetStore):
         TypeError: if an option has the wrong type.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        secret: str | bytes | None = None,
-        prefix: str = "callboard-fleet",
-        lease: float = 15.0,
-        patience: float | None = 30.0,
-    ) -> None:
-        where = checked("RedisFleet", url, prefix)
-        from callboard_actors.redis._fleet_transport import RedisFleetTransport
+    def _line(self) -> Callable[[], FleetTransport]:
+        from callboard_actors.redis._transports import RedisFleetTransport
 
-        line = partial(RedisFleetTransport, url, where, prefix)
-        super().__init__("RedisFleet", where, line, prefix=prefix, secret=secret, lease=lease, patience=patience)
+        return partial(RedisFleetTransport, self._url, self._where, self._prefix, self._common)
 
 
-def checked(whose: str, url: str, prefix: object) -> str:
-    """Check the URL and prefix of a store on Redis; return the URL without its password.
-
-    Raises ImportError without the extra `redis`, ValueError for a bad URL or prefix, and TypeError for a URL that is
-    no string.
-    """
-    where = where_of(whose, url)
-    check_prefix(whose, prefix)
-    needs(f"{whose}(...)", "redis", extra="redis")
-    from callboard_actors.redis._server import check_options
-
-    check_options(whose, url)
-    return where
-
-
-def where_of(whose: str, url: object) -> str:
+def _where_of(whose: str, url: object) -> str:
     """Return a Redis URL without its password; raise ValueError or TypeError if it is not one."""
     remedy = "give it one such as 'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
     parts = split_url(whose, url, remedy)

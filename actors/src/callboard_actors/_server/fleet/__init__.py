@@ -1,10 +1,11 @@
 """Fleets of processes with one owner for each key: the part that does not depend on the server.
 
 Start with `_lease.py`, which argues that two owners of a key never both write. `_client.py` renews the lease in a
-thread. `_member.py` is what an actor's process has of the fleet: it sends asks to owners, and answers asks of others.
+thread. `_member.py` has the object that users create, and what an actor's process has of the fleet: it sends asks to
+owners, and answers asks of others.
 
-- An ask on its way out: `_routed_ask.py` is the ask, `_route.py` its key, `_router.py` finds the owner and sends it.
+- An ask on its way out: `_route.py` has the ask and the route to its key, `_router.py` finds the owner and sends it.
   `_thread_bridge.py` returns the reply to the event loop that waits for it.
 - `_messages.py` signs everything that members exchange. `_transport.py` is the protocol that Redis and PostgreSQL
-  implement. `_store.py` is the object that users create.
+  implement.
 """

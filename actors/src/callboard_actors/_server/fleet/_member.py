@@ -1,9 +1,12 @@
-"""Membership of one process in a fleet, for the actors of one kind.
+"""Fleet as one process knows it: base of `RedisFleet` and `PostgresFleet`, and the membership for actors of one kind.
 
 `Answers` runs asks of other members in the actors of this process. `KeptStates` saves states of actors at the server.
 """
 
 import logging
+import math
+import os
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
@@ -16,13 +19,24 @@ from callboard.extend import FleetAsk, FleetHost, KeyMovedError, attached_contex
 from callboard_actors._engine import _replies
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads
-from callboard_actors._server.fleet._client import FleetClient, FleetOptions
-from callboard_actors._server.fleet._messages import AskContents, ForgedError, Message, Signer, What, gate_of
-from callboard_actors._server.fleet._route import HeldKey
-from callboard_actors._server.fleet._routed_ask import RoutedAsk
+from callboard_actors._server._client import ClientOptions
+from callboard_actors._server._store import ServerStore
+from callboard_actors._server.fleet._client import FleetClient
+from callboard_actors._server.fleet._lease import CLEAN_UP, SHORTEST
+from callboard_actors._server.fleet._messages import (
+    AskContents,
+    ForgedError,
+    Message,
+    Signer,
+    What,
+    fingerprint,
+    gate_of,
+)
+from callboard_actors._server.fleet._route import HeldKey, RoutedAsk
 from callboard_actors._server.fleet._router import Router
-from callboard_actors._server.fleet._thread_bridge import ThreadResult
-from callboard_actors._server.fleet._transport import FleetTransport
+from callboard_actors._server.fleet._transport import Common, FleetTransport
+from callboard_actors._util._numbers import check_seconds
+from callboard_actors._util._secret import checked
 
 # Asks of other members.
 
@@ -34,12 +48,12 @@ class Answers:
 
     Args:
         host: the actors of this process.
-        post: router of this member.
+        router: router of this member.
     """
 
-    def __init__(self, host: FleetHost, post: Router) -> None:
+    def __init__(self, host: FleetHost, router: Router) -> None:
         self._host = host
-        self._post = post
+        self._router = router
         # By id of each ask that runs here. The entry is removed when the reply is made.
         self._cancels: dict[str, Callable[[], object]] = {}
         # Number of the last ask, by sender. A message with this or a lower number is a replay, and is ignored.
@@ -56,16 +70,16 @@ class Answers:
             return
         self._heard[message.sender] = asked.number
         key = loads(asked.key)
-        held = self._post.held(key)
+        held = self._router.held(key)
         cancel = None
         # The ask names the token that its sender knows: an ask for an earlier ownership of the key must not run.
         if held is not None and held.token == asked.token:
             cancel = self._host.serve(key, partial(self._answer, message, asked, key))
             if cancel is None:
                 # `serve` found the event loop of the actors closed without `leave()`: this member can answer nothing.
-                self._post.client.close()
+                self._router.client.dismiss()
         if cancel is None:
-            self._post.client.start(partial(self._send_back, message, asked))
+            self._router.client.start(partial(self._send_back, message, asked))
         else:
             # `_reply` runs in this thread, too, so it cannot run before the entry is here.
             self._cancels[message.ask] = cancel
@@ -74,11 +88,11 @@ class Answers:
         """Send an ask back: its sender must look for the owner again, because the ask's token is not valid here."""
         # "moved" is sent before the key is freed. An asker that finds the key without this owner treats an ask that may
         # have begun as unknown. An asker that repeats too early still finds this owner, and gets "moved" again.
-        self._post.tell(message.sender, "moved", message.ask, ends=True)
-        held = self._post.held(loads(asked.key))
+        self._router.tell(message.sender, "moved", message.ask, ends=True)
+        held = self._router.held(loads(asked.key))
         if held is None or held.token != asked.token:
             # The server may still name this process as the owner under that token.
-            await self._post.free(asked.gate, asked.token)
+            await self._router.free(asked.gate, asked.token)
 
     async def _answer(self, message: Message, asked: AskContents, key: Hashable) -> None:
         """Run an ask in the event loop of the actors, and post its reply to the client's thread."""
@@ -113,51 +127,47 @@ class Answers:
             kind, said = _replies.returned(value)
         return _WHAT[kind], said
 
-    def _begin(self, message: Message, asked: AskContents) -> Awaitable[bool]:
+    async def _begin(self, message: Message, asked: AskContents) -> bool:
         """Ask the server for permission to begin; the server gives it to one process, or to none after a recall."""
-        answer = ThreadResult[bool]()
-        self._do(lambda: self._post.client.start(partial(self._ask_to_begin, message, asked, answer)))
-        return answer.wait()
-
-    async def _ask_to_begin(self, message: Message, asked: AskContents, answer: ThreadResult[bool]) -> None:
         try:
-            begin = partial(_begin, asked.gate, asked.token, message.ask)
-            # Noted before the server is asked: from then on it may count the ask as begun, and `free` must wait for it.
-            if message.ask in self._cancels:  # otherwise it was cancelled meanwhile, and has its reply
-                self._post.note_begun(asked.gate, asked.token, message.ask)
-            # Repeated until answered; the server answers a repeated "begin" like the first one.
-            if may_begin := await self._post.client.on_transport(begin):
-                self._post.tell(message.sender, "begun", message.ask)
-            answer.give(may_begin)
-        except BaseException as error:
-            # Also when this task is cancelled, as the client ends: the actor's task must not wait for ever.
-            answer.fail(error if isinstance(error, Exception) else KeyMovedError("this process has left the fleet"))
+            return await self._router.client.in_thread(partial(self._ask_to_begin, message, asked))
+        except StorageError:
+            if self._router.client.is_closing:
+                raise KeyMovedError("this process has left the fleet") from None
             raise
 
+    async def _ask_to_begin(self, message: Message, asked: AskContents) -> bool:
+        # Noted before the server is asked: from then on it may count the ask as begun, and `free` must wait for it.
+        if message.ask in self._cancels:  # otherwise it was cancelled meanwhile, and has its reply
+            self._router.note_begun(asked.gate, asked.token, message.ask)
+        # Repeated until answered; the server answers a repeated "begin" like the first one.
+        may_begin = await self._router.client.on_transport(
+            lambda line: line.begin(asked.gate, asked.token, message.ask)
+        )
+        if may_begin:
+            self._router.tell(message.sender, "begun", message.ask)
+        return may_begin
+
     def _tell(self, message: Message, what: What, said: object = None) -> None:
-        self._do(lambda: self._post.tell(message.sender, what, message.ask, said))
+        self._do(lambda: self._router.tell(message.sender, what, message.ask, said))
 
     def _reply(self, message: Message, asked: AskContents, what: Any, said: bytes) -> None:
         # Runs in the client's thread, after every "told" that the handler posted.
         self._cancels.pop(message.ask, None)
         if what == "moved":
-            self._post.client.start(partial(self._send_back, message, asked))
+            self._router.client.start(partial(self._send_back, message, asked))
         else:
-            self._post.tell(message.sender, what, message.ask, said, ends=True)
+            self._router.tell(message.sender, what, message.ask, said, ends=True)
         # Last: a key is freed only after the reply to each begun ask is in the outbox.
-        self._post.note_answered(asked.gate, asked.token, message.ask)
+        self._router.note_answered(asked.gate, asked.token, message.ask)
 
     def _do(self, what: Callable[[], object]) -> None:
-        self._post.client.do(what)
+        self._router.client.post(what)
 
     @property
     def is_quiet(self) -> bool:
         """Return whether every ask that arrived here has its reply."""
         return not self._cancels
-
-
-async def _begin(gate: str, token: int, ask: str, line: Any) -> bool:
-    return bool(await line.begin(gate, token, ask))
 
 
 # The member.
@@ -180,45 +190,45 @@ class Member:
         seal: signer of the fleet.
     """
 
-    def __init__(self, host: FleetHost, line: Callable[[], FleetTransport], terms: FleetOptions, seal: Signer) -> None:
+    def __init__(self, host: FleetHost, line: Callable[[], FleetTransport], terms: ClientOptions, seal: Signer) -> None:
         self._signer = seal
         self._where = terms.where
         member = uuid4().hex[:16]  # new for each membership, so that no message for an earlier one is taken for it
         self._member = member
-        self._post = Router(host.name, member, seal, host.lost)
-        self._answers = Answers(host, self._post)
-        self.snapshots = KeptStates(self._post, seal, terms.where)
+        self._router = Router(host.name, member, seal, host.lost)
+        self._answers = Answers(host, self._router)
+        self.snapshots = KeptStates(self._router, seal, terms.where)
         # Last: the client's thread starts here, and its callbacks use the fields above.
-        self._client = self._post.client = FleetClient(
+        self._client = self._router.client = FleetClient(
             member,
             line,
             terms,
             on_mail=self._hear,
-            on_lost=self._post.lose_all,
-            on_beat=self._post.look_after_sent,
-            on_failure=self._post.fail_all,
+            on_lost=self._router.lose_all,
+            on_beat=self._router.note_beat,
+            on_failure=self._router.fail_all,
         )
 
     def owned(self, key: Hashable) -> HeldKey | None:
         """Return how this process owns a key; `None` if it does not."""
-        return self._post.held(key)
+        return self._router.held(key)
 
     def post(self, ask: FleetAsk) -> RoutedAsk:
         """Queue an ask for the owner of its key."""
-        return self._post.post(ask)
+        return self._router.post(ask)
 
     def give_back(self, key: Hashable) -> None:
         """Give up a key, so that another process may own it."""
-        self._post.give_back(key)
+        self._router.give_back(key)
 
     async def leave(self) -> None:
         """Leave the fleet: own no key any more, and send no asks."""
-        self._post.is_left = True  # new asks fail from here on, while those that run may still be answered
+        self._router.is_left = True  # new asks fail from here on, while those that run may still be answered
         with anyio.move_on_after(_TO_LEAVE):
             # Replies that are still to be sent need the server; without it, waiting is of no use.
-            while self._client.is_up and not (self._answers.is_quiet and self._post.is_quiet):
+            while self._client.is_up and not (self._answers.is_quiet and self._router.is_quiet):
                 await anyio.sleep(0.005)
-        self._client.close()
+        self._client.dismiss()
         with anyio.move_on_after(_TO_LEAVE):
             while not self._client.has_ended:
                 await anyio.sleep(0.005)
@@ -233,61 +243,101 @@ class Member:
         if message.what in ("ask", "cancel"):
             self._answers.hear(message)
         else:
-            self._post.hear(message)
+            self._router.hear(message)
 
 
 class KeptStates:
     """Saved states of actors at the server; only the last owner of a key may write the key's state.
 
     Args:
-        post: router of the member.
+        router: router of the member.
         seal: signer of the fleet.
         where: address of the server, for errors.
     """
 
-    def __init__(self, post: Router, seal: Signer, where: str) -> None:
-        self._post = post
+    def __init__(self, router: Router, seal: Signer, where: str) -> None:
+        self._router = router
         self._signer = seal
         self._where = where
 
     async def load(self, actor: str, key: Hashable) -> object:
         """Return the state that was saved last; `None` if there is none."""
         gate = gate_of(actor, key)
-        found = await self._at_desk(partial(_load, gate))
+        found = await self._on_transport(lambda line: line.load(gate))
         return None if found is None else self._signer.opened(gate, found)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
         """Save a state in place of the one before; raise StorageError if this process no longer owns the key."""
-        gate, held = gate_of(actor, key), self._post.held(key)
+        gate, held = gate_of(actor, key), self._router.held(key)
         if held is None:
             raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: this process owns its key no more.")
         # The server compares tokens: a write that was under way while the lease ended is refused there.
-        kept = await self._at_desk(partial(_save, gate, held.token, self._signer.sealed(gate, snapshot)))
-        if not kept:
-            self._post.lose(key, held, "another process owns its key now")
+        sealed = self._signer.sealed(gate, snapshot)
+        if not await self._on_transport(lambda line: line.save(gate, held.token, sealed)):
+            self._router.lose(key, held, "another process owns its key now")
             raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: another process owns its key now.")
 
-    async def _at_desk(self, work: Callable[[FleetTransport], Awaitable[T]]) -> T:
-        answer = ThreadResult[T]()
-
-        # Runs in the client's thread, because only that thread may use the connection.
-        async def ask() -> None:
-            try:
-                answer.give(await self._post.client.on_transport(work))
-            except BaseException as error:
-                # Also for a cancellation, as the client ends: the actor's task must not wait for ever.
-                answer.fail(error)
-                if not isinstance(error, Exception):
-                    raise
-
-        if not self._post.client.do(lambda: self._post.client.start(ask)):
-            raise StorageError(self._where, "is asked no more: this process has left the fleet.")
-        return await answer.wait()
+    def _on_transport(self, work: Callable[[FleetTransport], Awaitable[T]]) -> Awaitable[T]:
+        # In the client's thread, because only that thread may use the connection.
+        return self._router.client.in_thread(partial(self._router.client.on_transport, work))
 
 
-def _load(gate: str, line: FleetTransport) -> Awaitable[bytes | None]:
-    return line.load(gate)
+# The store.
+
+_LONGEST = 86_400.0
+"""Largest lease or patience, in seconds."""
+VARIABLE = "CALLBOARD_FLEET_SECRET"
 
 
-def _save(gate: str, token: int, state: bytes, line: FleetTransport) -> Awaitable[bool]:
-    return line.save(gate, token, state)
+class FleetStore(ServerStore):
+    """Fleet, as one process knows it. `RedisFleet` documents the options."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: str | bytes | None = None,
+        prefix: str = "callboard-fleet",
+        lease: float = 15.0,
+        patience: float | None = 30.0,
+    ) -> None:
+        super().__init__(url, prefix)
+        check_seconds(self._whose, [("lease", lease, SHORTEST)], _LONGEST)
+        if patience is not None:
+            check_seconds(self._whose, [("patience", patience, 0.0)], _LONGEST)
+        self._secret = _secret(self._whose, secret)
+        # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
+        self._common = Common(lease=round(lease * 1e6), seal=fingerprint(self._secret))
+        self._terms = ClientOptions(where=self._where, lease=lease, patience=math.inf if patience is None else patience)
+
+    @abstractmethod
+    def _line(self) -> Callable[[], FleetTransport]:
+        """Return a function that makes a connection to the server."""
+
+    @property
+    def lease(self) -> float:
+        """Seconds without a heartbeat after which a process counts as dead."""
+        return self._terms.lease
+
+    @property
+    def clean_up(self) -> float:
+        """Seconds that an owner has to end its running code after it gave up a key."""
+        return self._terms.lease * CLEAN_UP
+
+    def admit(self, host: FleetHost, /) -> Member:
+        """Make the actors of one kind in this process a member of the fleet; returns at once."""
+        # The actor's name is part of what is signed: a message for one kind of actors is invalid for another.
+        return Member(host, self._line(), self._terms, Signer(self._secret, f"{self._prefix}/{host.name}"))
+
+
+def _secret(whose: str, secret: object) -> bytes:
+    if secret is None:
+        secret = os.environ.get(VARIABLE, "")
+        if not secret:
+            raise ValueError(
+                f"{whose} has no secret: give it secret=..., or set {VARIABLE}, to the same in all processes: "
+                "what they send each other is signed with it"
+            )
+    if not isinstance(secret, (str, bytes)):
+        raise TypeError(f"{whose}(secret=...) is a text or bytes, got one of type {type(secret).__qualname__}")
+    return checked(secret.encode() if isinstance(secret, str) else secret, f"{whose}(secret=...)")

@@ -12,8 +12,7 @@ from callboard import ActorDiedError, ActorGoneError, StorageError
 from callboard.extend import FleetAsk
 from callboard_actors._server.fleet._client import FleetClient
 from callboard_actors._server.fleet._messages import AskContents, Message, Signer, What, gate_of, key_of
-from callboard_actors._server.fleet._route import HeldKey, Route
-from callboard_actors._server.fleet._routed_ask import RoutedAsk
+from callboard_actors._server.fleet._route import HeldKey, Route, RoutedAsk
 from callboard_actors._server.fleet._transport import Address, FleetTransport
 
 _MOST_IDLE = 1_000
@@ -63,6 +62,7 @@ class Router:
         # By key and token: asks of other processes that have begun here and have no reply in the outbox.
         self._unanswered: dict[tuple[str, int], set[str]] = {}
         self._is_posting = False  # at most one task sends from the outbox, which keeps the order
+        self._is_looking = False  # at most one task checks the owners of sent asks
         # Asks that were granted here, until they are in the actor's mailbox.
         self._grants: dict[RoutedAsk, asyncio.Event] = {}
         # Set by `Member.leave`: new asks fail.
@@ -82,7 +82,7 @@ class Router:
                 posted.state = "taken"
                 return posted
             route.queue.append(posted)
-        self.client.do(lambda: self.see_to(route))
+        self.client.post(lambda: self.see_to(route))
         return posted
 
     def _route(self, key: Hashable) -> Route:
@@ -118,7 +118,7 @@ class Router:
             held, route.held = route.held, None
             # Before the server hears of it: from here on, no handler or save under this token is allowed.
             held.end()
-        self.client.do(lambda: self.client.start(lambda: self.free(route.gate, held.token)))
+        self.client.post(lambda: self.client.start(lambda: self.free(route.gate, held.token)))
 
     def note_begun(self, gate: str, token: int, ask: str) -> None:
         """Note that an ask of another process begins here; runs in the client's thread."""
@@ -235,7 +235,7 @@ class Router:
         await taken.wait()
 
     def _note_taken(self, one: RoutedAsk) -> None:
-        self.client.do(lambda: self._free_turn(one))
+        self.client.post(lambda: self._free_turn(one))
 
     def _free_turn(self, one: RoutedAsk) -> None:
         if (taken := self._grants.pop(one, None)) is not None:
@@ -327,17 +327,27 @@ class Router:
             if one.is_withdrawn:
                 one.fail(_ended(one))
 
-    async def look_after_sent(self) -> None:
-        """Check that the owners of all sent asks still own their keys; called after each heartbeat."""
-        with self._lock:
-            routes = [route for route in self._routes.values() if route.sent]
-        # One question for each route and owner, however many asks were sent.
-        known = [(route, to) for route in routes for to in {one.sent_to for one in route.sent.values()} if to]
-        found = await self.client.on_transport(lambda line: line.still([to for _, to in known])) if known else []
-        for (route, _), is_still in zip(known, found, strict=True):
-            if not is_still:
-                self._suspect(route)
-                self.see_to(route)
+    def note_beat(self) -> None:
+        """Check the owners of sent asks after a heartbeat, unless the last check is under way."""
+        if not self._is_looking:
+            self._is_looking = True
+            self.client.start(self._look_after_sent)
+
+    async def _look_after_sent(self) -> None:
+        try:
+            with self._lock:
+                routes = [route for route in self._routes.values() if route.sent]
+            # One question for each route and owner, however many asks were sent.
+            known = [(route, to) for route in routes for to in {one.sent_to for one in route.sent.values()} if to]
+            found = await self.client.on_transport(lambda line: line.still([to for _, to in known])) if known else []
+            for (route, _), is_still in zip(known, found, strict=True):
+                if not is_still:
+                    self._suspect(route)
+                    self.see_to(route)
+        except StorageError as error:
+            self.fail_all(error)
+        finally:
+            self._is_looking = False
 
     def hear(self, message: Message) -> None:
         """Handle a message about an ask of this process."""
@@ -366,7 +376,7 @@ class Router:
                 one.settle(message.what, message.said)
 
     def _withdraw(self, one: RoutedAsk) -> None:
-        if not self.client.do(lambda: self._end_withdrawn(one)):
+        if not self.client.post(lambda: self._end_withdrawn(one)):
             one.fail(_ended(one))
 
     def _end_withdrawn(self, one: RoutedAsk) -> None:

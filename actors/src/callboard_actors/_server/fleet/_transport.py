@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from callboard import StorageError
+from callboard_actors._server._client import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +58,12 @@ class Common:
         )
 
 
-class FleetTransport(Protocol):
+class FleetTransport(Connection, Protocol):
     """Connections of one member to a server.
 
     Every operation may be repeated if its answer was lost, and does no harm when it arrives twice.
     All operations raise `AwayError` if the server cannot be reached, and `StorageError` if it refuses.
     """
-
-    async def open(self, member: str) -> None:
-        """Connect to the server as this member; comes before every other operation."""
-        ...
 
     async def beat(self) -> bool:
         """Send a heartbeat: this process is a member for one more lease.
@@ -131,8 +128,4 @@ class FleetTransport(Protocol):
 
     async def leave(self) -> None:
         """Stop being a member, so that this member's keys count as free."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections; never raises."""
         ...

@@ -1,7 +1,6 @@
 """Limits shared by many processes: the part that does not depend on the server.
 
-Start with `_gate.py`: one limit as one process knows it, with the changes to report. `_permit.py` is the permit of one
-attempt at the gate. `_store.py` has the object that users create, and the client that sends the changes of all gates.
-During an outage, `_share.py` gives this process a part of each limit. `_transport.py` is the protocol that Redis and
-PostgreSQL implement.
+Start with `_gate.py`: one limit as one process knows it, the permits of its calls, and the share of the limit that this
+process uses during an outage. `_store.py` has the object that users create, and the client that sends the changes of
+all gates. `_transport.py` is the protocol that Redis and PostgreSQL implement.
 """

@@ -1,27 +1,145 @@
-"""Gate: one limit, or one key of it, as one process knows it, with the changes to report to the server.
+"""Gate: one limit, or one key of it, as one process knows it, with its permits and the changes to report to the server.
 
-Decides, and never waits. All of it runs in the client's thread, except `is_safe`.
+Decides, and never waits. All of it runs in the client's thread, except `Gate.is_safe` and parts of `LocalPermit`.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from callboard import StorageError
+from callboard import Limit, StorageError
 from callboard.extend import PermitRequest
-from callboard_actors._server.limits._permit import LocalPermit, Phase
 from callboard_actors._server.limits._transport import Answer, Numbers, Op, Step
 from callboard_actors._util._boot_clock import now
 
-if TYPE_CHECKING:
-    from callboard_actors._server.limits._share import Share
+Away = Literal["wait", "refuse", "local"]
+"""Policy for calls during an outage."""
 
 _AT_ONCE = 500
 """Changes in one step; the server does nothing else during a step. All held permits go into one step, however many."""
 _BEATS = 3
 """Heartbeats within a lease."""
+
+
+class Phase(Enum):
+    """Phase of a permit between its request and its end."""
+
+    NEW = "the server has not been told"
+    ASKED = "the server has been told, and has not answered"
+    WAITING = "it stands in the queue"
+    HELD = "it has a place"
+    GONE = "it has left, or never got a place"
+
+
+class LocalPermit:
+    """Permit from its request to its release.
+
+    `phase`, `token`, `spot` and `failure` are written in the client's thread. `begin`, `leave` and `is_lost` may be
+    called from any thread.
+    """
+
+    def __init__(
+        self, wanted: PermitRequest, on_answer: Callable[[], object], post: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self.wanted = wanted
+        self.post = post
+        """Runs a function in the client's thread."""
+        self.gate: Gate | None = None
+        self.id = ""
+        self.phase = Phase.NEW
+        self.spot = ""
+        # `begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first, at once in the
+        # thread that calls `begin`, so that `_lose` never drops the permit of a running body.
+        self.begun = self.is_begun = False
+        self._was_lost = False
+        self.failure: str | Exception | None = None
+        self.token: int | None = None
+        self._on_answer = on_answer
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether a call waits for the answer to this request."""
+        return self.phase in (Phase.NEW, Phase.ASKED, Phase.WAITING)
+
+    def grant(self, token: int | None) -> None:
+        """Give the permit to the waiting call; the token is `None` for the local share."""
+        self.phase = Phase.HELD
+        self.token = token
+        # Last: the waiting call reads phase and token as soon as this wakes it.
+        self._on_answer()
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether another process may have the permit by now; called before the body begins, from any thread."""
+        if self.phase is not Phase.HELD or self.token is None:
+            return self._was_lost
+        return self.gate is not None and not self.gate.is_safe()
+
+    def lose(self) -> None:
+        """Note that the granted permit is lost, because the lease ended."""
+        self._was_lost = True
+        self.phase = Phase.GONE
+
+    def refuse(self, failure: str | Exception) -> None:
+        """End the request with a failure instead of a permit."""
+        self.phase = Phase.GONE
+        self.failure = failure
+        self._on_answer()
+
+    def begin(self) -> None:
+        """Note that the body begins now; may be called from any thread."""
+        # At once, in the caller's thread; see `is_begun`.
+        self.is_begun = True
+        self.post(self._begin)
+
+    def leave(self) -> None:
+        """Release the permit, or leave the queue; may be called from any thread."""
+        self.post(self._leave)
+
+    def _begin(self) -> None:
+        if self.gate is not None and self.phase is Phase.HELD and not self.begun:
+            self.begun = True
+            self.gate.note_begin(self)
+
+    def _leave(self) -> None:
+        # A lost or refused permit needs no release: a full report leaves it out, or the server never granted it.
+        if self.gate is not None and self.phase is not Phase.GONE:
+            self.gate.note_leave(self)
+
+
+class Share:
+    """Share of one process among several. Rounded down, so that all shares together never exceed the limit."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        # Starts of each gate within its window, in loop time. Kept over outages: a rate does not begin anew.
+        self._starts: dict[str, deque[float]] = {}
+
+    def check(self, limit: Limit) -> None:
+        """Raise ValueError for a limit too small to be shared among the processes."""
+        counts = {"concurrency": limit.concurrency, "rate": None if limit.rate is None else limit.rate.calls}
+        for name, count in counts.items():
+            if count is not None and count < self._processes:
+                raise ValueError(
+                    f"{limit!r} cannot be shared out among processes={self._processes}: its {name} has {count}; "
+                    "give it more, or choose away='wait' or away='refuse'"
+                )
+
+    def allows(self, gate: str, numbers: Numbers, held: int, now: float) -> bool:
+        """Return whether one more call may begin; if so, count it as begun."""
+        if numbers.concurrency is not None and held >= numbers.concurrency // self._processes:
+            return False
+        if numbers.calls is None:
+            return True
+        most = numbers.calls // self._processes
+        starts = self._starts.setdefault(gate, deque(maxlen=most))
+        if len(starts) == most and starts[0] + numbers.per / 1e6 > now:
+            return False
+        starts.append(now)
+        return True
 
 
 class Gate:
@@ -259,7 +377,7 @@ class Gate:
         # The refused calls must not enter the queue at the server later.
         self._ops = deque(op for op in self._ops if op.kind != "enter")
 
-    def share_out(self, share: "Share", now: float) -> None:
+    def share_out(self, share: Share, now: float) -> None:
         """Grant permits from this process's own share during an outage, in the order of arrival."""
         for stay in [one for one in self.stays.values() if one.is_waiting]:
             held = sum(one.phase is Phase.HELD for one in self.stays.values())

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -11,11 +12,10 @@ from typing import Final, get_args
 from callboard import Limit, StorageError
 from callboard.extend import PermitRequest
 from callboard_actors._server._client import AwayError, BackgroundClient, ClientOptions
-from callboard_actors._server._store import LONGEST, NAME_RULE, ServerStore, check_seconds, is_name
-from callboard_actors._server.limits._gate import Gate
-from callboard_actors._server.limits._permit import LocalPermit
-from callboard_actors._server.limits._share import Away, Share
+from callboard_actors._server._store import NAME_RULE, ClientStore, check_away, is_name
+from callboard_actors._server.limits._gate import Away, Gate, LocalPermit, Share
 from callboard_actors._server.limits._transport import LimitsTransport, Numbers
+from callboard_actors._util._numbers import LONGEST, check_seconds
 
 # The client.
 
@@ -139,42 +139,33 @@ _SHORTEST: Final = 0.001
 _MOST: Final = 1_000_000
 
 
-class LimitStore(ServerStore[LimitsClient]):
-    """Store of shared limits, with one client in each process that uses it.
-
-    Args:
-        whose: name of the user's class, for errors.
-        where: address of the server, without a password.
-        line: makes a connection to the server.
-        name: of the limit, if all limits with this store are one limit.
-        lease: seconds without a heartbeat after which a process counts as dead.
-        away: policy for calls during an outage.
-        patience: seconds of outage before that policy applies.
-        processes: number of processes that share each limit during an outage.
-    """
+class LimitStore(ClientStore[LimitsClient]):
+    """Store of shared limits. `RedisLimits` documents the options; `_check` below checks them."""
 
     def __init__(
         self,
-        whose: str,
-        where: str,
-        line: Callable[[], LimitsTransport],
+        url: str,
         *,
-        name: str | None,
-        lease: float,
-        away: Away,
-        patience: float,
-        processes: int | None,
+        name: str | None = None,
+        prefix: str = "callboard",
+        lease: float = 10.0,
+        away: Away = "wait",
+        patience: float = 1.0,
+        processes: int | None = None,
     ) -> None:
-        _check(whose, name=name, lease=lease, away=away, patience=patience, processes=processes)
+        super().__init__(url, prefix)
+        _check(self._whose, name=name, lease=lease, away=away, patience=patience, processes=processes)
         self._name = name
-        self._share = Share(processes or 1)
-        self._is_local = away == "local"
-        self._line = line
-        self._terms = LimitOptions(where=where, lease=lease, away=away, patience=patience, share=self._share)
-        super().__init__(whose, where)
+        self._terms = LimitOptions(
+            where=self._where, lease=lease, away=away, patience=patience, share=Share(processes or 1)
+        )
+
+    @abstractmethod
+    def _line(self) -> Callable[[], LimitsTransport]:
+        """Return a function that makes a connection to the server, and does not refer to this store."""
 
     def _new_client(self) -> LimitsClient:
-        return LimitsClient(self._line, self._terms)
+        return LimitsClient(self._line(), self._terms)
 
     @property
     def name(self) -> str | None:
@@ -191,8 +182,8 @@ class LimitStore(ServerStore[LimitsClient]):
         for option, number in counts.items():
             if number is not None and number > _MOST:
                 raise ValueError(f"a shared limit counts up to {_MOST:,}, got {option}={number!r}")
-        if self._is_local:
-            self._share.check(limit)
+        if self._terms.away == "local":
+            self._terms.share.check(limit)
 
     def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> LocalPermit:
         """Request a permit without waiting; may be called from any thread."""
@@ -211,8 +202,7 @@ def _check(whose: str, *, name: object, lease: object, away: object, patience: o
     if name is not None and not is_name(name):
         raise ValueError(f"{whose}(name=...) is {NAME_RULE}, got {name!r}")
     check_seconds(whose, [("lease", lease, 0.1), ("patience", patience, 0.0)])
-    if away not in get_args(Away):
-        raise ValueError(f"{whose}(away=...) is one of {get_args(Away)}, got {away!r}")
+    check_away(whose, away, get_args(Away))
     if (away == "local") != (processes is not None):
         raise ValueError(
             f"{whose}(away='local', processes=...) go together: while the server is away, each of so many processes "

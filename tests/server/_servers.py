@@ -1,4 +1,4 @@
-"""Redis server of the tests, on a UNIX socket, from Debian's package `redis-server`."""
+"""Servers of the tests, from Debian's packages `redis-server` and `postgresql`, and stores on them."""
 
 import ctypes
 import shutil
@@ -6,10 +6,24 @@ import signal
 import subprocess
 import tempfile
 import time
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import redis
 
+from callboard_actors.postgres import PostgresDocuments, PostgresFleet, PostgresLimits
+from callboard_actors.redis import RedisDocuments, RedisFleet, RedisLimits
+from tests.agent._postgres import Server as PostgresServer
+
+SECRET = "a secret of at least sixteen bytes"
+STORES: dict[str, tuple[Any, Any]] = {
+    "limits": (RedisLimits, PostgresLimits),
+    "documents": (RedisDocuments, PostgresDocuments),
+    "fleet": (RedisFleet, PostgresFleet),
+}
+NOWHERE = {"redis": "redis://127.0.0.1:1/0", "postgres": "postgresql://clerk@127.0.0.1:1/app"}
+"""URLs at which no server answers."""
 READY = 30
 """Timeout in seconds for the start of the server, which takes a tenth of a second."""
 
@@ -77,3 +91,41 @@ class RedisServer:
 
 def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def crash(server: PostgresServer) -> None:
+    """Crash a server, so that it recovers at its next start."""
+    process = server._process
+    assert process is not None
+    process.send_signal(signal.SIGQUIT)
+    process.wait(timeout=30)
+    server._process = None
+
+
+def store_at(url: str, what: str, **options: Any) -> Any:
+    """Make a store of limits, documents or a fleet on the server of a URL."""
+    if what == "fleet":
+        options = {"secret": SECRET, **options}
+    return STORES[what][url.startswith("postgresql:")](url, **options)
+
+
+_numbers = count(1)
+
+
+class Place:
+    """Server with names of its own for one test; each store on it acts as a separate process."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.prefix = f"test-{next(_numbers)}"
+        self._made: list[Any] = []
+
+    def store(self, what: str, **options: Any) -> Any:
+        store = store_at(self.url, what, **{"prefix": self.prefix, **options})
+        self._made.append(store)
+        return store
+
+    def close(self) -> None:
+        for store in self._made:
+            if hasattr(store, "close"):
+                store.close()

@@ -1,0 +1,439 @@
+"""Connections of one process to PostgreSQL, for limits, documents and fleets: functions execute the operations."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict
+
+from callboard import StorageError
+from callboard.extend import EVERYBODY, Document
+from callboard_actors._server._client import AwayError, worded
+from callboard_actors._server.documents._transport import StoredDocument, Swap
+from callboard_actors._server.fleet._transport import Address, Common, Owned
+from callboard_actors._server.limits._transport import Answer, Step
+
+_LEAST = 13
+"""Oldest supported version of PostgreSQL."""
+# Errors that may pass: trying again may help. A read-only transaction means a standby that may be promoted.
+_NOT_NOW = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.ReadOnlySqlTransaction,
+    OSError,
+    TimeoutError,
+)
+# Some of these are subclasses of OperationalError, so they are caught before `_NOT_NOW`.
+_NEVER = (errors.InvalidPassword, errors.InvalidAuthorizationSpecification, errors.InvalidCatalogName)
+
+
+def check_url(whose: str, url: str) -> None:
+    """Raise ValueError for a URL that PostgreSQL cannot parse; other texts of the parser may contain a password."""
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        said = str(error).strip() if "URI query parameter:" in str(error) else "is there a '%' or ':' to be quoted?"
+        raise ValueError(f"{whose}(url) cannot be read: {said}") from None
+
+
+class PostgresConnection:
+    """Two connections of one process to a server: one executes statements, the other receives notifications.
+
+    Args:
+        url: of the database.
+        where: the same, without a password.
+        prefix: of all stored data.
+    """
+
+    what: str
+    """Noun for the stored data, for errors."""
+    whose: str
+    """Name of the user's class, for errors."""
+    script: str
+    """File of the script that creates the tables and functions."""
+    last: str
+    """Function that the script creates last: if it exists, so does everything else."""
+
+    def __init__(self, url: str, where: str, prefix: str) -> None:
+        self._url = url
+        self._where = where
+        self._prefix = prefix
+        self._client = ""
+        # Two connections, because waiting for notifications would block the statements.
+        self._saying: Any = None
+        self._hearing: Any = None
+
+    def _channels(self) -> Sequence[str]:
+        """Return the channels of this client."""
+        raise NotImplementedError
+
+    async def open(self, client: str) -> None:
+        """Open both connections as this client, create missing tables and functions, and listen on the channels."""
+        self._client = client
+        with self._errors():
+            self._saying = await self._connect()
+            await self._make()
+            self._hearing = await self._connect()
+            for channel in self._channels():
+                # Composed as an identifier: LISTEN takes no parameters, and the name contains the client's id.
+                await self._hearing.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+
+    async def _connect(self) -> Any:
+        name = f"callboard {self.what.rpartition(' ')[2]}"
+        try:
+            # Autocommit: each function call is one transaction, so no lock outlives it.
+            return await psycopg.AsyncConnection.connect(
+                self._url, autocommit=True, connect_timeout=5, application_name=name
+            )
+        except psycopg.OperationalError as error:
+            # Before there is a connection, a wrong password or name has no error code: only the text tells it.
+            if any(text in str(error) for text in ("authentication failed", "does not exist", "no password supplied")):
+                raise StorageError(self._where, f"refuses us: {error}") from error
+            raise
+
+    async def _make(self) -> None:
+        """Run the script unless its last function exists."""
+        connection = self._saying
+        if connection.info.server_version < _LEAST * 10_000:
+            version = connection.info.server_version // 10_000
+            raise StorageError(self._where, f"is PostgreSQL {version}; {self.what} need {_LEAST} or later.")
+        if await self._is_made():
+            return
+        try:
+            async with connection.transaction():
+                # CREATE ... IF NOT EXISTS is not safe against itself: two processes at once can both fail.
+                await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [self.last[:16]])
+                if not await self._is_made():  # another process may have created them meanwhile
+                    await connection.execute(files("callboard_actors.postgres").joinpath(self.script).read_text())
+        except errors.InsufficientPrivilege as error:
+            remedy = f"Have somebody who may CREATE in the schema open {self.whose} once, or grant it."
+            raise StorageError(
+                self._where, f"has no tables for {self.what}, and we may not make them: {error} {remedy}"
+            ) from error
+
+    async def _is_made(self) -> bool:
+        found = await self._saying.execute("SELECT to_regproc(%s) IS NOT NULL", [self.last])
+        return bool((await found.fetchone())[0])
+
+    async def _rows(self, statement: str, *arguments: object, seconds: float) -> list[Any]:
+        """Execute a statement and return its rows. After an `AwayError`, it may have been executed."""
+        with self._errors():
+            # A timeout becomes `AwayError`, and the connection is closed with whatever it was doing.
+            async with asyncio.timeout(seconds):
+                cursor = await self._saying.execute(statement, arguments, prepare=True)
+                return await cursor.fetchall() if cursor.description else []
+
+    async def _told(self) -> AsyncIterator[str]:
+        """Yield the texts of the notifications on the channels."""
+        with self._errors():
+            async for notice in self._hearing.notifies():
+                yield notice.payload
+
+    async def close(self) -> None:
+        """Close both connections in whatever state they are; never raises."""
+        for one in (self._saying, self._hearing):
+            if one is not None:
+                with suppress(psycopg.Error, OSError):
+                    await one.close()
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        """Translate errors of the driver: `AwayError` if trying again may help, otherwise `StorageError`."""
+        try:
+            yield
+        except _NEVER as error:
+            raise StorageError(self._where, f"refuses us: {error}") from error
+        except _NOT_NOW as error:
+            raise AwayError(worded(error)) from error
+        except psycopg.Error as error:
+            raise StorageError(self._where, f"cannot keep {self.what}: {error}") from error
+
+
+def _within(lease: int) -> float:
+    """Return half a lease given in microseconds, and at least a second: the lease can still be renewed after it."""
+    return max(1.0, lease / 2e6)
+
+
+# Limits.
+
+_STEP = "SELECT callboard_limits_step_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+# Gates have no expiry of their own in PostgreSQL: each process that connects deletes the gates that nobody uses.
+_FORGET = """
+WITH gone AS (
+    DELETE FROM callboard_limits_gates WHERE until < extract(epoch FROM clock_timestamp()) * 1000000 RETURNING gate
+), clients AS (DELETE FROM callboard_limits_clients USING gone WHERE callboard_limits_clients.gate = gone.gate
+), queue AS (DELETE FROM callboard_limits_queue USING gone WHERE callboard_limits_queue.gate = gone.gate
+), held AS (DELETE FROM callboard_limits_held USING gone WHERE callboard_limits_held.gate = gone.gate
+), lanes AS (DELETE FROM callboard_limits_lanes USING gone WHERE callboard_limits_lanes.gate = gone.gate
+) DELETE FROM callboard_limits_starts USING gone WHERE callboard_limits_starts.gate = gone.gate
+"""
+
+
+class PostgresLimitsTransport(PostgresConnection):
+    """Two connections of one process to a server of limits."""
+
+    what = "limits"
+    whose = "PostgresLimits"
+    script = "_step.sql"
+    last = "callboard_limits_step_1"  # the last function of the script
+
+    def _channels(self) -> Sequence[str]:
+        return [f"callboard_{self._client}"]
+
+    async def open(self, client: str) -> None:
+        """Open both connections, and delete the gates that nobody uses."""
+        await super().open(client)
+        with self._errors():
+            await self._saying.execute(_FORGET)
+
+    async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
+        """Send steps to the server, and return its answer to each; see `LimitsTransport`."""
+        # One transaction each: a step holds its gate's lock, and two processes must not wait for each other.
+        return [await self._take(step) for step in steps]
+
+    async def _take(self, step: Step) -> Answer:
+        numbers = step.numbers
+        counts = [numbers.concurrency, numbers.queue, numbers.calls]
+        times = [numbers.per, numbers.lease, numbers.silence]
+        ops = json.dumps([op.written for op in step.ops])
+        gate = f"{self._prefix}:{step.gate}"
+        arguments = [gate, self._client, step.epoch, numbers.text, *counts, *times, step.asks_all, ops]
+        [[found]] = await self._rows(_STEP, *arguments, seconds=_within(numbers.lease))
+        return _answer_of(found)
+
+    async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
+        """Yield permits that were granted after the answer to their request: gate, permit id and token."""
+        async for said in self._told():
+            gate, stay, token = said.rsplit(" ", 2)  # from the right: a gate's name may have spaces
+            yield gate.removeprefix(f"{self._prefix}:"), stay, int(token)
+
+
+def _answer_of(found: dict[str, Any]) -> Answer:
+    if "epoch" not in found:
+        return Answer(other=found.get("other", ""))
+    opens_in = found["opens_in"]
+    return Answer(
+        epoch=found["epoch"],
+        opens_in=None if opens_in is None or opens_in < 0 else opens_in / 1e6,
+        granted=found["granted"],
+        queued=found["queued"],
+        full={stay: (running, waiting) for stay, (running, waiting) in found["full"].items()},
+    )
+
+
+# Documents.
+
+_PATIENCE = 2.0
+"""Seconds for an answer."""
+_CHANNEL = "callboard_told_"
+
+
+class PostgresDocumentsTransport(PostgresConnection):
+    """Two connections of one process to a server of documents."""
+
+    what = "documents"
+    whose = "PostgresDocuments"
+    script = "_documents.sql"
+    last = "callboard_documents_mark_1"  # the last function of the script
+
+    def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
+        super().__init__(url, where, prefix)
+        self._largest = largest
+
+    def _channels(self) -> Sequence[str]:
+        return [_channel(EVERYBODY), _channel(self._client)]
+
+    async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
+        """Read documents and their marks; see `DocumentsTransport`."""
+        # Creating marks locks rows: in one order for all processes, so that two of them never deadlock.
+        order = sorted(range(len(documents)), key=lambda at: (documents[at].shelf, documents[at].name))
+        wanted = [[self._shelf(one), one.name, one.marks] for one in (documents[at] for at in order)]
+        found = await self._call("SELECT callboard_documents_read_1(%s, %s)", json.dumps(wanted), self._largest)
+        return [_document_of(one) for _, one in sorted(zip(order, found, strict=True))]
+
+    async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
+        """Write documents that have not changed since they were read; see `DocumentsTransport`."""
+        # The function locks rows in this order, the same in all processes, so that two of them never deadlock.
+        order = sorted(range(len(swaps)), key=lambda at: (swaps[at].document.shelf, swaps[at].document.name))
+        said = json.dumps([self._written(swaps[at]) for at in order])
+        found = await self._call("SELECT callboard_documents_write_1(%s)", said)
+        return [done for _, done in sorted(zip(order, found, strict=True))]
+
+    async def mark(self, documents: Sequence[Document]) -> None:
+        """Set marks, and notify all processes; see `DocumentsTransport`."""
+        for one in documents:
+            step = "SELECT callboard_documents_mark_1(%s, %s, %s, %s)"
+            await self._call(step, self._shelf(one), one.name, _channel(EVERYBODY), self._said_of(one))
+
+    async def now(self) -> float:
+        """Return the server's time, in seconds; see `DocumentsTransport`."""
+        return float(await self._call("SELECT extract(epoch FROM clock_timestamp())::float8"))
+
+    async def heard(self) -> AsyncIterator[Document]:
+        """Yield the documents and marks of which the server notifies this process."""
+        async for said in self._told():
+            shelf, _, name = said.partition(" ")
+            # The channel for all processes carries the notifications of every prefix in this database.
+            if shelf.startswith(f"{self._prefix}:"):
+                yield Document(shelf.removeprefix(f"{self._prefix}:"), name)
+
+    async def _call(self, step: str, *arguments: object) -> Any:
+        [[found]] = await self._rows(step, *arguments, seconds=_PATIENCE)
+        return found
+
+    def _written(self, swap: Swap) -> dict[str, object]:
+        document, written = swap.document, swap.written
+        return {
+            "shelf": self._shelf(document),
+            "name": document.name,
+            "version": swap.version or None,
+            "body": written.text,
+            "lives": swap.lives or None,
+            "most": written.most,
+            "tell": [_channel(one) for one in sorted(written.tell)],
+            "said": self._said_of(document),
+        }
+
+    def _shelf(self, document: Document) -> str:
+        return f"{self._prefix}:{document.shelf}"
+
+    def _said_of(self, document: Document) -> str:
+        return f"{self._shelf(document)} {document.name}"
+
+
+def _channel(process: str) -> str:
+    return _CHANNEL + ("all" if process == EVERYBODY else process)
+
+
+def _document_of(found: list[Any]) -> StoredDocument:
+    now, version, left, text, marks = found
+    return StoredDocument(
+        version="" if version is None else str(version),
+        text=text,
+        left=float("inf") if left is None else left / 1e6,
+        marks=tuple(marks),
+        now=now / 1e6,
+    )
+
+
+# Fleets.
+
+_LISTENS = 1.0
+"""Seconds after which the mail is read even without a notification."""
+_AT_ONCE = 500
+"""Messages in one batch of mail."""
+
+
+class PostgresFleetTransport(PostgresConnection):
+    """Connections of one member to a server; see `FleetTransport` for the operations."""
+
+    what = "the keys of a fleet"
+    whose = "PostgresFleet"
+    script = "_fleet.sql"
+    last = "callboard_fleet_leave_1"
+
+    def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
+        super().__init__(url, where, prefix)
+        self._common = common
+        self._listening: asyncio.Task[None] | None = None
+
+    def _channels(self) -> Sequence[str]:
+        return [f"callboard_fleet_{self._client}"]
+
+    async def open(self, client: str) -> None:
+        """Open both connections as this member."""
+        await super().open(client)
+        with self._errors():
+            # The database may default to `off`, which can lose the last commits in a crash: a key could get two owners.
+            await self._saying.execute("SET synchronous_commit TO on")
+
+    async def _do(self, function: str, *arguments: object) -> Any:
+        marks = ", ".join(["%s"] * (len(arguments) + 1))
+        # Not an injection: `function` is a literal of this file, and all text from outside is a parameter.
+        statement = f"SELECT * FROM callboard_fleet_{function}_1({marks})"  # noqa: S608
+        [found] = await self._ask(statement, self._prefix, *arguments)
+        return found
+
+    async def _ask(self, statement: str, *arguments: object) -> list[Any]:
+        return await self._rows(statement, *arguments, seconds=_within(self._common.lease))
+
+    async def beat(self) -> bool:
+        was, other = await self._do("beat", self._client, self._common.lease, self._common.written)
+        if other is not None:  # other members have other settings
+            raise self._common.refusal(self._where, other)
+        return bool(was)
+
+    async def own(self, gate: str) -> Owned:
+        owner, token = await self._do("own", gate, self._client)
+        return Owned(owner=owner, token=token)
+
+    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
+        return [bool((await self._do("owns", one.gate, one.owner, one.token))[0]) for one in addresses]
+
+    async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
+        said = (to.gate, to.owner, to.token, self._client, number, ask, frame)
+        return bool((await self._do("send", *said))[0])
+
+    async def begin(self, gate: str, token: int, ask: str) -> bool:
+        return bool((await self._do("begin", gate, self._client, token, ask))[0])
+
+    async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
+        return bool((await self._do("recall", owner, ask, self._client, marker))[0])
+
+    async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
+        # Autocommit makes each message a transaction of its own; if the connection breaks, all of them are sent again.
+        for to, frame, ask in messages:
+            await self._do("tell", self._client, to, frame, ask)
+
+    async def give_back(self, gate: str, token: int) -> None:
+        await self._do("free", gate, self._client, token)
+
+    async def save(self, gate: str, token: int, state: bytes) -> bool:
+        return bool((await self._do("save", gate, token, state))[0])
+
+    async def load(self, gate: str) -> bytes | None:
+        statement = "SELECT state FROM callboard_fleet_keys WHERE fleet = %s AND gate = %s"
+        found = await self._ask(statement, self._prefix, gate)
+        return bytes(found[0][0]) if found and found[0][0] is not None else None
+
+    async def mail(self) -> AsyncIterator[Sequence[bytes]]:
+        news = asyncio.Event()
+        self._listening = asyncio.ensure_future(self._listen(news))
+        # Reads everything that is there, and not from the last id on: ids are assigned before the commit, so a message
+        # may become visible after one with a higher id.
+        read = "SELECT id, frame FROM callboard_fleet_mail WHERE fleet = %s AND member = %s ORDER BY id LIMIT %s"
+        while True:
+            # Before the read: a message that comes during the read sets it again.
+            news.clear()
+            if found := await self._ask(read, self._prefix, self._client, _AT_ONCE):
+                yield [bytes(frame) for _, frame in found]
+                # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
+                # before that, the batch is delivered again; receivers ignore repetitions.
+                await self._ask("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", [number for number, _ in found])
+                continue
+            if self._listening.done():
+                self._listening.result()  # raises the error that broke the second connection
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), _LISTENS)
+
+    async def _listen(self, news: asyncio.Event) -> None:
+        async for _ in self._told():
+            news.set()
+
+    async def leave(self) -> None:
+        await self._do("leave", self._client)
+
+    async def close(self) -> None:
+        """Close both connections in whatever state they are; never raises."""
+        if self._listening is not None:
+            self._listening.cancel()
+            # Bounded, and never raises: psycopg sometimes swallows a cancellation.
+            await asyncio.wait([self._listening], timeout=1.0)
+        await super().close()

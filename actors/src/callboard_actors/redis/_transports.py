@@ -1,0 +1,405 @@
+"""Connections of one process to Redis, for limits, documents and fleets: scripts execute operations atomically."""
+
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from typing import Any
+
+import redis.asyncio
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ConnectionError,  # noqa: A004 (that of Redis)
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    TimeoutError,  # noqa: A004 (that of Redis)
+)
+
+from callboard import StorageError
+from callboard.extend import EVERYBODY, Document
+from callboard_actors._server._client import AwayError, worded
+from callboard_actors._server.documents._transport import StoredDocument, Swap
+from callboard_actors._server.fleet._transport import Address, Common, Owned
+from callboard_actors._server.limits._transport import Answer, Step
+
+_LEAST = (6, 2)
+"""Oldest supported version of Redis."""
+_PATIENCE = 2.0
+"""Seconds for a connection or an answer."""
+_OURS = {"protocol", "decode_responses", "encoding_errors", "max_connections", "retry_on_error", "retry_on_timeout"}
+"""Options of the URL that users may not set, because the code here depends on its own values."""
+_NOT_NOW = (
+    ConnectionError,
+    TimeoutError,
+    BusyLoadingError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    OSError,
+)
+"""Errors that pass with time, or when an operator repairs the server: the client tries again."""
+_LISTENS = 1_000
+"""Milliseconds that one request for mail blocks."""
+_AT_ONCE = 500
+"""Messages in one batch of mail."""
+
+
+def check_options(whose: str, url: str) -> None:
+    """Raise ValueError for an option in a URL that may not be set or that Redis does not know."""
+    if ours := sorted(_OURS & parse_url(url).keys()):
+        raise ValueError(f"{whose}(url): {ours[0]!r} is not to be had; leave it out of the URL")
+    # Makes an unconnected connection, because only its constructor checks the options.
+    pool: Any = redis.asyncio.Redis.from_url(url).connection_pool
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except TypeError as error:
+        raise ValueError(f"{whose}(url) has an option that Redis does not know: {error}") from error
+
+
+class RedisConnection:
+    """Connection of one process to a server, with notification channels if a subclass names some.
+
+    Args:
+        url: of the server.
+        where: the same, without a password.
+        prefix: of all keys and channels.
+    """
+
+    what: str
+    """Noun for the stored data, for errors."""
+    script: str
+    """File of the Lua script with all operations; Redis runs each call of it atomically."""
+    decodes = True
+    """True if answers are texts instead of bytes."""
+
+    def __init__(self, url: str, where: str, prefix: str) -> None:
+        # The Redis client must not retry by itself: a step that arrived twice would count twice.
+        self._redis: Any = redis.asyncio.Redis.from_url(
+            url,
+            decode_responses=self.decodes,
+            encoding_errors="replace",  # others may have written bytes under our keys
+            protocol=2,  # with 3, a missing password is an error in words only, without a type
+            socket_timeout=_PATIENCE,
+            socket_connect_timeout=_PATIENCE,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+            health_check_interval=0,
+        )
+        self._where = where
+        self._prefix = prefix
+        # `_sha` is asked for anew on each connection: a restarted server has forgotten its scripts.
+        self._client = self._sha = ""
+        self._run_id = ""
+        """Id of this run of the server; another one after each restart."""
+        self._began = 0
+        """Server time of its start in microseconds, up to a second late."""
+        self._pubsub: Any = None
+
+    def _channels(self) -> Sequence[str]:
+        """Return the channels of this client."""
+        return ()
+
+    async def open(self, client: str) -> None:
+        """Connect as this client, check the server's version, subscribe to the channels, and load the script."""
+        self._client = client
+        with self._errors():
+            await self._meet()
+            if channels := self._channels():
+                self._pubsub = self._redis.pubsub()
+                await self._pubsub.subscribe(*channels)
+                # Wait for each confirmation: a notification sent before the subscription would be lost without a trace.
+                for _ in channels:
+                    if await self._pubsub.get_message(timeout=5.0) is None:
+                        raise AwayError("it does not answer")
+            # Last: by now this process receives the notifications that the script causes.
+            script = files("callboard_actors.redis").joinpath(self.script)
+            self._sha = await self._redis.script_load(script.read_text())
+
+    async def _meet(self) -> None:
+        server = await self._redis.info("server")
+        version = str(server["redis_version"])
+        if tuple(int(part) for part in version.split(".")[:2]) < _LEAST:
+            least = ".".join(map(str, _LEAST))
+            raise StorageError(self._where, f"is Redis {version}; {self.what} need {least} or later.")
+        now, _ = await self._redis.time()
+        # The uptime is rounded down to whole seconds. Plus one second, the result is never earlier than the real start,
+        # so the time in which a restarted server gives nothing away is never too short.
+        self._began = (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
+        self._run_id = server["run_id"]
+
+    async def _run(self, calls: Sequence[Sequence[object]]) -> list[Any]:
+        """Run the script once for each call in one round trip; each run is atomic by itself.
+
+        A call is the number of keys, the keys, and other arguments. After an `AwayError`, the runs may have happened.
+        """
+        with self._errors():
+            if len(calls) == 1:
+                return [await self._redis.evalsha(self._sha, *calls[0])]
+            # No transaction: the keys of one run share a hash slot, those of several runs need not.
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for call in calls:
+                    pipeline.evalsha(self._sha, *call)
+                return list(await pipeline.execute())
+
+    async def _told(self) -> Any:
+        """Wait for the next notification, and return its text."""
+        while True:
+            with self._errors():
+                message = await self._pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
+            if message is not None:
+                return message["data"]
+
+    async def close(self) -> None:
+        """Close the connection in whatever state it is; never raises."""
+        for one in (self._pubsub, self._redis):
+            if one is not None:
+                with suppress(RedisError, OSError):
+                    await one.aclose()
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        """Translate errors of the Redis client: `AwayError` if trying again may help, otherwise `StorageError`."""
+        try:
+            yield
+        # Before `_NOT_NOW`: AuthenticationError is a ConnectionError, but trying again would not help.
+        except (AuthenticationError, AuthorizationError) as error:
+            raise StorageError(self._where, f"refuses us: {error}. Give the URL a user and a password.") from error
+        except _NOT_NOW as error:
+            raise AwayError(worded(error)) from error
+        except RedisError as error:
+            raise StorageError(self._where, f"cannot keep {self.what}: {error}") from error
+
+
+# Limits.
+
+# The order of KEYS in `_step.lua`.
+_PARTS = ("meta", "queue", "held", "clients", "lanes", "starts")
+
+
+class RedisLimitsTransport(RedisConnection):
+    """Connection of one process to a server of limits."""
+
+    what = "limits"
+    script = "_step.lua"
+
+    def _channels(self) -> Sequence[str]:
+        return [self._channel + self._client]
+
+    @property
+    def _channel(self) -> str:
+        return f"{self._prefix}:to:"
+
+    async def say(self, steps: Sequence[Step]) -> Sequence[Answer]:
+        """Send steps to the server, and return its answer to each; see `LimitsTransport`."""
+        return [_answer_of(found) for found in await self._run([self._arguments(step) for step in steps])]
+
+    def _arguments(self, step: Step) -> list[object]:
+        numbers = step.numbers
+        # The braces put all keys of a gate into one hash slot, as a script in a Redis cluster needs.
+        keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _PARTS]
+        # Lua has no `None` among its arguments: -1 stands for "no limit".
+        counts = [-1 if one is None else one for one in (numbers.concurrency, numbers.queue, numbers.calls)]
+        times = [numbers.per, numbers.lease, numbers.silence]
+        server = [self._run_id, self._began, int(step.asks_all), self._channel, step.gate]
+        ops = [part for op in step.ops for part in op.written]
+        # In the order in which `_step.lua` reads ARGV.
+        return [len(keys), *keys, self._client, step.epoch, numbers.text, *counts, *times, *server, *ops]
+
+    async def heard(self) -> AsyncIterator[tuple[str, str, int]]:
+        """Yield permits that were granted after the answer to their request: gate, permit id and token."""
+        while True:
+            # From the right: the name of a gate may have spaces.
+            gate, stay, token = (await self._told()).rsplit(" ", 2)
+            yield gate, stay, int(token)
+
+
+def _answer_of(found: list[Any]) -> Answer:
+    match found[0]:
+        case "ok":
+            _, epoch, opens_in, granted, queued, full = found
+            return Answer(
+                epoch=epoch,
+                opens_in=None if opens_in < 0 else opens_in / 1e6,
+                granted={stay: int(token) for stay, token in zip(granted[::2], granted[1::2], strict=True)},
+                queued=dict(zip(queued[::2], queued[1::2], strict=True)),
+                full={
+                    stay: (running, waiting)
+                    for stay, running, waiting in zip(full[::3], full[1::3], full[2::3], strict=True)
+                },
+            )
+        case "other":
+            return Answer(other=found[1])
+        case _:
+            return Answer()
+
+
+# Documents.
+
+
+class RedisDocumentsTransport(RedisConnection):
+    """Connection of one process to a server of documents."""
+
+    what = "documents"
+    script = "_documents.lua"
+
+    def __init__(self, url: str, where: str, prefix: str, largest: int) -> None:
+        super().__init__(url, where, prefix)
+        self._largest = largest
+
+    def _channels(self) -> Sequence[str]:
+        return [self._channel(EVERYBODY), self._channel(self._client)]
+
+    async def read(self, documents: Sequence[Document]) -> Sequence[StoredDocument]:
+        """Read documents and their marks; see `DocumentsTransport`."""
+        return [_document_of(found) for found in await self._run([self._reading(one) for one in documents])]
+
+    async def write(self, swaps: Sequence[Swap]) -> Sequence[bool]:
+        """Write documents that have not changed since they were read; see `DocumentsTransport`."""
+        return [found == 1 for found in await self._run([self._writing(one) for one in swaps])]
+
+    async def mark(self, documents: Sequence[Document]) -> None:
+        """Set marks, and notify all processes; see `DocumentsTransport`."""
+        told = self._channel(EVERYBODY)
+        await self._run([[1, self._key(one.shelf, one.name), "mark", _said_of(one), told] for one in documents])
+
+    async def now(self) -> float:
+        """Return the server's time, in seconds; see `DocumentsTransport`."""
+        with self._errors():
+            seconds, micros = await self._redis.time()
+        return float(seconds) + float(micros) / 1e6
+
+    async def heard(self) -> AsyncIterator[Document]:
+        """Yield the documents and marks of which the server notifies this process."""
+        while True:
+            # The names of shelves, such as `results-` and a digest, have no spaces.
+            shelf, _, name = str(await self._told()).partition(" ")
+            yield Document(shelf, name)
+
+    def _reading(self, document: Document) -> list[object]:
+        keys = [self._key(document.shelf, name) for name in (document.name, *document.marks)]
+        return [len(keys), *keys, "read", self._largest]
+
+    def _writing(self, swap: Swap) -> list[object]:
+        document, written = swap.document, swap.written
+        stem = self._key(document.shelf, "")
+        keys = [stem + document.name, f"{self._prefix}:counted:{{{document.shelf}}}"]
+        text = [int(written.text is not None), written.text or ""]
+        most = -1 if written.most is None else written.most
+        told = [self._channel(one) for one in sorted(written.tell)]
+        numbers = [swap.lives, most]
+        return [2, *keys, "write", swap.version, *text, *numbers, document.name, stem, _said_of(document), *told]
+
+    def _key(self, shelf: str, name: str) -> str:
+        # The braces put all keys of a shelf into one hash slot, as a script in a Redis cluster needs.
+        return f"{self._prefix}:document:{{{shelf}}}:{name}"
+
+    def _channel(self, process: str) -> str:
+        return f"{self._prefix}:told:{process}"
+
+
+def _said_of(document: Document) -> str:
+    return f"{document.shelf} {document.name}"
+
+
+def _document_of(found: list[Any]) -> StoredDocument:
+    now, version, left, text, marks = found
+    return StoredDocument(
+        version=version,
+        text=text,
+        # PTTL is -1 for no expiry and -2 for no document.
+        left=float("inf") if left < 0 else left / 1000,
+        marks=tuple(map(int, marks)),
+        now=int(now) / 1e6,
+    )
+
+
+# Fleets.
+
+
+class RedisFleetTransport(RedisConnection):
+    """Connections of one member to a server; see `FleetTransport` for the operations."""
+
+    what = "the keys of a fleet"
+    script = "_fleet.lua"
+    decodes = False  # mail and states are pickles
+
+    def __init__(self, url: str, where: str, prefix: str, common: Common) -> None:
+        super().__init__(url, where, prefix)
+        self._common = common
+
+    def _name(self, part: str) -> str:
+        # One hash slot for the whole fleet: a script may touch keys of one slot only.
+        return f"{{{self._prefix}}}:{part}"
+
+    def _call(self, op: str, *more: object, gate: str = "", asks: str = "", mail: str = "") -> list[object]:
+        keys = [self._name(part) for part in ("meta", "members", f"key:{gate}", f"asks:{asks}", f"mail:{mail}")]
+        # Run and start let the script notice a restart, after which no key is given away for a lease.
+        return [len(keys), *keys, op, self._client, self._run_id, self._began, self._common.lease, *more]
+
+    async def _do(self, op: str, *more: object, gate: str = "", asks: str = "", mail: str = "") -> Any:
+        return (await self._run([self._call(op, *more, gate=gate, asks=asks, mail=mail)]))[0]
+
+    async def beat(self) -> bool:
+        found = await self._do("beat", self._common.written, asks=self._client, mail=self._client)
+        if isinstance(found, list):  # other members have other settings
+            raise self._common.refusal(self._where, found[1].decode())
+        return bool(found)
+
+    async def own(self, gate: str) -> Owned:
+        owner, token, opens_in = await self._do("own", gate=gate)
+        return Owned(owner=owner.decode(), token=int(token), opens_in=int(opens_in) / 1e6)
+
+    async def still(self, addresses: Sequence[Address]) -> Sequence[bool]:
+        found = await self._run([self._call("still", one.owner, one.token, gate=one.gate) for one in addresses])
+        return [bool(one) for one in found]
+
+    async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
+        said = (to.owner, to.token, number, ask, frame)
+        return bool(await self._do("send", *said, gate=to.gate, asks=to.owner, mail=to.owner))
+
+    async def begin(self, gate: str, token: int, ask: str) -> bool:
+        return bool(await self._do("begin", token, ask, gate=gate, asks=self._client))
+
+    async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
+        return bool(await self._do("recall", ask, marker, asks=owner, mail=self._client))
+
+    async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
+        # One round trip, executed in this order; if it breaks, all of it is sent again.
+        await self._run([self._call("tell", frame, ask, asks=self._client, mail=to) for to, frame, ask in messages])
+
+    async def give_back(self, gate: str, token: int) -> None:
+        await self._do("free", token, gate=gate)
+
+    async def save(self, gate: str, token: int, state: bytes) -> bool:
+        return bool(await self._do("save", token, state, gate=gate))
+
+    async def load(self, gate: str) -> bytes | None:
+        with self._errors():
+            found: bytes | None = await self._redis.hget(self._name(f"key:{gate}"), "s")
+            return found
+
+    async def mail(self) -> AsyncIterator[Sequence[bytes]]:
+        stream, last = self._name(f"mail:{self._client}"), "0"
+        # From "0", not from "$": messages that came before this connection are still in the stream.
+        while True:
+            with self._errors():
+                found = await self._redis.xread({stream: last}, count=_AT_ONCE, block=_LISTENS)
+            for _, messages in found:
+                yield [fields[b"f"] for _, fields in messages]
+                ids = [number for number, _ in messages]
+                # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
+                # before that, the batch is delivered again; receivers ignore repetitions.
+                last = ids[-1]
+                with self._errors():
+                    await self._redis.xdel(stream, *ids)
+
+    async def leave(self) -> None:
+        await self._do("leave")

@@ -1,0 +1,150 @@
+"""Redis and PostgreSQL servers for all tests of shared state, if they are installed, and fakes of them in memory."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.agent._postgres import Server as PostgresServer
+from tests.agent._postgres import programs
+
+from ._servers import Place, RedisServer, program
+from .documents._world import MemoryWorld, ServerWorld, World
+from .fleet._memory import MemoryFleet, MemoryServer
+from .fleet._world import LEASE, LOGS, Fleets
+from .limits._world import Stores, stores_on
+
+SERVERS = ["redis", "postgres"]
+EXHAUSTIVE = [pytest.param(name, marks=pytest.mark.exhaustive) for name in SERVERS]
+
+
+@contextmanager
+def _redis(*options: str) -> Iterator[RedisServer]:
+    if (found := program()) is None:
+        pytest.skip("Redis is not installed: apt-get install redis-server")
+    server = RedisServer(found, *options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@contextmanager
+def _postgres() -> Iterator[PostgresServer]:
+    if (found := programs()) is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    server = PostgresServer(found)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """Start one server for all tests; each test has its own keys. It has already run longer than a lease."""
+    with _redis() as server:
+        server.wait_until_up_for(seconds=2)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """Return a database for all tests."""
+    with _postgres() as server:
+        yield server.new_database()
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """Start a server for one test that kills it."""
+    with _redis() as server:
+        yield server
+
+
+@pytest.fixture
+def locked_redis() -> Iterator[RedisServer]:
+    """Start a server that wants a password."""
+    with _redis("--requirepass", "secret") as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """Start a server for one test that crashes it."""
+    with _postgres() as server:
+        yield server
+
+
+def _url(request: pytest.FixtureRequest, name: str) -> str:
+    found = request.getfixturevalue("redis_server").url if name == "redis" else request.getfixturevalue("postgres_url")
+    return str(found)
+
+
+@pytest.fixture(params=SERVERS)
+def url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a real server."""
+    return _url(request, request.param)
+
+
+@contextmanager
+def _closing(url: str) -> Iterator[Place]:
+    place = Place(url)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+@pytest.fixture
+def stores(url: str) -> Iterator[Stores]:
+    """Return a factory of stores of limits."""
+    with _closing(url) as place:
+        yield stores_on(place)
+
+
+@pytest.fixture
+def own_stores(own_redis: RedisServer) -> Iterator[Stores]:
+    """Return a factory of stores of limits on a Redis that the test may kill."""
+    with _closing(own_redis.url) as place:
+        yield stores_on(place)
+
+
+@pytest.fixture(params=["memory", *EXHAUSTIVE])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """Return a server with stores of documents, in memory or real."""
+    if request.param == "memory":
+        yield MemoryWorld()
+        return
+    with _closing(_url(request, request.param)) as place:
+        yield ServerWorld(place)
+
+
+@pytest.fixture
+def server_world(url: str) -> Iterator[World]:
+    """Return a real server with stores of documents."""
+    with _closing(url) as place:
+        yield ServerWorld(place)
+
+
+@pytest.fixture(params=["memory", *EXHAUSTIVE])
+def fleets(request: pytest.FixtureRequest) -> Fleets:
+    """Return a factory of fleets; each fleet acts as a separate process."""
+    make: Callable[..., Any]
+    if request.param == "memory":
+        server = MemoryServer()
+        make = lambda **given: MemoryFleet(server, **given)
+    else:
+        place = Place(_url(request, request.param))
+        make = lambda **given: place.store("fleet", **given)
+    return lambda **given: make(**{"lease": LEASE, **given})
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return the name of a new log."""
+    yield request.node.nodeid
+    LOGS.pop(request.node.nodeid, None)

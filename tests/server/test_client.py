@@ -1,0 +1,66 @@
+"""The background client of a process, with a server that does nothing."""
+
+import logging
+import threading
+
+from callboard import StorageError
+from callboard_actors._server._client import BackgroundClient, ClientOptions, Connection, worded
+
+
+class Quiet:
+    """Connection to a server that says nothing."""
+
+    async def open(self, client: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Client(BackgroundClient[Connection]):
+    going_on = "nothing happens"
+
+    def __init__(self) -> None:
+        super().__init__(
+            Quiet, ClientOptions(where="nowhere", lease=1.0, patience=1.0), logging.getLogger("callboard_actors.test")
+        )
+
+    def has_work(self) -> bool:
+        return False
+
+    def has_last_words(self) -> bool:
+        return False
+
+    async def say_what_is_due(self, line: Connection) -> float:
+        raise AssertionError
+
+    async def listen(self, line: Connection) -> None:
+        raise AssertionError
+
+    def look_after_waiting(self) -> None: ...
+
+    def refuse_all(self, error: StorageError) -> None: ...
+
+    def forget_line(self) -> None: ...
+
+
+def test_a_posted_function_that_fails_takes_no_other_along() -> None:
+    """Functions of several callers run together, and each caller waits for its own."""
+    client, both, done = Client(), threading.Event(), threading.Event()
+
+    def post_two() -> None:
+        client.post(lambda: 1 / 0)
+        client.post(done.set)
+        both.set()
+
+    client.post(post_two)
+
+    assert both.wait(10)
+    assert done.wait(10)
+    client.close()
+    assert client.has_ended
+    assert not client.post(done.clear)
+
+
+def test_an_error_without_a_text_is_told_by_its_type() -> None:
+    """A timeout has no text, and the line once showed empty brackets for it."""
+    assert worded(TimeoutError()) == "TimeoutError"
+    assert worded(OSError("no route")) == "no route"

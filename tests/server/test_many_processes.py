@@ -1,0 +1,552 @@
+"""Guarantees of shared limits, documents and fleets, measured at a guarded resource while processes are killed."""
+
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import ActorDiedError, keyed
+
+from ._processes import Line, Worker, begins, end, fleet_at, go, read, said, start, until, until_ready, waiting
+from ._servers import RedisServer
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.timeout(300)]
+
+
+def plan_of(what: str, url: str, directory: Path, **options: Any) -> dict[str, Any]:
+    """Return the plan of a process with names of its own for this test at the server."""
+    return {"what": what, "url": url, "prefix": directory.name, **options}
+
+
+# Limits.
+
+
+def peak(lines: list[Line]) -> int:
+    """Return the maximum number of concurrent calls."""
+    running = most = 0
+    for line in lines:
+        running += 1 if line.what == "begin" else -1
+        most = max(most, running)
+    return most
+
+
+def most_in_a_window(lines: list[Line], per: float) -> int:
+    """Return the maximum number of calls that started within `per` seconds."""
+    begun = [line.time for line in lines if line.what == "begin"]
+    return max(sum(first <= one < first + per for one in begun[at:]) for at, first in enumerate(begun))
+
+
+def wait(started: "list[subprocess.Popen[bytes]]") -> list[int]:
+    return [one.wait(timeout=240) for one in started]
+
+
+def until_begun(resource: Path, count: int) -> list[Line]:
+    until(lambda: len(begins(resource)) >= count, 120.0)
+    return read(resource)
+
+
+def test_ten_thousand_calls_of_four_processes_keep_to_eight_at_once(url: str, tmp_path: Path) -> None:
+    """Promise 7 for many processes: the limit is never exceeded, the queue is FIFO, and no call is lost."""
+    resource = tmp_path / "resource"
+    plan = plan_of("limits", url, tmp_path, lease=10.0, calls=2500, concurrency=8, seconds=0.001)
+    plans = [{**plan, "backend": backend} for backend in ("asyncio", "trio", "asyncio", "trio")]
+
+    with waiting(resource, *plans) as started:
+        go(*started)
+        ends = wait(started)
+
+    lines = read(resource)
+    assert ends == [0] * 4
+    assert len(lines) == 20_000
+    assert peak(lines) == 8
+    for pid in {line.pid for line in lines}:
+        tokens = [line.token for line in sorted(lines, key=lambda line: line.n) if line.pid == pid]
+        assert tokens == sorted(tokens)  # each call gets its permit after those that came before it
+    assert len({line.token for line in lines}) == 10_000
+
+
+def test_four_processes_keep_to_fifty_starts_a_second(url: str, tmp_path: Path) -> None:
+    """The sliding window counts the actual starts of calls, not the grants of the server."""
+    resource = tmp_path / "resource"
+    plan = plan_of("limits", url, tmp_path, calls=75, rate=[50, 1.0], concurrency=8)
+
+    with waiting(resource, plan, plan, plan, plan) as started:
+        go(*started)
+        ends = wait(started)
+
+    lines = read(resource)
+    assert ends == [0] * 4
+    assert len(begins(resource)) == 300
+    assert most_in_a_window(lines, 1.0) == 50
+    assert peak(lines) <= 8
+
+
+def test_a_tenant_with_a_tenth_of_the_load_is_done_after_a_fifth_of_the_time(url: str, tmp_path: Path) -> None:
+    """While both tenants wait, each gets half of the starts, however many calls it has queued."""
+    resource = tmp_path / "resource"
+    plan = plan_of("limits", url, tmp_path, concurrency=4, seconds=0.01)
+    loud, quiet = {**plan, "calls": 1000, "tenant": "loud"}, {**plan, "calls": 100, "tenant": "quiet"}
+
+    with waiting(resource, loud, quiet) as started:
+        go(started[0])
+        until_begun(resource, 50)
+        go(started[1])
+        ends = wait(started)
+
+    begun = [line.name for line in begins(resource)]
+    shared = begun[begun.index("quiet") : len(begun) - begun[::-1].index("quiet")]
+    assert ends == [0, 0]
+    assert len(begun) == 1100
+    assert 90 <= shared.count("loud") <= 110
+    assert shared.count("quiet") == 100
+
+
+def test_places_of_a_killed_process_come_back_within_a_lease_or_so(url: str, tmp_path: Path) -> None:
+    """A killed process sends no message; later holders have higher tokens."""
+    resource = tmp_path / "resource"
+    plan = plan_of("limits", url, tmp_path, concurrency=2)
+    doomed, heir = {**plan, "calls": 4, "seconds": 60.0}, {**plan, "calls": 4}
+
+    with waiting(resource, doomed, heir) as started:
+        go(started[0])
+        before = until_begun(resource, 2)
+        go(started[1])
+        started[0].send_signal(signal.SIGKILL)
+        assert started[1].wait(timeout=10) == 0
+
+    later = [line for line in read(resource) if line.pid == started[1].pid]
+    assert len(later) == 8
+    assert min(line.token for line in later) > max(line.token for line in before)
+
+
+def test_a_process_that_ends_gives_its_places_back_at_once(url: str, tmp_path: Path) -> None:
+    """A closing process releases its permits before it ends, so no lease has to expire."""
+    resource = tmp_path / "resource"
+    plan = plan_of("limits", url, tmp_path, lease=6.0, concurrency=1, calls=1)
+
+    with waiting(resource, plan, plan, plan) as started:
+        go(started[0])
+        assert started[0].wait(timeout=60) == 0  # a fresh server grants nothing for one lease
+        began = time.monotonic()
+        go(*started[1:])
+        assert wait(started) == [0, 0, 0]
+
+    assert time.monotonic() - began < 6.0
+
+
+def test_killed_holders_and_a_killed_redis_let_no_more_run_than_may(own_redis: RedisServer, tmp_path: Path) -> None:
+    """A Redis that lost its memory first collects the permits of live processes before it grants any."""
+    resource = tmp_path / "resource"
+    plan = plan_of("limits", own_redis.url, tmp_path, concurrency=8, seconds=0.05, calls=250)
+    plan["rate"] = [100, 1.0]
+
+    with waiting(resource, *({**plan, "tenant": f"tenant-{n}"} for n in range(4))) as started:
+        go(*started)
+        until_begun(resource, 100)
+        started[0].send_signal(signal.SIGKILL)
+        until_begun(resource, 200)
+        own_redis.kill()
+        own_redis.start()
+        until_begun(resource, 350)
+        started[1].send_signal(signal.SIGKILL)
+        own_redis.kill()
+        own_redis.start()
+        ends = wait(started)
+
+    lines = read(resource)
+    killed = {started[0].pid, started[1].pid}
+    survived = [line for line in lines if line.pid not in killed]
+    assert ends == [-9, -9, 0, 0]
+    assert len(survived) == 1000
+    assert most_in_a_window(lines, 1.0) <= 100
+    assert peak(with_ends(lines, killed)) <= 8
+
+
+def with_ends(lines: list[Line], killed: set[int]) -> list[Line]:
+    """Return the lines, with an end for killed calls: at the latest their process's last line."""
+    open_ones = {(line.pid, line.n): line for line in lines if line.what == "begin"}
+    for line in lines:
+        if line.what == "end":
+            del open_ones[line.pid, line.n]
+    assert {pid for pid, _ in open_ones} <= killed
+    last = {pid: max(line.time for line in lines if line.pid == pid) for pid in killed}
+    return sorted([*lines, *(one._replace(time=last[one.pid] + 1e-6, what="end") for one in open_ones.values())])
+
+
+def test_a_stopped_process_begins_nothing_with_places_that_it_has_lost(url: str, tmp_path: Path) -> None:
+    """The process is stopped again and again; it never starts a call while another process holds the permit."""
+    plan = plan_of("limits", url, tmp_path, concurrency=1, calls=3000, seconds=0.002)
+    with waiting(tmp_path / "r", plan, plan) as [stopped, other]:
+        go(stopped, other)
+        while len(read(tmp_path / "r")) < 50:
+            time.sleep(0.02)
+        for _ in range(5):
+            stopped.send_signal(signal.SIGSTOP)
+            time.sleep(1.7)
+            stopped.send_signal(signal.SIGCONT)
+            time.sleep(0.5)
+
+    running: set[tuple[int, int]] = set()
+    for line in read(tmp_path / "r"):
+        if line.what == "begin":
+            assert not any(pid != line.pid for pid, _ in running if line.pid == stopped.pid), "it had lost that place"
+            running.add((line.pid, line.n))
+        else:
+            running.discard((line.pid, line.n))
+
+
+# Documents.
+
+
+@pytest.mark.parametrize("skew", [0.0, 86_400.0])
+def test_of_identical_calls_of_four_processes_each_runs_once(url: str, tmp_path: Path, skew: float) -> None:
+    """Four processes with wrong clocks make 800 calls, of which 20 are different."""
+    resource = tmp_path / "resource"
+    plan = plan_of("cache", url, tmp_path, calls=200, keys=20, seconds=0.02)
+    backends = ("asyncio", "trio", "asyncio", "trio")
+    plans = [{**plan, "backend": backend, "skew": skew * (n - 1.5)} for n, backend in enumerate(backends)]
+
+    with waiting(resource, *plans) as started:
+        go(*started)
+        found = [said(one) for one in started]
+
+    assert sorted(line.n for line in begins(resource)) == list(range(20))
+    together = sum((Counter(one) for one in found), Counter[str]())
+    assert len(together) == 20
+    assert set(together.values()) == {40}
+
+
+def test_when_a_leader_is_killed_one_of_those_who_wait_runs_after_its_lease(url: str, tmp_path: Path) -> None:
+    """A killed process sends no message, so its lease has to expire."""
+    resource = tmp_path / "resource"
+    plan = plan_of("cache", url, tmp_path, calls=1, lease=1.0)
+    doomed, heir = {**plan, "seconds": 60.0}, {**plan, "seconds": 0.2}
+
+    with waiting(resource, doomed, heir, heir, heir) as started:
+        go(started[0])
+        until(lambda: len(begins(resource)) == 1)
+        go(*started[1:])
+        time.sleep(0.5)
+        started[0].send_signal(signal.SIGKILL)
+        found = [said(one) for one in started[1:]]
+
+    assert len(begins(resource)) == 2
+    assert [list(one.values()) for one in found] == [[1]] * 3
+    assert len({text for one in found for text in one}) == 1
+
+
+def test_a_leader_that_stood_still_overwrites_nothing(url: str, tmp_path: Path) -> None:
+    """The stopped leader continues after a newer one has stored its result; its fencing token is refused."""
+    resource = tmp_path / "resource"
+    plan = plan_of("cache", url, tmp_path, calls=1, lease=0.6)
+    slow, heir = {**plan, "seconds": 0.4}, {**plan, "seconds": 0.0}
+
+    with waiting(resource, slow, heir, heir) as started:
+        go(started[0])
+        until(lambda: len(begins(resource)) == 1)
+        started[0].send_signal(signal.SIGSTOP)
+        go(started[1])
+        by_heir = said(started[1])
+        started[0].send_signal(signal.SIGCONT)
+        by_slow = said(started[0])
+        go(started[2])
+        by_later = said(started[2])
+
+    assert by_heir == by_later == {f"0 by {started[1].pid}": 1}
+    assert by_slow == {f"0 by {started[0].pid}": 1}
+
+
+def test_when_who_tries_the_tool_is_killed_another_process_does_after_its_lease(url: str, tmp_path: Path) -> None:
+    """If the lease of a probe never expired, a repaired tool would never be tried again."""
+    resource = tmp_path / "resource"
+    rules = {"minimum": 2, "open_for": 0.3, "window": 60.0}
+    plan = plan_of("breaker", url, tmp_path, rules=rules, lease=1.0)
+    fails = {**plan, "calls": 2, "fails": True}
+    hangs = {**plan, "calls": 1, "seconds": 60.0}
+    heir = {**plan, "calls": 40, "pause": 0.1}
+
+    with waiting(resource, fails, hangs, heir) as started:
+        go(started[0])
+        said(started[0])
+        time.sleep(0.5)
+        go(started[1])
+        until(lambda: len(begins(resource)) == 3)
+        started[1].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        go(started[2])
+        until(lambda: len(begins(resource)) > 3)
+        took = time.monotonic() - killed
+        ends = said(started[2])
+
+    assert took > 0.3
+    assert sum(count for text, count in ends.items() if "unavailable" in text) >= 3
+    assert ends[f"0 by {started[2].pid}"] >= 5
+
+
+def test_four_processes_try_a_tool_that_is_down_as_seldom_as_one(url: str, tmp_path: Path) -> None:
+    """After the circuit has opened, one call runs at a time, and one in each period of `open_for`."""
+    resource = tmp_path / "resource"
+    rules = {"minimum": 4, "open_for": 0.4, "window": 60.0}
+    plan = plan_of("breaker", url, tmp_path, rules=rules, lease=5.0, fails=True)
+    plan = {**plan, "calls": 300, "pause": 0.01, "seconds": 0.02}
+
+    with waiting(resource, *({**plan, "backend": backend} for backend in ("asyncio", "trio") * 2)) as started:
+        go(*started)
+        for one in started:
+            said(one)
+
+    lines = read(resource)
+    opened = [line for line in lines if line.what == "end"][3].time
+    later = [line.time for line in lines if line.what == "begin" and line.time > opened + 0.2]
+    assert len(later) >= 3
+    assert all(one - before >= 0.4 for before, one in pairwise(later))
+
+
+def test_a_redis_that_is_killed_under_load_costs_runs_and_no_answers(own_redis: RedisServer, tmp_path: Path) -> None:
+    """Redis loses all results; every call still returns a right answer, and later calls share results again."""
+    resource = tmp_path / "resource"
+    plan = plan_of("cache", own_redis.url, tmp_path, calls=300, keys=10)
+    plan = {**plan, "seconds": 0.02, "pause": 0.01}
+
+    with waiting(resource, plan, plan, plan) as started:
+        go(*started)
+        for number in range(1, 3):
+            until(lambda number=number: len(begins(resource)) >= 10 * number)  # type: ignore[misc]
+            time.sleep(0.3)
+            own_redis.kill()
+            time.sleep(0.2)
+            own_redis.start()
+        found = [said(one) for one in started]
+
+    assert [sum(one.values()) for one in found] == [300] * 3
+    assert all(" by " in text for one in found for text in one)
+    ran = len(begins(resource))
+    last = begins(resource)[-10:]
+    assert 30 <= ran < 900
+    assert sorted(line.n for line in last) == list(range(10))  # all processes know the last results
+
+
+# Fleets.
+
+LEASE = 1.0
+LONG = 3.0
+"""In seconds; for processes that must not lose their lease on a busy machine."""
+KEYS = ["a", "b", "c"]
+
+
+def outcomes(directory: Path) -> list[list[str]]:
+    """Return what askers recorded: the outcome, key and name of the ask, and its value."""
+    return [line.split() for path in directory.glob("*.outcomes") for line in path.read_text().splitlines()]
+
+
+class Crowd:
+    """Processes of a fleet. Each is `running`, or has the time at which it was killed or stopped."""
+
+    def __init__(self, directory: Path, **plan: Any) -> None:
+        self._directory = directory
+        self._plan = plan
+        self._seeds = random.Random(plan["seed"])
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.disturbed: set[int] = set()
+
+    def add(self) -> None:
+        """Start one more process, and wait until it asks."""
+        plan = {**self._plan, "seed": self._seeds.random(), "backend": self._seeds.choice(["asyncio", "trio"])}
+        one = start(self._directory, **plan)
+        self.running.append(one)
+        until_ready(one)
+
+    def kill(self, one: "subprocess.Popen[bytes]") -> None:
+        """Kill a process."""
+        self.running.remove(one)
+        self.disturbed.add(one.pid)
+        end(one)
+
+    def pause(self, one: "subprocess.Popen[bytes]", seconds: float) -> None:
+        """Stop a process for longer than its lease."""
+        self.disturbed.add(one.pid)
+        one.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        one.send_signal(signal.SIGCONT)
+
+    def finish(self) -> None:
+        """End all running processes in order."""
+        go(*self.running)
+        for one in self.running:
+            assert one.wait(60) == 0
+
+    def remove(self) -> None:
+        for one in self.running:
+            end(one)
+
+
+def check(directory: Path, crowd: Crowd) -> Counter[str]:
+    """Check the guarantees; return how often askers got which outcome."""
+    told = [one for one in outcomes(directory) if one[0] != "asked"]
+    done = [line for key in KEYS for line in read(directory / f"{key}.resource")]
+    begun = Counter(line.name for line in done if line.what == "begin")
+    ended = Counter(line.name for line in done if line.what == "end")
+
+    assert max(Counter(ask for _, _, ask, _ in told).values()) == 1
+    assert max(begun.values()) == 1, "an ask was done twice"
+    for what, key, ask, value in told:
+        assert what != "error", value
+        if what == "value":
+            assert begun[ask] == ended[ask] == 1, (key, ask)
+    for key in KEYS:
+        numbers = [value for what, of, _, value in told if what == "value" and of == key]
+        assert len(numbers) == len(set(numbers)), "a state that was answered for was lost"
+        _check_one_instance(read(directory / f"{key}.resource"), crowd.disturbed)
+    asked = {ask for what, _, ask, _ in outcomes(directory) if what == "asked"}
+    open_asks = asked - {ask for _, _, ask, _ in told}
+    for pid in {one.pid for one in crowd.running}:
+        # Asks that were open when the process was told to end have no line.
+        assert len([ask for ask in open_asks if ask.startswith(f"{pid}-")]) <= 4
+    return Counter(what for what, *_ in told)
+
+
+def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
+    """Check that there was one instance at any time: all actions of an owner precede those of the next."""
+    accepted = [line for line in lines if line.what != "refused"]
+    assert [line.token for line in accepted] == sorted(line.token for line in accepted)
+    assert len({line.token for line in accepted}) == len({(line.token, line.pid) for line in accepted})
+    at_work: dict[str, Line] = {}
+    for line in accepted:
+        for other in at_work.values():
+            if other.token != line.token:
+                # Only an owner that was killed or stopped may leave a handler without an end.
+                assert other.pid in disturbed, (other, line)
+        at_work = {ask: one for ask, one in at_work.items() if one.token == line.token}
+        if line.what == "begin":
+            assert not at_work, "two handlers at once"
+            at_work[line.name] = line
+        else:
+            at_work.pop(line.name, None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_asks_with_kills_and_pauses(url: str, tmp_path: Path, seed: int) -> None:
+    """Tokens at the resource show one instance at any time; each ask has one outcome and is done at most once."""
+    draw = random.Random(seed)
+    crowd = Crowd(tmp_path, **plan_of("fleet", url, tmp_path, lease=LEASE, keys=KEYS, askers=3, seed=seed))
+    try:
+        for _ in range(3):
+            crowd.add()
+        time.sleep(2 * LEASE)  # a fresh server grants no key at first
+        for _ in range(5):
+            time.sleep(draw.uniform(0.2, 1.0))
+            victim = draw.choice(crowd.running)
+            if draw.random() < 0.5:
+                crowd.kill(victim)
+                crowd.add()
+            else:
+                crowd.pause(victim, draw.uniform(1.5, 2.0) * LEASE)
+        time.sleep(2 * LEASE)
+        crowd.finish()
+        told = check(tmp_path, crowd)
+    finally:
+        crowd.remove()
+
+    assert told["value"] > 100
+    print(f"told: {dict(told)}")
+
+
+def test_nobody_is_disturbed_and_nothing_is_lost(url: str, tmp_path: Path) -> None:
+    """Idle actors end and their keys move between processes, without any unknown outcome."""
+    plan = plan_of("fleet", url, tmp_path, lease=LEASE, keys=KEYS, askers=2, seed=7, idle=0.05)
+    crowd = Crowd(tmp_path, **plan)
+    try:
+        for _ in range(3):
+            crowd.add()
+        time.sleep(4 * LEASE)
+        crowd.finish()
+        told = check(tmp_path, crowd)
+    finally:
+        crowd.remove()
+
+    assert set(told) <= {"value", "cancelled"}
+    assert told["value"] > 100
+
+
+async def test_a_killed_owner_is_followed_by_whoever_asks_next(url: str, tmp_path: Path) -> None:
+    """The saved state is restored; the running ask is unknown, and waiting asks are done."""
+    plan = plan_of("fleet", url, tmp_path, lease=LONG, keys=["k"], askers=0, seed=1)
+    crowd = Crowd(tmp_path, **plan, idle=60.0)
+    told: list[str] = []
+
+    async def ask(one: Any, name: str, seconds: float) -> None:
+        try:
+            told.append(f"{name} {await one.work(name, seconds)}")
+        except ActorDiedError as died:
+            told.append(f"{name} {died.ended}")
+
+    try:
+        with anyio.fail_after(40):
+            crowd._plan["askers"] = 1  # this process asks first and becomes the owner of the key
+            await anyio.to_thread.run_sync(crowd.add)
+            path = tmp_path / "k.resource"
+            while not any(line.what == "end" for line in read(path)):
+                await anyio.sleep(0.01)
+            [owner] = crowd.running
+            async with keyed(Worker(tmp_path), fleet=fleet_at(plan), save="each_call") as one:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ask, one["k"], "first", 30.0)
+                    while not any(line.name == "first" for line in read(path)):
+                        await anyio.sleep(0.01)
+                    tasks.start_soon(ask, one["k"], "second", 0.0)
+                    await anyio.sleep(0.2)
+                    before = time.monotonic()
+                    crowd.kill(owner)
+                after = time.monotonic() - before
+    finally:
+        crowd.remove()
+
+    number = len([line for line in read(path) if line.what == "end" and line.pid == owner.pid])
+    assert sorted(told) == ["first unknown", f"second {number + 1}"]
+    assert [line.what for line in read(path) if line.name == "first"] == ["begin"]
+    assert after < 2 * LONG
+    print(f"taken over after {after:.2f} s, with a lease of {LONG:g} s")
+
+
+async def test_an_owner_that_stood_still_is_a_has_been(url: str, tmp_path: Path) -> None:
+    """The process continues in the middle of a handler: the resource refuses its write, and its instance ends."""
+    plan = plan_of("fleet", url, tmp_path, lease=LONG, keys=["k"], askers=1, seed=1)
+    crowd = Crowd(tmp_path, **plan, idle=60.0)
+    path = tmp_path / "k.resource"
+    told: list[str] = []
+
+    async def ask(one: Any, name: str) -> None:
+        try:
+            told.append(f"{await one.work_in_thread(name, 2.5 * LONG)}")
+        except ActorDiedError as died:
+            told.append(f"{name} {died.ended}")
+
+    try:
+        with anyio.fail_after(40):
+            await anyio.to_thread.run_sync(crowd.add)
+            while not any(line.what == "end" for line in read(path)):
+                await anyio.sleep(0.01)
+            [owner] = crowd.running
+            async with keyed(Worker(tmp_path), fleet=fleet_at(plan), save="each_call") as one:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ask, one["k"], "slow")
+                    while not any(line.name == "slow" for line in read(path)):
+                        await anyio.sleep(0.01)
+                    tasks.start_soon(anyio.to_thread.run_sync, crowd.pause, owner, 3 * LONG)
+                    await one["k"].work("mine", 0.0)  # as soon as the lease has expired
+                while not any(line.what == "refused" for line in read(path)):
+                    await anyio.sleep(0.01)
+        crowd.finish()
+    finally:
+        crowd.remove()
+
+    assert told == ["slow unknown"]
+    assert [line.what for line in read(path) if line.name == "slow"] == ["begin", "refused"]
+    _check_one_instance(read(path), crowd.disturbed)

@@ -1,0 +1,253 @@
+"""Invalid options are refused at once, with the value and the remedy; Redis and PostgreSQL take the same options."""
+
+import copy
+import inspect
+import pickle
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from callboard import CallPolicy, Limit, Rate, ToolNode
+from callboard.middleware import Cache, CircuitBreaker
+from callboard_actors.postgres import PostgresDocuments, PostgresFleet, PostgresLimits
+from callboard_actors.redis import RedisDocuments, RedisFleet, RedisLimits
+
+from ._servers import SECRET, STORES, store_at
+
+URLS = {"redis": "redis://localhost", "postgres": "postgresql://localhost/app"}
+
+
+@pytest.fixture(params=URLS)
+def url(request: pytest.FixtureRequest) -> str:
+    """Return a URL at which nobody has to answer."""
+    return URLS[request.param]
+
+
+def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+@pytest.mark.parametrize("what", STORES)
+def test_a_store_has_the_same_options_on_either_server(what: str) -> None:
+    """Each option is explained once, and the other class says where."""
+    one, other = STORES[what]
+    explained = re.findall(r"(?m)^ {4}(\w+): ", str(inspect.getdoc(one)).partition("Args:\n")[2])
+
+    assert inspect.signature(one) == inspect.signature(other)
+    assert [name for name in explained if name[0].islower()] == list(inspect.signature(one).parameters)
+    assert f"`callboard_actors.redis.{one.__name__}`" in str(inspect.getdoc(other))
+
+
+@pytest.mark.parametrize(
+    ("what", "option", "error", "says"),
+    [
+        ("limits", {"lease": 0}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 0"),
+        ("limits", {"lease": 1e305}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 1e\+305"),
+        ("limits", {"lease": "10"}, TypeError, r"\(lease=...\) is a number of seconds, got '10'"),
+        ("limits", {"away": "panic"}, ValueError, r"\(away=...\) is one of \('wait', 'refuse', 'local'\), got 'panic'"),
+        ("limits", {"away": "local"}, ValueError, r"\(away='local', processes=...\) go together"),
+        ("limits", {"processes": 4}, ValueError, r"\(away='local', processes=...\) go together"),
+        ("limits", {"away": "local", "processes": 0}, ValueError, r"\(processes=...\) is a whole number from 1, got 0"),
+        ("limits", {"name": "a b"}, ValueError, r"\(name=...\) is 1 to 200 letters, .*, got 'a b'"),
+        ("limits", {"name": "tool:fetch"}, ValueError, r"\(name=...\) is 1 to 200 letters"),
+        ("limits", {"name": "x" * 201}, ValueError, r"\(name=...\) is 1 to 200 letters"),
+        ("limits", {"prefix": "shop:tool"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
+        ("limits", {"prefix": "a\0b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
+        ("limits", {"prefix": "{x}"}, ValueError, r"\(prefix=...\) is 1 to 200 letters, .*, got '{x}'"),
+        ("documents", {"lease": 0}, ValueError, r"\(lease=...\) is 0.1 to 2.592e\+06 seconds, got 0"),
+        ("documents", {"patience": 0.0}, ValueError, r"\(patience=...\) is 0.01 to"),
+        ("documents", {"away": "wait"}, ValueError, r"\(away=...\) is one of \('local', 'refuse'\), got 'wait'"),
+        ("documents", {"largest": 1000}, ValueError, r"\(largest=...\) is 65,536 to 67,108,864 bytes, got 1000"),
+        ("documents", {"largest": 1e6}, ValueError, r"\(largest=...\) is 65,536 to"),
+        ("documents", {"prefix": "a:b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
+        ("fleet", {"lease": 0.5}, ValueError, r"\(lease=...\) is 1 to 86400 seconds, got 0\.5"),
+        ("fleet", {"lease": "long"}, TypeError, r"\(lease=...\) is a number of seconds"),
+        ("fleet", {"patience": -1.0}, ValueError, r"\(patience=...\) is 0 to"),
+        ("fleet", {"prefix": "a b"}, ValueError, r"\(prefix=...\) is 1 to 200 letters"),
+        ("fleet", {"secret": "short"}, ValueError, "has 5 bytes, and 16 are the least"),
+        ("fleet", {"secret": 17}, TypeError, "is a text or bytes, got one of type int"),
+        ("fleet", {"secret": None}, ValueError, "set CALLBOARD_FLEET_SECRET"),
+    ],
+)
+def test_an_option_out_of_range_is_named(
+    url: str, what: str, option: dict[str, Any], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is raised at the line with the option."""
+    monkeypatch.delenv("CALLBOARD_FLEET_SECRET", raising=False)
+    whose = STORES[what][url.startswith("postgresql:")].__name__
+
+    with pytest.raises(error, match=f"{whose}.*{says}"):
+        store_at(url, what, **option)
+
+
+def test_a_secret_may_be_that_of_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret is not shown."""
+    monkeypatch.setenv("CALLBOARD_FLEET_SECRET", SECRET)
+
+    assert SECRET not in repr(store_at(url, "fleet", secret=None))
+
+
+@pytest.mark.parametrize("limit", [{"rate": Rate(1, per=1e300)}, {"rate": Rate(1, per=1e-9)}, {"concurrency": 2**70}])
+def test_a_limit_that_no_server_could_count_is_refused(url: str, limit: dict[str, Any]) -> None:
+    """Calls with a number that the server cannot represent would hang or run without a limit."""
+    with pytest.raises(ValueError, match=r"a shared (window has 0.001|limit counts up to)"):
+        ToolNode([echo], policies={"echo": CallPolicy(limit=Limit(**limit, shared=store_at(url, "limits")))})
+
+
+def test_a_limit_that_has_no_share_for_each_process_is_refused_when_the_node_is_built(url: str) -> None:
+    """Rounding up would let the sum of all shares exceed the limit."""
+    limits = store_at(url, "limits", away="local", processes=4)
+
+    with pytest.raises(ValueError, match="cannot be shared out among processes=4: its concurrency has 2"):
+        ToolNode([echo], limit=Limit(concurrency=2, shared=limits))
+
+
+@pytest.mark.parametrize(
+    ("cls", "url"),
+    [
+        (RedisLimits, "postgresql://clerk:secret@localhost/app"),
+        (RedisLimits, "redis://:secret@"),
+        (RedisDocuments, "postgresql://clerk:secret@localhost/app"),
+        (RedisFleet, "https://:secret@host"),
+        (PostgresLimits, "redis://:secret@localhost"),
+        (PostgresLimits, "sqlite:///limits.db"),
+        (PostgresDocuments, "redis://:secret@localhost"),
+        (PostgresFleet, "https://:secret@host"),
+    ],
+)
+def test_a_url_of_something_else_is_refused_without_its_password(cls: type[Any], url: str) -> None:
+    """The remedy shows an example of a valid URL."""
+    with pytest.raises(ValueError, match=f"{cls.__name__}.* is no URL of .*give it one such as") as caught:
+        cls(url)
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cls", "url", "says"),
+    [
+        (RedisDocuments, "redis://localhost?protocol=3", r"RedisDocuments\(url\): 'protocol' is not to be had"),
+        (PostgresDocuments, "postgresql://localhost/app?no_such=1", r"PostgresDocuments\(url\) cannot be read"),
+        (RedisLimits, "redis://user:sec/ret@host", "quote it"),
+        (RedisLimits, "redis://user:12/sec@host", "quote it"),
+        (RedisLimits, "redis://user:sec#ret@host", "quote it"),
+        (RedisLimits, "redis://user:sec@[::1", "give it one such as"),
+        (RedisLimits, "redis://localhost/app", "databases of Redis are numbers, got 'app'"),
+        (RedisLimits, "redis://user:sec@localhost?socket_timeout=soon", "'socket_timeout'"),
+        (RedisLimits, "redis://user:sec@localhost?bogus=1", "'bogus'"),
+        (RedisLimits, "redis://user:sec@localhost?max_connections=1", "'max_connections' is not to be had"),
+        (PostgresLimits, "postgresql://user:sec/ret@host/app", "quote it"),
+        (PostgresLimits, "postgresql://user:12/sec@host/app", "quote it"),
+        (PostgresLimits, "postgresql://user:sec?ret@host/app", "quote it"),
+        (PostgresLimits, "postgresql://user:sec#ret@host/app", "quote it"),
+        (PostgresLimits, "postgresql://user:sec%ret@host/app", "to be quoted"),
+        (PostgresLimits, "postgresql://user:sec@[::1/app", "give it one such as"),
+        (PostgresLimits, "postgresql://localhost:port/app", "a port, which is a number"),
+        (PostgresLimits, "postgresql://user:sec@localhost/app?bogus=1", 'invalid URI query parameter: "bogus"'),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_where_it_is_written(cls: type[Any], url: str, says: str) -> None:
+    """Calls would wait for ever for a server whose name is part of the password, and logs would show it."""
+    with pytest.raises(ValueError, match=says) as caught:
+        cls(url)
+
+    assert "sec" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cls", "url", "shown"),
+    [
+        (RedisLimits, "redis://:p%2Fw@[::1]:6380/2?socket_timeout=3", "redis://::1:6380/2"),
+        (RedisLimits, "unix://user:sec@/run/redis@1.sock?db=3", "unix:///run/redis@1.sock"),
+        (
+            PostgresLimits,
+            "postgresql://u:p%2Fw@a:5432,[::1]:5433/app?sslmode=require",
+            "postgresql://a:5432,[::1]:5433/app",
+        ),
+        (PostgresLimits, "postgresql:///app?host=/run/postgresql", "postgresql:///app"),
+    ],
+)
+def test_any_other_url_of_a_server_will_do(cls: type[Any], url: str, shown: str) -> None:
+    """Quoted passwords, IPv6 addresses, several hosts and sockets are valid."""
+    assert repr(cls(url)) == f"{cls.__name__}({shown!r})"
+
+
+@pytest.mark.parametrize("what", STORES)
+def test_a_missing_extra_is_said_with_the_command_that_installs_it(
+    url: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is raised where the store is made."""
+    package, extra = ("redis", "redis") if url.startswith("redis:") else ("psycopg", "postgres")
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(ImportError, match=rf"\(...\) needs {package}: pip install 'callboard-actors\[{extra}\]'"):
+        store_at(url, what)
+
+
+@pytest.mark.parametrize("what", STORES)
+def test_a_store_can_be_copied_and_pickled(url: str, what: str) -> None:
+    """A node with a store can be copied and pickled; each copy acts as a separate process."""
+    options = {"away": "local", "processes": 4} if what == "limits" else {"lease": 3.0}
+    store = store_at(url, what, **options)
+
+    for one in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
+        assert repr(one) == repr(store)
+        if what == "limits":
+            with pytest.raises(ValueError, match="processes=4"):
+                one.check(Limit(concurrency=3))
+        else:
+            assert one.lease == 3.0
+        if what == "documents":
+            one.listen(_Listener())
+
+
+class _Listener:
+    def heard(self, document: object) -> None:
+        pass
+
+
+def test_what_is_no_store_is_refused() -> None:
+    """Neither a URL nor a class is a store; a URL does not say which kind of server it means."""
+    for wrong in ("redis://localhost", RedisLimits):
+        with pytest.raises(TypeError, match=r"Limit\(shared=...\) takes where it is kept, such as RedisLimits\(url\)"):
+            Limit(concurrency=1, shared=wrong)  # type: ignore[arg-type]
+
+
+def test_tenants_of_a_limit_that_is_not_shared_are_refused() -> None:
+    """Without a shared store the option would be ignored."""
+    with pytest.raises(ValueError, match="is for a shared limit"):
+        Limit(concurrency=1, tenant=lambda call: call["args"]["user"])
+
+
+@pytest.mark.parametrize("wrong", [RedisDocuments, RedisLimits("redis://localhost"), "redis://localhost"])
+def test_what_is_no_store_of_documents_is_refused(wrong: Any) -> None:
+    """A store of limits is no store of documents."""
+    with pytest.raises(TypeError, match=r"Cache\(shared=...\) is a store of documents, such as .*RedisDocuments"):
+        Cache({"work"}, shared=wrong)
+    with pytest.raises(TypeError, match=r"CircuitBreaker\(shared=...\) is a store of documents"):
+        CircuitBreaker(shared=wrong)
+
+
+@pytest.mark.parametrize("option", [{"name": "a"}, {"version": 2}])
+def test_an_option_that_is_for_a_store_is_refused_without_one(option: dict[str, Any]) -> None:
+    """Without a store the option would have no effect."""
+    with pytest.raises(ValueError, match=rf"Cache\({next(iter(option))}=...\) is for what many processes share"):
+        Cache({"work"}, **option)
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    """Another object than a text or a number would have a different name in each process."""
+    shared = RedisDocuments("redis://localhost")
+    with pytest.raises(TypeError, match=r"Cache\(version=...\) is a text or a number, got <object"):
+        Cache({"work"}, shared=shared, version=object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"CircuitBreaker\(name=...\) is a text or a number"):
+        CircuitBreaker(shared=shared, name=["a"])  # type: ignore[arg-type]
+
+
+def test_a_circuit_that_the_store_has_no_room_for_is_refused() -> None:
+    """A circuit larger than its document would be lost with each call."""
+    with pytest.raises(ValueError, match=r"CircuitBreaker\(minimum=100000, probes=1, shared=...\).*largest=65,536"):
+        CircuitBreaker(minimum=100_000, shared=RedisDocuments("redis://localhost", largest=65_536))

@@ -1,0 +1,403 @@
+"""Servers that are away, crash, stand still or are misconfigured: calls follow the chosen policy, and never hang."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from callboard import CallPolicy, Limit, StorageError, ToolNode
+from callboard.extend import PermitRequest
+from callboard.middleware import Cache, CircuitBreaker
+from callboard_actors._server.limits._gate import Phase
+from tests.agent._postgres import Server
+from tests.helpers import ask, ended, make
+
+from ._servers import NOWHERE, RedisServer, crash, store_at
+from .documents._world import LEASE as SHORT
+from .documents._world import WAIT
+from .limits._world import LEASE, Asking, Stores, until
+
+pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
+
+
+@pytest.fixture(params=NOWHERE)
+def nowhere(request: pytest.FixtureRequest) -> str:
+    """Return a URL at which no server answers."""
+    return NOWHERE[request.param]
+
+
+async def work() -> str:
+    return "done"
+
+
+def limited(store: Any, **policy: Any) -> ToolNode:
+    """Return a node with a tool under a limit."""
+    limit = Limit(concurrency=1, shared=store)
+    return ToolNode([make(work)], policies={"work": CallPolicy(limit=limit, **policy)})
+
+
+# Limits.
+
+
+async def test_a_call_waits_for_a_server_that_is_away_as_long_as_its_budget_allows(nowhere: str) -> None:
+    """By default calls wait, because most outages are short."""
+    limits = store_at(nowhere, "limits")
+    with anyio.fail_after(20):
+        [message] = await limited(limits, budget=0.3).ainvoke(ask("work"))
+    limits.close()
+
+    assert ended(message) == "deadline"
+
+
+async def test_a_call_is_refused_by_choice_when_the_server_has_been_away_for_a_while(nowhere: str) -> None:
+    """By option calls are refused; the message tells the model the reason but no password."""
+    limits = store_at(nowhere, "limits", away="refuse", patience=0.1)
+    with anyio.fail_after(20):
+        [message] = await limited(limits).ainvoke(ask("work"))
+    limits.close()
+
+    assert ended(message) == "rejected"
+    assert "127.0.0.1:1" in message.content
+    assert "cannot be reached" in message.content
+
+
+async def test_a_process_goes_on_with_its_share_by_choice(nowhere: str) -> None:
+    """By option each process uses its share of the limit, rounded down so that the sum stays within the limit."""
+    limits = store_at(nowhere, "limits", away="local", patience=0.0, processes=3)
+    asking = Asking(Limit(concurrency=7))
+    for number in range(4):
+        await _ask_at_once(asking, limits, f"{number}")
+    await asking.until_answered("0", "1")
+    await anyio.sleep(0.2)
+    assert asking.answered == ["0", "1"]
+
+    asking.leave("0")
+    await asking.until_answered("2")
+    assert asking.answered == ["0", "1", "2"]
+    limits.close()
+
+    assert asking.stays["2"].token is None  # no server has granted a permit
+
+
+async def test_who_waits_is_served_when_the_server_is_there_again(own_redis: RedisServer, own_stores: Stores) -> None:
+    """Positions in the queue and held permits survive, although the server has lost its memory."""
+    one, other = own_stores(), own_stores()
+    asking = Asking(Limit(concurrency=1))
+    await asking.ask(one, "holder")
+    await asking.until_answered("holder")
+    for number in range(4):
+        await asking.ask((one, other)[number % 2], f"{number}")
+    own_redis.kill()
+    await anyio.sleep(0.1)
+    own_redis.start()
+    await anyio.sleep(3 * LEASE + 1)
+    assert asking.answered == ["holder"]
+
+    for who in ("holder", "0", "1", "2"):
+        await asking.until_answered(who)
+        asking.leave(who)
+    await asking.until_answered("3")
+
+    assert asking.answered == ["holder", "0", "1", "2", "3"]
+
+
+async def test_a_crashed_postgres_is_told_again_before_it_gives_anything_away(own_postgres: Server) -> None:
+    """PostgreSQL empties its unlogged tables after a crash, which shows the crash to the processes."""
+    one, other = (store_at(own_postgres.url(), "limits", lease=LEASE) for _ in range(2))
+    asking = Asking(Limit(concurrency=1))
+    await asking.ask(one, "holder")
+    for number in range(3):
+        await asking.ask((one, other)[number % 2], f"{number}")
+    crash(own_postgres)
+    own_postgres.start()
+    await anyio.sleep(4 * LEASE)
+    assert asking.answered == ["holder"]
+
+    for who in ("holder", "0", "1"):
+        await asking.until_answered(who)
+        asking.leave(who)
+    await asking.until_answered("2")
+    for store in (one, other):
+        store.close()
+
+    assert asking.answered == ["holder", "0", "1", "2"]
+
+
+async def test_a_server_that_stood_still_takes_no_places_away(own_redis: RedisServer, own_stores: Stores) -> None:
+    """The processes kept renewing, but the server did not read; no permit may expire because of that."""
+    one, other = own_stores(), own_stores()
+    asking = Asking(Limit(concurrency=2))
+    await asking.ask(one, "a")
+    await asking.ask(other, "b")
+    await asking.until_answered("a", "b")
+    for who in ("a", "b"):
+        asking.stays[who].begin()  # a permit whose call has not started is dropped when it may be lost
+    await asking.ask(one, "c")
+    await asking.ask(other, "d")
+
+    own_redis.pause(on=True)
+    await anyio.sleep(2 * LEASE)
+    own_redis.pause(on=False)
+    await anyio.sleep(3 * LEASE)
+
+    assert sorted(asking.answered) == ["a", "b"]
+    asking.leave("b")
+    await until(lambda: len(asking.answered) == 3)
+
+
+async def test_places_that_are_left_while_the_server_is_away_are_free_when_it_is_back(
+    own_redis: RedisServer, own_stores: Stores
+) -> None:
+    """Releases that could not be sent are sent after the outage."""
+    one, other = own_stores(), own_stores()
+    asking = Asking(Limit(concurrency=1))
+    await asking.ask(one, "holder")
+    await asking.until_answered("holder")
+    await asking.ask(other, "next")
+    own_redis.kill()
+    asking.leave("holder")
+    own_redis.start()
+
+    await asking.until_answered("next")
+
+
+async def test_calls_that_wait_when_their_store_is_closed_are_told(stores: Stores) -> None:
+    """Calls that wait at a closed store would never get a permit."""
+    store = stores()
+    asking = Asking(Limit(concurrency=1))
+    await asking.ask(store, "holder")
+    await asking.until_answered("holder")
+    stay = await asking.ask(store, "waits")
+
+    store.close()
+    await asking.until_answered("waits")
+
+    assert isinstance(stay.failure, StorageError)
+    assert "closed while calls waited" in str(stay.failure)
+
+
+async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) -> None:
+    """The thread of the store may end at the moment of the request, which must not wait for ever."""
+    store = store_at(nowhere, "limits")
+    client = store._client()
+    store.close()
+
+    answered: list[str] = []
+    wanted = PermitRequest(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
+    stay = client.ask("tool:t", wanted, lambda: answered.append("late"))
+    stay.leave()
+
+    assert answered == ["late"]
+    assert "the store was closed" in str(stay.failure)
+
+
+async def _ask_at_once(asking: Asking, store: Any, who: str) -> None:
+    """Request a permit; wait only until the store has received the request."""
+    wanted = PermitRequest(limit=asking.limit, name="tool:t", title="the queue of tool 't'")
+    stay = asking.stays[who] = store.ask(wanted, lambda: asking.answered.append(who))
+    await until(lambda: stay.id != "" and stay.phase is not Phase.GONE)
+
+
+# Documents.
+
+
+class Process:
+    """Tool behind a cache and a circuit breaker, which stands for one process."""
+
+    def __init__(self, store: Any, **options: Any) -> None:
+        self.runs = 0
+        self.fails = False
+        self.store = store
+        self.cache = Cache({"work"}, shared=store, key=lambda request: request.tool_call["args"].get("n", 0))
+        self.breaker = CircuitBreaker(shared=store, **{"minimum": 2, "open_for": 30.0, "on": OSError, **options})
+        self.node = ToolNode([make(self.work)], middleware=[self.cache, self.breaker], handle_tool_errors=True)
+
+    async def work(self, n: int = 0) -> str:
+        self.runs += 1
+        if self.fails:
+            raise OSError("down")
+        return f"run {self.runs}"
+
+    async def call(self, n: int = 0) -> Any:
+        with anyio.fail_after(WAIT):
+            [message] = await self.node.ainvoke(ask(("work", {"n": n})))
+        return ended(message) or message.content
+
+    async def open(self) -> None:
+        self.fails = True
+        for n in range(2):
+            await self.call(100 + n)
+        await until(lambda: self.breaker.state("work") == "open")
+        self.fails = False
+
+
+async def test_calls_go_on_without_a_server_and_the_first_one_alone_waits(nowhere: str) -> None:
+    """By default calls go on, because a breaker or a cache must not stop them."""
+    process = Process(store_at(nowhere, "documents", patience=3.0))
+    assert await process.call() == "run 1"
+    with anyio.fail_after(2.5):  # less than the patience
+        assert [await process.call() for _ in range(5)] == [f"run {n}" for n in range(2, 7)]
+    process.store.close()
+
+
+async def test_calls_are_refused_by_choice(nowhere: str) -> None:
+    """The message tells the model the reason but no password."""
+    process = Process(store_at(nowhere, "documents", patience=0.1, away="refuse"))
+    assert await process.call() == "rejected"
+    process.store.close()
+
+    assert process.runs == 0
+
+
+@pytest.fixture
+def pair(own_redis: RedisServer) -> Iterator[tuple[Process, Process]]:
+    """Return two processes at a Redis that the test may kill."""
+    stores = [store_at(own_redis.url, "documents", lease=SHORT, patience=0.3) for _ in range(2)]
+    yield Process(stores[0]), Process(stores[1])
+    for store in stores:
+        store.close()
+
+
+async def test_a_server_that_stands_still_keeps_nobody_for_long(
+    own_redis: RedisServer, pair: tuple[Process, Process]
+) -> None:
+    """Calls wait until the outage is known, at most for their patience; later calls do not wait."""
+    one, other = pair
+    assert await one.call() == "run 1"
+    own_redis.pause(on=True)
+    with anyio.fail_after(2):
+        found = await one.call()
+    own_redis.pause(on=False)
+
+    assert found == "run 2"
+    await anyio.sleep(0.3)
+    await one.call(5)
+    await anyio.sleep(0.1)
+    assert await other.call(5) == "run 3"
+
+
+async def test_what_is_forgotten_while_the_server_is_away_is_forgotten_when_it_is_back(
+    own_redis: RedisServer, pair: tuple[Process, Process]
+) -> None:
+    """A result that is known to be wrong must not come back after an outage."""
+    one, other = pair
+    await one.call(1)
+    await one.call(2)
+    await anyio.sleep(0.1)
+    assert await other.call(1) == "run 1"
+
+    own_redis.pause(on=True)
+    one.cache.invalidate("work", key=1)
+    one.cache.invalidate("work", key=2)
+    await anyio.sleep(0.5)
+    own_redis.pause(on=False)
+    await anyio.sleep(3)
+
+    assert await other.call(1) == "run 1"  # its own result first
+    assert other.runs == 1
+    assert await one.call(2) == "run 3"
+
+
+async def test_a_killed_redis_comes_back_with_circuits_as_they_were(
+    own_redis: RedisServer, pair: tuple[Process, Process]
+) -> None:
+    """A process that knows an open circuit restores it; lost results are computed again."""
+    one, other = pair
+    assert await one.call(1) == "run 1"
+    await one.open()
+    await until(lambda: other.breaker.state("work") == "open")
+
+    own_redis.kill()
+    assert await one.call(7) == "unavailable"
+    own_redis.start()
+    new = Process(store_at(own_redis.url, "documents", patience=5.0))
+    await anyio.sleep(1.0)
+    found = await new.call(7)
+    new.store.close()
+
+    assert found == "unavailable"
+    assert new.runs == 0
+
+
+async def test_a_killed_redis_keeps_nobody_who_waits_for_a_result(
+    own_redis: RedisServer, pair: tuple[Process, Process]
+) -> None:
+    """The result of the leader is lost, so waiting calls run by themselves."""
+    gate = anyio.Event()
+    one, other = pair
+
+    async def work(n: int = 0) -> str:
+        await gate.wait()
+        return "done"
+
+    nodes = [ToolNode([make(work)], middleware=[process.cache], handle_tool_errors=True) for process in pair]
+    found: list[str] = []
+
+    async def call(node: ToolNode) -> None:
+        [message] = await node.ainvoke(ask("work"))
+        found.append(str(message.content))
+
+    with anyio.fail_after(WAIT):
+        async with anyio.create_task_group() as group:
+            for node in nodes:
+                group.start_soon(call, node)
+            await anyio.sleep(0.3)
+            own_redis.kill()
+            await anyio.sleep(0.3)
+            own_redis.start()
+            await anyio.sleep(0.3)
+            gate.set()
+
+    assert found == ["done"] * 2
+    assert one.runs == other.runs == 0
+
+
+async def test_a_crashed_postgres_comes_back_with_circuits_as_they_were(own_postgres: Server) -> None:
+    """PostgreSQL empties its unlogged table after a crash."""
+    store = store_at(own_postgres.url(), "documents", lease=SHORT, patience=0.3)
+    one = Process(store)
+    await one.call(1)
+    await one.open()
+    crash(own_postgres)
+    assert await one.call(7) == "unavailable"
+    own_postgres.start()
+    new = Process(store_at(own_postgres.url(), "documents", patience=5.0))
+    await anyio.sleep(1.5)
+    found = await new.call(7)
+    new.store.close()
+    store.close()
+
+    assert found == "unavailable"
+
+
+# Both.
+
+
+def guarded(store: Any) -> list[ToolNode]:
+    """Return nodes that need a store: under a limit, behind a cache, and behind a circuit breaker."""
+    if hasattr(store, "ask"):
+        return [limited(store)]
+    cache = Cache({"work"}, shared=store, key=lambda _: 0)
+    return [ToolNode([make(work)], middleware=[one]) for one in (cache, CircuitBreaker(shared=store))]
+
+
+@pytest.mark.parametrize("what", ["limits", "documents"])
+async def test_a_wrong_password_is_said_at_once(locked_redis: RedisServer, what: str) -> None:
+    """A wrong password will not become right; going on without the server would hide it."""
+    store = store_at(locked_redis.url, what, patience=10.0)
+    for node in guarded(store):
+        with anyio.fail_after(WAIT), pytest.raises(StorageError, match="user and a password"):
+            await node.ainvoke(ask("work"))
+    store.close()
+
+
+@pytest.mark.parametrize("what", ["limits", "documents"])
+async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str, what: str) -> None:
+    """A missing database is a permanent error, like a wrong password."""
+    store = store_at(postgres_url.rpartition("/")[0] + "/nobody_made_it", what, patience=10.0)
+    for node in guarded(store):
+        with anyio.fail_after(WAIT), pytest.raises(StorageError, match="nobody_made_it") as caught:
+            await node.ainvoke(ask("work"))
+        assert "p%3Ass" not in str(caught.value)
+    store.close()
