@@ -37,6 +37,11 @@ LOGS: dict[str, Log] = {}
 """Logs by name: a restarted actor gets only its arguments, so it looks up its log here."""
 
 
+def done_in(log: str) -> list[str]:
+    """Return what actors with this log have done."""
+    return LOGS.setdefault(log, Log()).done
+
+
 class FatalError(Exception):
     """Error that ends an actor."""
 
@@ -128,9 +133,11 @@ class Counter(Actor):
 
 @asynccontextmanager
 async def two(fleets: Fleets, log: str, **terms: Any) -> AsyncGenerator[tuple[Keyed[Counter], Keyed[Counter]]]:
-    """Open keyed counters in two processes of a fleet."""
-    async with keyed(Counter(log), fleet=fleets(), **terms) as one, keyed(Counter(log), fleet=fleets(), **terms) as two:
-        yield one, two
+    """Open keyed counters in two processes of a fleet, for a minute at most."""
+    with anyio.fail_after(60):
+        async with keyed(Counter(log), fleet=fleets(), **terms) as one:
+            async with keyed(Counter(log), fleet=fleets(), **terms) as two:
+                yield one, two
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ from callboard.extend import KeyMovedError
 from callboard_actors._server.fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTEST, Lease
 
 from ._memory import MemoryFleet, MemoryServer
-from ._world import LOGS, Counter, Log, until
+from ._world import Counter, done_in, until
 
 LEASE = 1.2
 
@@ -171,7 +171,7 @@ class Slow(Actor):
     """Actor whose clean-up takes longer than any lease."""
 
     def __init__(self, log: str) -> None:
-        self.log = LOGS.setdefault(log, Log()).done
+        self.log = done_in(log)
 
     async def start(self) -> None:
         self.log.append("start")
@@ -204,7 +204,7 @@ async def test_what_an_owner_cleans_up_ends_with_its_lease(log: str) -> None:
     """The clean-up is cut off at the end of the lease, whatever its grace period is: the next owner may then begin."""
     server = MemoryServer()
     cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
-    done = LOGS.setdefault(log, Log()).done
+    done = done_in(log)
 
     async def hold(one: Any) -> None:
         with pytest.raises(ActorDiedError):
@@ -229,7 +229,7 @@ async def test_what_an_owner_cleans_up_ends_with_its_lease(log: str) -> None:
 async def test_the_log_says_that_a_lost_lease_has_cut_a_stop_short(log: str, caplog: pytest.LogCaptureFixture) -> None:
     """The message must not blame `stop_timeout`, which is much longer."""
     fleet = MemoryFleet(MemoryServer(), lease=LEASE)
-    done = LOGS.setdefault(log, Log()).done
+    done = done_in(log)
     with anyio.fail_after(30):
         async with keyed(Slow(log), fleet=fleet, idle=0.1, stop_timeout=10.0) as here:
             await here["k"].look()

@@ -13,7 +13,7 @@ from callboard_actors._server.fleet._messages import ForgedError, Message, Signe
 from tests.server._servers import SECRET
 
 from ._memory import MemoryFleet, MemoryServer
-from ._world import LOGS, Counter, Log, until
+from ._world import LOGS, Counter, done_in, until
 
 pytestmark = pytest.mark.real_clock
 
@@ -24,10 +24,6 @@ LEASE = 2.0
 @pytest.fixture
 def server() -> MemoryServer:
     return MemoryServer()
-
-
-def _done(log: str) -> list[str]:
-    return LOGS.setdefault(log, Log()).done
 
 
 @pytest.mark.exhaustive
@@ -47,13 +43,13 @@ async def test_an_owner_that_is_cut_off_ends_before_the_next_begins(server: Memo
             await here["k"].up()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask, there["k"], "first", 60.0)
-                await until(lambda: "first began" in _done(log))
+                await until(lambda: "first began" in done_in(log))
                 tasks.start_soon(ask, there["k"], "second", 0.0)
                 await anyio.sleep(0.1)
                 cut_off.is_away = True
 
     assert sorted(ended) == ["first unknown", "second done"]
-    assert _done(log) == ["first began", "first was cancelled", "second began", "second ended"]
+    assert done_in(log) == ["first began", "first was cancelled", "second began", "second ended"]
     assert [what for what, _, _ in LOGS[log].lives] == ["start", "stop", "start", "stop"]
     assert LOGS[log].lives[2][2] > LOGS[log].lives[0][2]
 
@@ -103,7 +99,7 @@ async def test_a_call_whose_state_was_refused_is_unknown(server: MemoryServer, l
             assert (await here["k"].up())[0] == 2
 
     starts = [token for what, _, token in LOGS[log].lives if what == "start"]
-    assert (_done(log), len(starts), len(set(starts))) == (["after"] * 3, 2, 2)  # no state with the expired token
+    assert (done_in(log), len(starts), len(set(starts))) == (["after"] * 3, 2, 2)  # no state with the expired token
 
 
 def _rob(server: MemoryServer) -> None:
@@ -124,9 +120,9 @@ async def test_asks_wait_while_the_server_is_away(server: MemoryServer, log: str
             assert (await here["mine"].up())[0] == 2
             tasks.start_soon(here["new"].note, "it")
             await anyio.sleep(0.2)
-            assert _done(log) == []
+            assert done_in(log) == []
             fleet.is_away = False
-            await until(lambda: _done(log) == ["it"])
+            await until(lambda: done_in(log) == ["it"])
 
 
 async def test_a_budget_ends_the_wait_for_a_server(server: MemoryServer, log: str) -> None:
@@ -157,7 +153,7 @@ async def test_an_ask_fails_when_the_server_is_away_for_too_long(server: MemoryS
 async def test_an_unknown_call_runs_again_only_if_that_does_no_harm(server: MemoryServer, log: str) -> None:
     """The policy of the tool decides; for other tools the message says that the outcome is unknown."""
     for is_idempotent in (True, False):
-        _done(log).clear()
+        done_in(log).clear()
         cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
         spec = child(Counter(log), key=lambda call: "k", fleet=other)
         policy = CallPolicy(idempotent=is_idempotent, on_unknown="fail")
@@ -171,11 +167,11 @@ async def test_an_unknown_call_runs_again_only_if_that_does_no_harm(server: Memo
 
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(call)
-                    await until(lambda: "it began" in _done(log))
+                    await until(lambda: "it began" in done_in(log))
                     cut_off.is_away = True
 
         message = found[0]["messages"][0]
-        assert (message.status, _done(log).count("it began")) == (("success", 2) if is_idempotent else ("error", 1))
+        assert (message.status, done_in(log).count("it began")) == (("success", 2) if is_idempotent else ("error", 1))
 
 
 class Bomb:
@@ -225,7 +221,7 @@ async def test_a_stranger_on_the_server_is_not_listened_to(
             await there["k"].up()
 
     assert copies
-    assert _done(log) == ["it"]
+    assert done_in(log) == ["it"]
 
 
 async def test_a_token_is_that_of_the_innermost_lease(server: MemoryServer, log: str) -> None:

@@ -25,17 +25,16 @@ from callboard.actors._fleet_host import FleetCell
 from callboard.testing import tool_call
 
 from ._memory import MemoryFleet, MemoryServer
-from ._world import LOGS, Counter, Fleets, two, until
+from ._world import LOGS, Counter, Fleets, done_in, two, until
 
 pytestmark = pytest.mark.real_clock
 
 
 async def test_two_processes_that_ask_one_actor_reach_one_instance(fleets: Fleets, log: str) -> None:
     """The process that asks first owns the key; its token is that of the key."""
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            found = [await one["k"].up() for one in (here, there, here, there)]
-            in_thread = await there["k"].up_in_thread()
+    async with two(fleets, log) as (here, there):
+        found = [await one["k"].up() for one in (here, there, here, there)]
+        in_thread = await there["k"].up_in_thread()
 
     assert [number for number, _ in found] == [1, 2, 3, 4]
     assert in_thread[0] == 5
@@ -45,64 +44,59 @@ async def test_two_processes_that_ask_one_actor_reach_one_instance(fleets: Fleet
 
 async def test_each_key_has_an_owner_of_its_own(fleets: Fleets, log: str) -> None:
     """One process may own a key and ask another process for the next key."""
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            await here["a"].up()
-            await there["b"].up()
+    async with two(fleets, log) as (here, there):
+        await here["a"].up()
+        await there["b"].up()
 
-            assert (await there["a"].up())[0] == 2
-            assert (await here["b"].up())[0] == 2
-            assert (here.statistics().alive, there.statistics().alive) == (1, 1)
+        assert (await there["a"].up())[0] == 2
+        assert (await here["b"].up())[0] == 2
+        assert (here.statistics().alive, there.statistics().alive) == (1, 1)
 
 
 async def test_an_error_comes_back_as_itself(fleets: Fleets, log: str) -> None:
     """The error has its text and the traceback of the process that raised it."""
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            await here["k"].up()
+    async with two(fleets, log) as (here, there):
+        await here["k"].up()
 
-            with pytest.raises(LookupError, match="nothing there") as caught:
-                await there["k"].fail("nothing there")
+        with pytest.raises(LookupError, match="nothing there") as caught:
+            await there["k"].fail("nothing there")
 
     assert "in fail" in "".join(caught.value.__notes__)
 
 
 async def test_a_reply_that_was_taken_along_comes_back(fleets: Fleets, log: str) -> None:
     """A deferred handler in another process can reply after it has returned."""
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            await here["k"].up()
+    async with two(fleets, log) as (here, there):
+        await here["k"].up()
 
-            assert await there["k"].later("hello") == "hello"
+        assert await there["k"].later("hello") == "hello"
 
 
 async def test_a_cancel_reaches_the_owner(fleets: Fleets, log: str) -> None:
     """The handler has ended when the caller continues, and the next ask is handled."""
-    done = LOGS.setdefault(log, Counter(log).log).done
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            await here["k"].up()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(there["k"].hold, "it")
-                await until(lambda: "it began" in done)
-                tasks.cancel_scope.cancel()
-            assert done == ["it began", "it was cancelled"]
-            with anyio.fail_after(5):
-                await there["k"].up()
+    done = done_in(log)
+    async with two(fleets, log) as (here, there):
+        await here["k"].up()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(there["k"].hold, "it")
+            await until(lambda: "it began" in done)
+            tasks.cancel_scope.cancel()
+        assert done == ["it began", "it was cancelled"]
+        with anyio.fail_after(5):
+            await there["k"].up()
 
 
 async def test_an_ask_that_waits_there_can_be_taken_back(fleets: Fleets, log: str) -> None:
     """A cancelled ask that is still in the mailbox never begins."""
-    done = LOGS.setdefault(log, Counter(log).log).done
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there), anyio.create_task_group() as tasks:
-            await here["k"].up()
-            tasks.start_soon(here["k"].hold, "first")
-            await until(lambda: "first began" in done)
-            with anyio.move_on_after(0.2):
-                await there["k"].note("second")
-            tasks.cancel_scope.cancel()
-        assert done == ["first began", "first was cancelled"]
+    done = done_in(log)
+    async with two(fleets, log) as (here, there), anyio.create_task_group() as tasks:
+        await here["k"].up()
+        tasks.start_soon(here["k"].hold, "first")
+        await until(lambda: "first began" in done)
+        with anyio.move_on_after(0.2):
+            await there["k"].note("second")
+        tasks.cancel_scope.cancel()
+    assert done == ["first began", "first was cancelled"]
 
 
 async def test_asks_of_one_caller_stay_in_order(fleets: Fleets, log: str) -> None:
@@ -113,15 +107,14 @@ async def test_asks_of_one_caller_stay_in_order(fleets: Fleets, log: str) -> Non
         asked.append(what)
         await one.note(what)
 
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            for key, owner in (("k", here), ("k", there), ("l", there), ("l", here)):
-                async with anyio.create_task_group() as tasks:
-                    for number in range(20):
-                        tasks.start_soon(ask, owner[key], f"{key}{number}")
-                assert LOGS[log].done == asked
-                LOGS[log].done.clear()
-                asked.clear()
+    async with two(fleets, log) as (here, there):
+        for key, owner in (("k", here), ("k", there), ("l", there), ("l", here)):
+            async with anyio.create_task_group() as tasks:
+                for number in range(20):
+                    tasks.start_soon(ask, owner[key], f"{key}{number}")
+            assert LOGS[log].done == asked
+            LOGS[log].done.clear()
+            asked.clear()
 
 
 async def test_budget_and_progress_cross(fleets: Fleets, log: str) -> None:
@@ -171,7 +164,7 @@ async def test_who_closes_hands_its_keys_over_at_once(fleets: Fleets, log: str) 
 
 async def test_asks_that_wait_when_the_owner_closes_are_asked_of_the_next(fleets: Fleets, log: str) -> None:
     """Waiting asks had not begun, so the next owner may do them; the running one ends with its owner."""
-    done = LOGS.setdefault(log, Counter(log).log).done
+    done = done_in(log)
     ended: list[str] = []
 
     async def ask(one: Any, what: str) -> None:
@@ -196,47 +189,43 @@ async def test_asks_that_wait_when_the_owner_closes_are_asked_of_the_next(fleets
 
 async def test_who_goes_because_nobody_asks_gives_its_key_back(fleets: Fleets, log: str) -> None:
     """The state is saved before the key is released, so the next owner continues from it."""
-    with anyio.fail_after(30):
-        async with two(fleets, log, idle=0.2) as (here, there):
-            await here["k"].up()
-            await until(lambda: here.statistics().alive == 0)
-            await anyio.sleep(0.1)
-            assert (await there["k"].up())[0] == 2
-            assert there.statistics().alive == 1
+    async with two(fleets, log, idle=0.2) as (here, there):
+        await here["k"].up()
+        await until(lambda: here.statistics().alive == 0)
+        await anyio.sleep(0.1)
+        assert (await there["k"].up())[0] == 2
+        assert there.statistics().alive == 1
 
     assert [what for what, _, _ in LOGS[log].lives] == ["start", "stop", "start", "stop"]
 
 
 async def test_who_has_to_make_room_gives_its_key_back(fleets: Fleets, log: str) -> None:
     """With `cap=1` each ask of another key evicts the previous actor."""
-    with anyio.fail_after(30):
-        async with two(fleets, log, cap=1) as (here, there):
-            for number in (1, 2):
-                for key in ("a", "b"):
-                    assert (await here[key].up())[0] == number
-            assert (await there["a"].up())[0] == 3
+    async with two(fleets, log, cap=1) as (here, there):
+        for number in (1, 2):
+            for key in ("a", "b"):
+                assert (await here[key].up())[0] == number
+        assert (await there["a"].up())[0] == 3
 
 
 async def test_what_cannot_be_sent_is_named(fleets: Fleets, log: str) -> None:
     """An argument that cannot be pickled is an error only if it has to be sent to another process."""
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            await here["k"].note(lambda: None)  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match=r"Counter\.note cannot be sent .*: argument 1, of type function"):
-                await there["k"].note(lambda: None)  # type: ignore[arg-type]
-            assert (await there["k"].up())[0] == 1
+    async with two(fleets, log) as (here, there):
+        await here["k"].note(lambda: None)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"Counter\.note cannot be sent .*: argument 1, of type function"):
+            await there["k"].note(lambda: None)  # type: ignore[arg-type]
+        assert (await there["k"].up())[0] == 1
 
 
 async def test_many_keys_at_once_are_no_more_than_a_server_takes(fleets: Fleets, log: str) -> None:
     """All keys start at once and end at once; messages to the server stay within its limits."""
-    with anyio.fail_after(60):
-        async with two(fleets, log) as (here, there):
-            for one in (here, there):
-                async with anyio.create_task_group() as tasks:
-                    for number in range(150):
-                        tasks.start_soon(one[number].up)
-            assert here.statistics().alive == 150
-            assert [(await there[number].up())[0] for number in (0, 75, 149)] == [3, 3, 3]
+    async with two(fleets, log) as (here, there):
+        for one in (here, there):
+            async with anyio.create_task_group() as tasks:
+                for number in range(150):
+                    tasks.start_soon(one[number].up)
+        assert here.statistics().alive == 150
+        assert [(await there[number].up())[0] for number in (0, 75, 149)] == [3, 3, 3]
 
 
 def test_terms_that_cannot_work_are_refused() -> None:
@@ -263,14 +252,13 @@ async def test_one_actor_alone_has_no_fleet() -> None:
 
 async def test_trace_and_bound_values_cross(fleets: Fleets, log: str) -> None:
     """Trace and bound log values of the asker reach the handler; other context variables are not mixed."""
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            await here["k"].up()
-            span = NonRecordingSpan(SpanContext(7, 8, is_remote=False, trace_flags=TraceFlags(1)))
-            with bound_contextvars(user="ada"), use_span(span):
-                bound, trace = await there["k"].around()
-            assert (bound, trace) == ({"user": "ada"}, 7)
-            assert await there["k"].around() == ({}, 0)
+    async with two(fleets, log) as (here, there):
+        await here["k"].up()
+        span = NonRecordingSpan(SpanContext(7, 8, is_remote=False, trace_flags=TraceFlags(1)))
+        with bound_contextvars(user="ada"), use_span(span):
+            bound, trace = await there["k"].around()
+        assert (bound, trace) == ({"user": "ada"}, 7)
+        assert await there["k"].around() == ({}, 0)
 
 
 def test_sync_code_asks_through_a_node(log: str) -> None:
@@ -286,13 +274,12 @@ def test_sync_code_asks_through_a_node(log: str) -> None:
 
 async def test_a_handler_that_ends_its_actor_is_unknown_to_who_asked_from_elsewhere(fleets: Fleets, log: str) -> None:
     """The owner process continues and restarts the actor."""
-    with anyio.fail_after(30):
-        async with two(fleets, log) as (here, there):
-            await here["k"].up()
-            with pytest.raises(ActorDiedError):
-                await there["k"].give_up()
-            assert (await there["k"].up())[0] == 1
-            assert (here.statistics().alive, there.statistics().alive) == (1, 0)
+    async with two(fleets, log) as (here, there):
+        await here["k"].up()
+        with pytest.raises(ActorDiedError):
+            await there["k"].give_up()
+        assert (await there["k"].up())[0] == 1
+        assert (here.statistics().alive, there.statistics().alive) == (1, 0)
 
 
 class _Counted:

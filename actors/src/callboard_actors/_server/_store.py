@@ -17,12 +17,7 @@ C = TypeVar("C", bound=BackgroundClient[Any])
 
 
 class ServerStore(ABC):
-    """Store on a server: checked URL and prefix.
-
-    Args:
-        url: of the server.
-        prefix: before all stored names, to keep applications apart.
-    """
+    """Store on a server: checked URL and prefix."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self._whose = type(self).__name__

@@ -44,13 +44,7 @@ def check_url(whose: str, url: str) -> None:
 
 
 class PostgresConnection:
-    """Two connections of one process to a server: one executes statements, the other receives notifications.
-
-    Args:
-        url: of the database.
-        where: the same, without a password.
-        prefix: of all stored data.
-    """
+    """Two connections of one process to a server: one executes statements, the other receives notifications."""
 
     what: str
     """Noun for the stored data, for errors."""

@@ -65,13 +65,7 @@ def check_options(whose: str, url: str) -> None:
 
 
 class RedisConnection:
-    """Connection of one process to a server, with notification channels if a subclass names some.
-
-    Args:
-        url: of the server.
-        where: the same, without a password.
-        prefix: of all keys and channels.
-    """
+    """Connection of one process to a server, with notification channels if a subclass names some."""
 
     what: str
     """Noun for the stored data, for errors."""

@@ -34,11 +34,7 @@ class PendingChange:
 
 
 class ChangeGroup:
-    """All pending changes of one document, in order.
-
-    Args:
-        changes: for one document.
-    """
+    """All pending changes of one document, in order."""
 
     def __init__(self, changes: Iterable[PendingChange]) -> None:
         self.changes = list(changes)

@@ -51,13 +51,7 @@ class DocumentOptions(ClientOptions):
 
 
 class DocumentsClient(BackgroundClient[DocumentsTransport]):
-    """Documents client: applies rules to documents for all callers of this process.
-
-    Args:
-        line: makes a connection that is not open yet.
-        terms: options of the client.
-        listeners: called with each document or mark that another process has changed.
-    """
+    """Documents client: applies rules to documents for all callers of this process."""
 
     def __init__(
         self, line: Callable[[], DocumentsTransport], terms: DocumentOptions, listeners: "weakref.WeakSet[Listener]"

@@ -32,7 +32,6 @@ from callboard_actors._server.fleet._messages import (
     fingerprint,
     gate_of,
 )
-from callboard_actors._server.fleet._route import HeldKey, RoutedAsk
 from callboard_actors._server.fleet._router import Router
 from callboard_actors._server.fleet._transport import Common, FleetTransport
 from callboard_actors._util._numbers import check_seconds
@@ -44,12 +43,7 @@ _WHAT: dict[Kind, What] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST
 
 
 class Answers:
-    """Server side of remote asks: runs them in the actors of this process. Belongs to the fleet client's thread.
-
-    Args:
-        host: the actors of this process.
-        router: router of this member.
-    """
+    """Server side of remote asks: runs them in the actors of this process. Belongs to the fleet client's thread."""
 
     def __init__(self, host: FleetHost, router: Router) -> None:
         self._host = host
@@ -181,23 +175,19 @@ _TO_LEAVE = 5.0
 
 
 class Member:
-    """Member of a fleet, for the actors of one kind.
+    """Member of a fleet, for the actors of one kind."""
 
-    Args:
-        host: the actors of this process.
-        line: makes a connection to the server.
-        terms: options of the member.
-        seal: signer of the fleet.
-    """
-
-    def __init__(self, host: FleetHost, line: Callable[[], FleetTransport], terms: ClientOptions, seal: Signer) -> None:
-        self._signer = seal
-        self._where = terms.where
+    def __init__(
+        self, host: FleetHost, line: Callable[[], FleetTransport], terms: ClientOptions, signer: Signer
+    ) -> None:
+        self._signer = signer
         member = uuid4().hex[:16]  # new for each membership, so that no message for an earlier one is taken for it
         self._member = member
-        self._router = Router(host.name, member, seal, host.lost)
+        self._router = Router(host.name, member, signer, host.lost)
         self._answers = Answers(host, self._router)
-        self.snapshots = KeptStates(self._router, seal, terms.where)
+        # The asking side of `callboard.extend.Membership`.
+        self.owned, self.post, self.give_back = self._router.held, self._router.post, self._router.give_back
+        self.snapshots = KeptStates(self._router, signer)
         # Last: the client's thread starts here, and its callbacks use the fields above.
         self._client = self._router.client = FleetClient(
             member,
@@ -208,18 +198,6 @@ class Member:
             on_beat=self._router.note_beat,
             on_failure=self._router.fail_all,
         )
-
-    def owned(self, key: Hashable) -> HeldKey | None:
-        """Return how this process owns a key; `None` if it does not."""
-        return self._router.held(key)
-
-    def post(self, ask: FleetAsk) -> RoutedAsk:
-        """Queue an ask for the owner of its key."""
-        return self._router.post(ask)
-
-    def give_back(self, key: Hashable) -> None:
-        """Give up a key, so that another process may own it."""
-        self._router.give_back(key)
 
     async def leave(self) -> None:
         """Leave the fleet: own no key any more, and send no asks."""
@@ -238,7 +216,7 @@ class Member:
         try:
             message: Message = self._signer.opened(self._member, frame)
         except ForgedError as error:
-            _logger.warning("%s: %s; is its secret another one?", self._where, error)
+            _logger.warning("%s: %s; is its secret another one?", self._client.where, error)
             return
         if message.what in ("ask", "cancel"):
             self._answers.hear(message)
@@ -247,18 +225,11 @@ class Member:
 
 
 class KeptStates:
-    """Saved states of actors at the server; only the last owner of a key may write the key's state.
+    """Saved states of actors at the server; only the last owner of a key may write the key's state."""
 
-    Args:
-        router: router of the member.
-        seal: signer of the fleet.
-        where: address of the server, for errors.
-    """
-
-    def __init__(self, router: Router, seal: Signer, where: str) -> None:
+    def __init__(self, router: Router, signer: Signer) -> None:
         self._router = router
-        self._signer = seal
-        self._where = where
+        self._signer = signer
 
     async def load(self, actor: str, key: Hashable) -> object:
         """Return the state that was saved last; `None` if there is none."""
@@ -270,12 +241,15 @@ class KeptStates:
         """Save a state in place of the one before; raise StorageError if this process no longer owns the key."""
         gate, held = gate_of(actor, key), self._router.held(key)
         if held is None:
-            raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: this process owns its key no more.")
+            raise self._not_kept(actor, key, "this process owns its key no more")
         # The server compares tokens: a write that was under way while the lease ended is refused there.
         sealed = self._signer.sealed(gate, snapshot)
         if not await self._on_transport(lambda line: line.save(gate, held.token, sealed)):
             self._router.lose(key, held, "another process owns its key now")
-            raise StorageError(self._where, f"keeps no state of {actor}[{key!r}]: another process owns its key now.")
+            raise self._not_kept(actor, key, "another process owns its key now")
+
+    def _not_kept(self, actor: str, key: Hashable, reason: str) -> StorageError:
+        return StorageError(self._router.client.where, f"keeps no state of {actor}[{key!r}]: {reason}.")
 
     def _on_transport(self, work: Callable[[FleetTransport], Awaitable[T]]) -> Awaitable[T]:
         # In the client's thread, because only that thread may use the connection.

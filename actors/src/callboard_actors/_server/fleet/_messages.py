@@ -43,12 +43,7 @@ class ForgedError(Exception):
 
 
 class Signer:
-    """Signer of messages and states: a signature is valid for one fleet and one place only.
-
-    Args:
-        secret: shared by all processes of the fleet.
-        fleet: name of the fleet and its actor.
-    """
+    """Signer of messages and states: a signature is valid for one fleet and one place only."""
 
     def __init__(self, secret: bytes, fleet: str) -> None:
         self._key = mac(secret, f"callboard fleet {fleet}".encode())

@@ -23,13 +23,7 @@ State = Literal["queued", "sent", "here", "taken", "done"]
 
 
 class RoutedAsk:
-    """Ask of this process, created in the task that waits for it. Its state belongs to the client's thread.
-
-    Args:
-        ask: handler and arguments.
-        withdraw: tells the router that the ask is not waited for any more; may be called from any thread.
-        on_taken: tells the router that this ask is in the actor's mailbox here, so the next one may follow.
-    """
+    """Ask of this process, created in the task that waits for it. Its state belongs to the client's thread."""
 
     def __init__(
         self,
@@ -48,7 +42,7 @@ class RoutedAsk:
         self.order = 0
         """Position among all asks of this process."""
         self._arguments: bytes | None = None
-        self._withdraw = withdraw
+        self._withdraw = withdraw  # any thread may call it
         self._on_taken = on_taken
         # From here on: written in the client's thread, read in the asking task after a wake-up by `_news`.
         self._words = deque[Any]()
@@ -134,18 +128,13 @@ def _nothing() -> None: ...
 
 
 class HeldKey:
-    """Ownership of a key by this process, an implementation of `callboard.extend.Ownership`.
-
-    Args:
-        token: fencing token.
-        is_safe: whether this process's lease still lasts; may be called from any thread.
-    """
+    """Ownership of a key by this process, an implementation of `callboard.extend.Ownership`."""
 
     __slots__ = ("_is_over", "_is_safe", "token")
 
     def __init__(self, token: int, is_safe: Callable[[], bool]) -> None:
         self.token = token
-        self._is_safe = is_safe
+        self._is_safe = is_safe  # any thread may call it
         self._is_over = False  # only ever set to True, so it needs no lock
 
     @property

@@ -25,14 +25,7 @@ _DEAD = "the process that owned its key died, or stood still for too long"
 
 
 class Router:
-    """Router of one member: queues its asks by key, finds the owners, sends the asks, and handles the replies.
-
-    Args:
-        name: of the actor.
-        member: id of this member.
-        seal: signer of the fleet.
-        on_lost: called with a key that this process no longer owns, and the reason.
-    """
+    """Router of one member: queues its asks by key, finds the owners, sends the asks, and handles the replies."""
 
     def __init__(
         self,

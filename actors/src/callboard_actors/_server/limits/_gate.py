@@ -143,15 +143,7 @@ class Share:
 
 
 class Gate:
-    """Permits of one process at one limit, or at one key of it.
-
-    Args:
-        name: of the limit and its key, at the server.
-        wanted: first request for this gate; describes the limit.
-        numbers: of the limit.
-        where: address of the server, for errors.
-        clock: counts the lease; see `callboard_actors._util._boot_clock`.
-    """
+    """Permits of one process at one limit, or at one key of it."""
 
     def __init__(
         self, name: str, wanted: PermitRequest, numbers: Numbers, where: str, clock: Callable[[], float] = now
@@ -160,7 +152,7 @@ class Gate:
         self.numbers = numbers
         # All permits here that are not gone, in the order of their requests: a resend keeps that order.
         self.stays: dict[str, LocalPermit] = {}
-        self._wanted = wanted
+        self._wanted = wanted  # the first request
         self._where = where
         self._clock = clock
         # Clock times: when the last step was sent, and when the lease ends that the last answer renewed. The lease

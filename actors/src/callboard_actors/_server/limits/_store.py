@@ -41,10 +41,6 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
 
     A cancelled call leaves at once, without a round trip. All changes that accumulate during one round trip are sent
     together in the next one.
-
-    Args:
-        line: makes a connection that is not open yet.
-        terms: options of the client.
     """
 
     def __init__(self, line: Callable[[], LimitsTransport], terms: LimitOptions) -> None:
