@@ -1,10 +1,13 @@
 """A scenario is a function from a namespace to a `Case`; `outcome` runs a case in one drive mode."""
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
+import pytest
 from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
@@ -92,6 +95,31 @@ def assert_same(scenario: Scenario, mode: str, *, raises: str | None = None) -> 
 
     assert actual == expected, f"\ncallboard: {actual}\nlanggraph: {expected}"
     return expected
+
+
+def alike(scenario: Any = None, /, *, modes: Any = MODES, raises: str | None = None) -> Any:
+    """Return a test that a scenario has the same outcome with both sides in each mode; as a decorator of the scenario.
+
+    The scenario takes the namespace, and the parameters of the test if there are any.
+    """
+    if scenario is None:
+        return partial(alike, modes=modes, raises=raises)
+
+    return for_each(
+        "mode", modes, scenario, lambda mode, given: assert_same(partial(scenario, **given), mode, raises=raises)
+    )
+
+
+def for_each(axis: str, values: Any, scenario: Any, check: Callable[[str, dict[str, Any]], Any]) -> Any:
+    """Return a test that checks a scenario for each value; the other parameters of the test are the scenario's own."""
+
+    def test(**given: Any) -> None:
+        check(given.pop(axis), given)
+
+    (_, *others), kind = inspect.signature(scenario).parameters.values(), inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(axis, kind), *others])
+    test.__doc__, test.__signature__ = scenario.__doc__, signature  # type: ignore[attr-defined]
+    return pytest.mark.parametrize(axis, values)(test)
 
 
 def _drive(case: Case, mode: str) -> Any:

@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from ._dump import dump
-from ._harness import Case, call
+from ._harness import DIRECT_MODES, Case, alike, call
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 from .conftest import Same
@@ -88,14 +88,12 @@ def test_an_error_of_a_tool_is_raised(version: str, same_direct: Same) -> None:
 
 
 @versions
-def test_a_tool_node_is_taken_with_its_own_error_handling(version: str, same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        model = ReplayModel(turn(1, call("fails", {"x": 1}, "a")), "done", log=log)
-        node = ns.ToolNode([fails, double], handle_tool_errors="own text")
-        return Case(ns.create_react_agent(model, node, version=version), QUESTION, own_runtime=True, log=log)
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_a_tool_node_is_taken_with_its_own_error_handling(ns: Any, version: str) -> Case:
+    log: list[Any] = []
+    model = ReplayModel(turn(1, call("fails", {"x": 1}, "a")), "done", log=log)
+    node = ns.ToolNode([fails, double], handle_tool_errors="own text")
+    return Case(ns.create_react_agent(model, node, version=version), QUESTION, own_runtime=True, log=log)
 
 
 def test_without_tools_the_model_is_asked_once_and_unbound(same_direct: Same) -> None:
@@ -185,40 +183,36 @@ def test_a_history_with_answers_is_continued(same_direct: Same) -> None:
 
 
 @versions
-def test_a_command_of_a_tool_updates_the_state(version: str, same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        class State(ns.AgentState):  # type: ignore[misc]
-            mood: str
+@alike(modes=DIRECT_MODES)
+def test_a_command_of_a_tool_updates_the_state(ns: Any, version: str) -> Case:
+    class State(ns.AgentState):  # type: ignore[misc]
+        mood: str
 
-        @tool
-        def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
-            """Cheer."""
-            return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id, id="t")]})
+    @tool
+    def cheer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Cheer."""
+        return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id, id="t")]})
 
-        @tool
-        def ask(mood: Annotated[str, ns.InjectedState("mood")]) -> str:
-            """Ask."""
-            return mood
+    @tool
+    def ask(mood: Annotated[str, ns.InjectedState("mood")]) -> str:
+        """Ask."""
+        return mood
 
-        replies = (turn(1, call("cheer", {}, "a")), turn(2, call("ask", {}, "b")), "done")
-        return agent(ns, replies, [cheer, ask], state_schema=State, version=version, input={**QUESTION, "mood": "bad"})
-
-    same_direct(scenario)
+    replies = (turn(1, call("cheer", {}, "a")), turn(2, call("ask", {}, "b")), "done")
+    return agent(ns, replies, [cheer, ask], state_schema=State, version=version, input={**QUESTION, "mood": "bad"})
 
 
 @versions
-def test_the_store_reaches_the_tools(version: str, same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def keep(key: str, store: Annotated[Any, ns.InjectedStore()]) -> str:
-            """Keep."""
-            store.put(("k",), key, {"v": 1})
-            return str(len(store.search(("k",))))
+@alike(modes=DIRECT_MODES)
+def test_the_store_reaches_the_tools(ns: Any, version: str) -> Case:
+    @tool
+    def keep(key: str, store: Annotated[Any, ns.InjectedStore()]) -> str:
+        """Keep."""
+        store.put(("k",), key, {"v": 1})
+        return str(len(store.search(("k",))))
 
-        replies = (turn(1, call("keep", {"key": "a"}, "a")), "done")
-        return agent(ns, replies, [keep], store=InMemoryStore(), version=version)
-
-    same_direct(scenario)
+    replies = (turn(1, call("keep", {"key": "a"}, "a")), "done")
+    return agent(ns, replies, [keep], store=InMemoryStore(), version=version)
 
 
 @versions

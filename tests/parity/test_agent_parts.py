@@ -12,7 +12,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from ._harness import Case, call
+from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, call
 from ._model import ReplayModel
 from .conftest import Same
 
@@ -75,30 +75,26 @@ def test_the_model_sees_the_prompt_of_a_coroutine_function(same_async: Same) -> 
     same_async(lambda ns: agent(ns, prompt=by_coroutine))
 
 
-def test_a_function_prompt_reads_a_state_of_the_users_own(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        class State(ns.AgentState):  # type: ignore[misc]
-            user: str
+@alike(modes=DIRECT_MODES)
+def test_a_function_prompt_reads_a_state_of_the_users_own(ns: Any) -> Case:
+    class State(ns.AgentState):  # type: ignore[misc]
+        user: str
 
-        def greet(state: Any) -> Any:
-            return [SystemMessage(f"for {state['user']}"), *state["messages"]]
+    def greet(state: Any) -> Any:
+        return [SystemMessage(f"for {state['user']}"), *state["messages"]]
 
-        return agent(ns, prompt=greet, state_schema=State, input={**QUESTION, "user": "ann"})
-
-    same_direct(scenario)
+    return agent(ns, prompt=greet, state_schema=State, input={**QUESTION, "user": "ann"})
 
 
-def test_a_pydantic_state_is_carried(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        class State(ns.AgentStatePydantic):  # type: ignore[misc]
-            user: str = "nobody"
+@alike(modes=DIRECT_MODES)
+def test_a_pydantic_state_is_carried(ns: Any) -> Case:
+    class State(ns.AgentStatePydantic):  # type: ignore[misc]
+        user: str = "nobody"
 
-        def greet(state: Any) -> Any:
-            return [SystemMessage(f"for {state.user}"), *state.messages]
+    def greet(state: Any) -> Any:
+        return [SystemMessage(f"for {state.user}"), *state.messages]
 
-        return agent(ns, prompt=greet, state_schema=State, input={**QUESTION, "user": "ann"})
-
-    same_direct(scenario)
+    return agent(ns, prompt=greet, state_schema=State, input={**QUESTION, "user": "ann"})
 
 
 @pytest.mark.parametrize("prompt", [7, [SystemMessage("x")]], ids=["int", "list"])
@@ -127,12 +123,10 @@ def test_a_model_with_other_tools_bound_is_refused(has: Any, given: Any, same_di
     same_direct(lambda ns: bound(*has)(ns, given), raises="ValueError")
 
 
-def test_a_model_bound_to_something_else_is_bound_to_the_tools(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        return build(ns, ReplayModel(*REPLIES, log=log).with_config(tags=["x"]), log)
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_a_model_bound_to_something_else_is_bound_to_the_tools(ns: Any) -> Case:
+    log: list[Any] = []
+    return build(ns, ReplayModel(*REPLIES, log=log).with_config(tags=["x"]), log)
 
 
 def test_a_tool_of_the_provider_is_bound_beside_the_others(same_direct: Same) -> None:
@@ -140,31 +134,27 @@ def test_a_tool_of_the_provider_is_bound_beside_the_others(same_direct: Same) ->
     same_direct(lambda ns: agent(ns, tools=[double, search]))
 
 
-def test_a_model_is_chosen_for_each_turn(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        model = ReplayModel(*REPLIES, log=log)
+@alike(modes=DIRECT_MODES)
+def test_a_model_is_chosen_for_each_turn(ns: Any) -> Case:
+    log: list[Any] = []
+    model = ReplayModel(*REPLIES, log=log)
 
-        def choose(state: Any, runtime: Any) -> Any:
-            log.append(("choose", len(state["messages"]), type(runtime).__name__))
-            return model.bind_tools([double])
+    def choose(state: Any, runtime: Any) -> Any:
+        log.append(("choose", len(state["messages"]), type(runtime).__name__))
+        return model.bind_tools([double])
 
-        return build(ns, choose, log)
-
-    same_direct(scenario)
+    return build(ns, choose, log)
 
 
-def test_a_model_is_chosen_by_a_coroutine_function(same_async: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        model = ReplayModel(*REPLIES, log=log)
+@alike(modes=ASYNC_MODES)
+def test_a_model_is_chosen_by_a_coroutine_function(ns: Any) -> Case:
+    log: list[Any] = []
+    model = ReplayModel(*REPLIES, log=log)
 
-        async def choose(state: Any, runtime: Any) -> Any:
-            return model.bind_tools([double])
+    async def choose(state: Any, runtime: Any) -> Any:
+        return model.bind_tools([double])
 
-        return build(ns, choose, log)
-
-    same_async(scenario)
+    return build(ns, choose, log)
 
 
 class Answer(BaseModel):
@@ -177,20 +167,16 @@ STRUCTURED = (*REPLIES, AIMessage("", tool_calls=[call("Answer", {"number": 2}, 
 
 
 @pytest.mark.parametrize("response_format", [Answer, ("give a number", Answer)], ids=["schema", "prompt and schema"])
-def test_a_structured_response_is_the_last_step(response_format: Any, same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        return build(ns, ReplayModel(*STRUCTURED, log=log), log, response_format=response_format)
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_a_structured_response_is_the_last_step(ns: Any, response_format: Any) -> Case:
+    log: list[Any] = []
+    return build(ns, ReplayModel(*STRUCTURED, log=log), log, response_format=response_format)
 
 
-def test_a_structured_response_needs_no_tools(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        return build(ns, ReplayModel(*STRUCTURED[1:], log=log), log, [], response_format=Answer)
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_a_structured_response_needs_no_tools(ns: Any) -> Case:
+    log: list[Any] = []
+    return build(ns, ReplayModel(*STRUCTURED[1:], log=log), log, [], response_format=Answer)
 
 
 def rewrites(state: Any) -> Any:
@@ -205,27 +191,23 @@ def test_a_pre_model_hook_changes_what_the_model_sees(version: str, same_direct:
     same_direct(lambda ns: agent(ns, pre_model_hook=last_two, version=version))
 
 
-def test_a_pre_model_hook_changes_the_history(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        return build(ns, ReplayModel("done", log=log), log, pre_model_hook=rewrites)
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_a_pre_model_hook_changes_the_history(ns: Any) -> Case:
+    log: list[Any] = []
+    return build(ns, ReplayModel("done", log=log), log, pre_model_hook=rewrites)
 
 
 @pytest.mark.parametrize("tools", [[double], []], ids=["with tools", "without tools"])
-def test_a_post_model_hook_runs_after_each_answer(tools: Any, same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
+@alike(modes=DIRECT_MODES)
+def test_a_post_model_hook_runs_after_each_answer(ns: Any, tools: Any) -> Case:
+    log: list[Any] = []
 
-        def note(state: Any) -> Any:
-            log.append(("hook", len(state["messages"])))
-            return {}
+    def note(state: Any) -> Any:
+        log.append(("hook", len(state["messages"])))
+        return {}
 
-        replies = REPLIES if tools else REPLIES[1:]
-        return build(ns, ReplayModel(*replies, log=log), log, tools, post_model_hook=note)
-
-    same_direct(scenario)
+    replies = REPLIES if tools else REPLIES[1:]
+    return build(ns, ReplayModel(*replies, log=log), log, tools, post_model_hook=note)
 
 
 class NoSteps(TypedDict):
@@ -243,11 +225,9 @@ def test_construction_refuses(label: str, same_direct: Same) -> None:
     same_direct(lambda ns: agent(ns, **REFUSED[label]), raises="ValueError")
 
 
-def test_construction_refuses_a_state_without_the_response(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        return agent(ns, state_schema=ns.AgentState, response_format=Answer)
-
-    same_direct(scenario, raises="ValueError")
+@alike(modes=DIRECT_MODES, raises="ValueError")
+def test_construction_refuses_a_state_without_the_response(ns: Any) -> Case:
+    return agent(ns, state_schema=ns.AgentState, response_format=Answer)
 
 
 def test_an_unknown_keyword_is_a_type_error(same_direct: Same) -> None:
@@ -274,10 +254,8 @@ class Loop(BaseCallbackHandler):
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_callbacks_hear_the_loop_in_order(version: str, same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        case = agent(ns, version=version)
-        case.config["callbacks"] = [Loop(case.log)]
-        return case
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_callbacks_hear_the_loop_in_order(ns: Any, version: str) -> Case:
+    case = agent(ns, version=version)
+    case.config["callbacks"] = [Loop(case.log)]
+    return case

@@ -11,7 +11,7 @@ from langgraph.types import Command
 
 from ._harness import call
 from ._prebuilt import candidate, reference
-from .test_agent_threads import AT, DONE, MORE, ONE, Thread, question, same, talk_to, turn, versions
+from .test_agent_threads import AT, DONE, MORE, ONE, Thread, conversation, question, talk_to, turn, versions
 
 SAME = call("double", {"x": 1}, "a")
 """A call whose id a model repeats."""
@@ -118,39 +118,31 @@ def _both() -> tuple[Any, Any]:
 # --- changes from outside
 
 
-@versions
-def test_an_update_of_the_past_is_one_place_after_the_one_it_changes(version: str) -> None:
+@conversation(ONE, DONE, MORE)
+def test_an_update_of_the_past_is_one_place_after_the_one_it_changes(thread: Thread) -> None:
     """The parent of the new place is the place that was changed."""
-
-    def talk(thread: Thread) -> None:
-        thread.run(question())
-        place = next(one for one in thread.history() if one.next == ("tools",))
-        config = thread.update({"messages": [turn(1, call("double", {"x": 4}, "a"))]}, config=place.config)
-        thread.history()
-        state = thread.look(config)
-        thread.seen.append(state.parent_config == place.config)
-        thread.run(None, config)
-        thread.history()
-
-    same(talk, ONE, DONE, MORE, version=version)
+    thread.run(question())
+    place = next(one for one in thread.history() if one.next == ("tools",))
+    config = thread.update({"messages": [turn(1, call("double", {"x": 4}, "a"))]}, config=place.config)
+    thread.history()
+    state = thread.look(config)
+    thread.seen.append(state.parent_config == place.config)
+    thread.run(None, config)
+    thread.history()
 
 
-@versions
 @pytest.mark.parametrize("where", ["__start__", "agent", "tools", None])
-def test_a_copy_of_a_place_goes_on_as_the_place_would(where: str | None, version: str) -> None:
+@conversation(ONE, DONE, MORE)
+def test_a_copy_of_a_place_goes_on_as_the_place_would(thread: Thread, where: str | None) -> None:
     """`as_node="__copy__"` makes a place beside the one that is copied."""
-
-    def talk(thread: Thread) -> None:
-        thread.run(question())
-        place = next(one for one in thread.history() if one.next == (() if where is None else (where,)))
-        config = thread.update(None, config=place.config, as_node="__copy__")
-        state = thread.look(config, past=True)
-        thread.seen.append(_where(state.parent_config) == _where(place.parent_config))
-        thread.seen.append(places_of(thread))
-        thread.run(None, config)
-        thread.seen.append(places_of(thread))
-
-    same(talk, ONE, DONE, MORE, version=version)
+    thread.run(question())
+    place = next(one for one in thread.history() if one.next == (() if where is None else (where,)))
+    config = thread.update(None, config=place.config, as_node="__copy__")
+    state = thread.look(config, past=True)
+    thread.seen.append(_where(state.parent_config) == _where(place.parent_config))
+    thread.seen.append(places_of(thread))
+    thread.run(None, config)
+    thread.seen.append(places_of(thread))
 
 
 def places_of(thread: Thread) -> list[Any]:
@@ -165,18 +157,14 @@ def _where(config: Any) -> Any:
     return config and config["configurable"]["checkpoint_id"]
 
 
-@versions
-def test_a_copy_can_be_changed_at_once(version: str) -> None:
+@conversation(ONE, DONE, MORE)
+def test_a_copy_can_be_changed_at_once(thread: Thread) -> None:
     """The copy may come with a list of updates, each in the name of a node."""
-
-    def talk(thread: Thread) -> None:
-        thread.run(question())
-        place = next(one for one in thread.history() if one.next == ("agent",))
-        config = thread.update([(question("by hand", "h2"), "agent")], config=place.config, as_node="__copy__")
-        thread.look(config)
-        thread.seen.append(places_of(thread))
-
-    same(talk, ONE, DONE, MORE, version=version)
+    thread.run(question())
+    place = next(one for one in thread.history() if one.next == ("agent",))
+    config = thread.update([(question("by hand", "h2"), "agent")], config=place.config, as_node="__copy__")
+    thread.look(config)
+    thread.seen.append(places_of(thread))
 
 
 def test_a_copy_takes_no_values_that_would_be_passed_over() -> None:
@@ -190,23 +178,19 @@ def test_a_copy_takes_no_values_that_would_be_passed_over() -> None:
         thread.agent.update_state(AT, question("lost", "h2"), as_node="__copy__")
 
 
-@versions
 @pytest.mark.parametrize("as_node", [None, "agent"])
 @pytest.mark.parametrize("added", [question("note", "h2"), {"messages": [AIMessage("never mind", id="x")]}])
+@conversation(turn(1, call("ask", {"what": "b"}, "b")), DONE)
 def test_what_comes_next_after_an_update_while_a_question_is_open(
-    added: Any, as_node: str | None, version: str
+    thread: Thread, added: Any, as_node: str | None
 ) -> None:
     """Nothing is next, because the update replaced the model's message with the open calls."""
-
-    def talk(thread: Thread) -> None:
-        thread.run(question())
-        thread.look()
-        thread.update(added, as_node=as_node)
-        thread.look()
-        thread.run(None)
-        thread.look()
-
-    same(talk, turn(1, call("ask", {"what": "b"}, "b")), DONE, version=version)
+    thread.run(question())
+    thread.look()
+    thread.update(added, as_node=as_node)
+    thread.look()
+    thread.run(None)
+    thread.look()
 
 
 @versions
@@ -256,27 +240,20 @@ def test_a_command_takes_as_many_steps(kind: str, new: bool, version: str) -> No
     assert steps[0] == steps[1]
 
 
-@versions
-def test_an_answer_with_an_update_takes_as_many_steps(version: str) -> None:
-    def talk(thread: Thread) -> None:
-        thread.run(question())
-        thread.run(Command(resume="yes", update=question("more", "h2")))
-        thread.seen.append(thread.agent.get_state(AT).metadata["step"])
-        # LangGraph sends its model call, text and answer in the order of the state, and providers refuse that.
-        # callboard sends the answer first (`tests/agent/test_history.py`); everything else is equal.
-        kind, messages, tools = thread.asked[-1]
-        thread.asked[-1] = kind, [*messages[:-2], *sorted(messages[-2:], key=str)], tools
-
-    same(talk, turn(1, call("ask", {"what": "b"}, "b")), DONE, version=version)
+@conversation(turn(1, call("ask", {"what": "b"}, "b")), DONE)
+def test_an_answer_with_an_update_takes_as_many_steps(thread: Thread) -> None:
+    thread.run(question())
+    thread.run(Command(resume="yes", update=question("more", "h2")))
+    thread.seen.append(thread.agent.get_state(AT).metadata["step"])
+    # LangGraph sends its model call, text and answer in the order of the state, and providers refuse that.
+    # callboard sends the answer first (`tests/agent/test_history.py`); everything else is equal.
+    kind, messages, tools = thread.asked[-1]
+    thread.asked[-1] = kind, [*messages[:-2], *sorted(messages[-2:], key=str)], tools
 
 
-@versions
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_a_command_leaves_as_many_steps_to_a_run(limit: int, version: str) -> None:
+@conversation(AIMessage("hi", id="ai-0"), ONE, DONE)
+def test_a_command_leaves_as_many_steps_to_a_run(thread: Thread, limit: int) -> None:
     """The same recursion limit is sufficient for LangGraph and for callboard."""
-
-    def talk(thread: Thread) -> None:
-        thread.run(question())
-        thread.run(Command(update=question("more", "h2"), goto="agent"), {**AT, "recursion_limit": limit})
-
-    same(talk, AIMessage("hi", id="ai-0"), ONE, DONE, version=version)
+    thread.run(question())
+    thread.run(Command(update=question("more", "h2"), goto="agent"), {**AT, "recursion_limit": limit})

@@ -7,7 +7,7 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.tools import StructuredTool, ToolException, tool
 from langgraph.types import Command
 
-from ._harness import Case, asks, call, wants
+from ._harness import ASYNC_MODES, Case, alike, asks, call, wants
 from .conftest import Same
 
 
@@ -137,12 +137,10 @@ def test_a_handler_hears_of_an_unhandled_error(recorder: Any, same: Same) -> Non
     same(lambda ns: heard(ns, body_error, recorder, {"x": 1}, handle_tool_errors=False), raises="ValueError")
 
 
-def test_a_handler_hears_nothing_of_an_unknown_tool(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        return Case(ns.ToolNode([fine(ns)]), wants("unknown"), config={"callbacks": [Recorder(log)]}, log=log)
-
-    same(scenario)
+@alike
+def test_a_handler_hears_nothing_of_an_unknown_tool(ns: Any) -> Case:
+    log: list[Any] = []
+    return Case(ns.ToolNode([fine(ns)]), wants("unknown"), config={"callbacks": [Recorder(log)]}, log=log)
 
 
 def test_a_failing_handler_that_insists_fails_the_call(same: Same) -> None:
@@ -153,24 +151,20 @@ def test_a_failing_handler_that_insists_can_be_handled(same: Same) -> None:
     same(lambda ns: heard(ns, fine, Failing, {"x": 1}))
 
 
-def test_a_handler_of_the_tool_hears_too(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        made = body_free()
-        made.callbacks = [Recorder(log)]
-        return Case(ns.ToolNode([made]), wants("work", {"x": 1}), log=log)
-
-    same(scenario)
+@alike
+def test_a_handler_of_the_tool_hears_too(ns: Any) -> Case:
+    log: list[Any] = []
+    made = body_free()
+    made.callbacks = [Recorder(log)]
+    return Case(ns.ToolNode([made]), wants("work", {"x": 1}), log=log)
 
 
-def test_each_call_of_a_batch_is_heard_from_start_to_end(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
-        calls = asks(*(call("work", {"x": n}, f"c{n}") for n in range(3)))
-        ordered = Ordered(log)
-        return Case(ns.ToolNode([fine(ns)]), {"messages": [calls]}, config={"callbacks": [ordered]}, log=[ordered])
-
-    same(scenario)
+@alike
+def test_each_call_of_a_batch_is_heard_from_start_to_end(ns: Any) -> Case:
+    log: list[Any] = []
+    calls = asks(*(call("work", {"x": n}, f"c{n}") for n in range(3)))
+    ordered = Ordered(log)
+    return Case(ns.ToolNode([fine(ns)]), {"messages": [calls]}, config={"callbacks": [ordered]}, log=[ordered])
 
 
 class Ordered(Recorder):
@@ -182,24 +176,22 @@ class Ordered(Recorder):
         return f"{starts} {ends}"
 
 
-def test_runs_started_by_the_tool_are_heard_below_it(same_async: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
+@alike(modes=ASYNC_MODES)
+def test_runs_started_by_the_tool_are_heard_below_it(ns: Any) -> Case:
+    log: list[Any] = []
 
-        @tool
-        async def inner(x: int) -> str:
-            """Inner."""
-            return f"inner {x}"
+    @tool
+    async def inner(x: int) -> str:
+        """Inner."""
+        return f"inner {x}"
 
-        @tool
-        async def work(x: int) -> str:
-            """Work."""
-            return str(await inner.ainvoke({"x": x}))
+    @tool
+    async def work(x: int) -> str:
+        """Work."""
+        return str(await inner.ainvoke({"x": x}))
 
-        family = Family(log)
-        return Case(ns.ToolNode([work]), wants("work", {"x": 1}), config={"callbacks": [family]}, log=log)
-
-    same_async(scenario)
+    family = Family(log)
+    return Case(ns.ToolNode([work]), wants("work", {"x": 1}), config={"callbacks": [family]}, log=log)
 
 
 class Family(Recorder):

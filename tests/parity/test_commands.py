@@ -9,7 +9,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, Send
 
-from ._harness import Case, MessageList, asks, call, wants
+from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, wants
 from .conftest import Same
 
 
@@ -85,12 +85,10 @@ def test_a_dict_state_refuses(label: str, same: Same) -> None:
     same(lambda ns: single(ns, REFUSED[label]), raises="ValueError")
 
 
-def test_a_refused_command_can_be_handled(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        node = ns.ToolNode([gives("give", REFUSED["an update without a message"])], handle_tool_errors=True)
-        return Case(node, wants("give"))
-
-    same(scenario)
+@alike
+def test_a_refused_command_can_be_handled(ns: Any) -> Case:
+    node = ns.ToolNode([gives("give", REFUSED["an update without a message"])], handle_tool_errors=True)
+    return Case(node, wants("give"))
 
 
 LIST_COMMANDS: dict[str, Callable[[], Any]] = {
@@ -114,57 +112,45 @@ def test_a_list_state_refuses_the_wrong_update(update: Any, same: Same) -> None:
     same(lambda ns: single(ns, lambda: Command(update=update), as_list=True), raises="ValueError")
 
 
-def test_a_list_of_calls_may_be_answered_with_a_dict_update(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        node = ns.ToolNode([gives("give", DICT_COMMANDS["an update with its message"])])
-        return Case(node, [call("give")], send=True, seed={"foo": "bar"})
-
-    same(scenario)
+@alike
+def test_a_list_of_calls_may_be_answered_with_a_dict_update(ns: Any) -> Case:
+    node = ns.ToolNode([gives("give", DICT_COMMANDS["an update with its message"])])
+    return Case(node, [call("give")], send=True, seed={"foo": "bar"})
 
 
-def test_a_list_of_calls_without_a_message_is_told_the_list_example(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        node = ns.ToolNode([gives("give", lambda: Command(update={"foo": "x"}))])
-        return Case(node, [call("give")], send=True)
-
-    same(scenario, raises="ValueError")
+@alike(raises="ValueError")
+def test_a_list_of_calls_without_a_message_is_told_the_list_example(ns: Any) -> Case:
+    node = ns.ToolNode([gives("give", lambda: Command(update={"foo": "x"}))])
+    return Case(node, [call("give")], send=True)
 
 
-def test_commands_and_plain_results_are_returned_side_by_side(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        tools = [
-            gives("one", lambda: Command(update={"foo": "new", "messages": [message("1")]})),
-            gives("two", lambda: "plain"),
-            gives("three", lambda: [message("3"), Command(update={"count": 3})]),
-        ]
-        calls = asks(call("one", id="1"), call("two", id="2"), call("three", id="3"))
-        return Case(ns.ToolNode(tools), {"messages": [calls]})
-
-    same(scenario)
+@alike
+def test_commands_and_plain_results_are_returned_side_by_side(ns: Any) -> Case:
+    tools = [
+        gives("one", lambda: Command(update={"foo": "new", "messages": [message("1")]})),
+        gives("two", lambda: "plain"),
+        gives("three", lambda: [message("3"), Command(update={"count": 3})]),
+    ]
+    calls = asks(call("one", id="1"), call("two", id="2"), call("three", id="3"))
+    return Case(ns.ToolNode(tools), {"messages": [calls]})
 
 
-def test_commands_and_plain_results_are_lists_for_a_list_state(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        tools = [gives("one", lambda: Command(update=[message("1")])), gives("two", lambda: "plain")]
-        return Case(ns.ToolNode(tools), [asks(call("one", id="1"), call("two", id="2"))], state=MessageList)
-
-    same(scenario)
+@alike
+def test_commands_and_plain_results_are_lists_for_a_list_state(ns: Any) -> Case:
+    tools = [gives("one", lambda: Command(update=[message("1")])), gives("two", lambda: "plain")]
+    return Case(ns.ToolNode(tools), [asks(call("one", id="1"), call("two", id="2"))], state=MessageList)
 
 
-def test_commands_use_the_custom_messages_key(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        node = ns.ToolNode([gives("give", lambda: Command(update={"chat": [message()]}))], messages_key="chat")
-        return Case(node, {"chat": [asks(call("give"))]})
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_commands_use_the_custom_messages_key(ns: Any) -> Case:
+    node = ns.ToolNode([gives("give", lambda: Command(update={"chat": [message()]}))], messages_key="chat")
+    return Case(node, {"chat": [asks(call("give"))]})
 
 
-def test_a_message_under_another_key_does_not_count(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        node = ns.ToolNode([gives("give", lambda: Command(update={"messages": [message()]}))], messages_key="chat")
-        return Case(node, {"chat": [asks(call("give"))]})
-
-    same_direct(scenario, raises="ValueError")
+@alike(modes=DIRECT_MODES, raises="ValueError")
+def test_a_message_under_another_key_does_not_count(ns: Any) -> Case:
+    node = ns.ToolNode([gives("give", lambda: Command(update={"messages": [message()]}))], messages_key="chat")
+    return Case(node, {"chat": [asks(call("give"))]})
 
 
 PARENT: dict[str, Callable[[], Any]] = {
@@ -180,36 +166,30 @@ def test_the_parent_graph_receives(label: str, same: Same) -> None:
     same(lambda ns: single(ns, PARENT[label], parent=True))
 
 
-def test_sends_to_the_parent_are_combined_into_one_command(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        tools = [
-            gives("one", lambda: Command(graph=Command.PARENT, goto=[Send("other", {"foo": "1"})])),
-            gives("two", lambda: Command(graph=Command.PARENT, goto=[Send("other", {"foo": "2"})])),
-        ]
-        calls = asks(call("one", id="1"), call("two", id="2"))
-        return Case(ns.ToolNode(tools), {"messages": [calls]}, parent=True)
-
-    same(scenario)
+@alike
+def test_sends_to_the_parent_are_combined_into_one_command(ns: Any) -> Case:
+    tools = [
+        gives("one", lambda: Command(graph=Command.PARENT, goto=[Send("other", {"foo": "1"})])),
+        gives("two", lambda: Command(graph=Command.PARENT, goto=[Send("other", {"foo": "2"})])),
+    ]
+    calls = asks(call("one", id="1"), call("two", id="2"))
+    return Case(ns.ToolNode(tools), {"messages": [calls]}, parent=True)
 
 
-def test_combined_sends_to_the_parent_drop_their_updates_and_stand_last(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        up = {"graph": Command.PARENT, "update": {"foo": "up"}}
-        tools = [
-            gives("one", lambda: Command(**up, goto=[Send("other", {"foo": "1"})])),
-            gives("two", lambda: "plain"),
-            gives("three", lambda: Command(**up, goto=["other"])),
-            gives("four", lambda: Command(graph=Command.PARENT, update={"foo": "only"})),
-        ]
-        calls = asks(*(call(tool.name, id=tool.name) for tool in tools))
-        return Case(ns.ToolNode(tools), {"messages": [calls]})
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_combined_sends_to_the_parent_drop_their_updates_and_stand_last(ns: Any) -> Case:
+    up = {"graph": Command.PARENT, "update": {"foo": "up"}}
+    tools = [
+        gives("one", lambda: Command(**up, goto=[Send("other", {"foo": "1"})])),
+        gives("two", lambda: "plain"),
+        gives("three", lambda: Command(**up, goto=["other"])),
+        gives("four", lambda: Command(graph=Command.PARENT, update={"foo": "only"})),
+    ]
+    calls = asks(*(call(tool.name, id=tool.name) for tool in tools))
+    return Case(ns.ToolNode(tools), {"messages": [calls]})
 
 
-def test_a_returned_command_is_not_changed(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        kept = Command(update={"messages": [ToolMessage("d", tool_call_id="call-1", id="m")]})
-        return single(ns, lambda: kept, log=[kept])
-
-    same(scenario)
+@alike
+def test_a_returned_command_is_not_changed(ns: Any) -> Case:
+    kept = Command(update={"messages": [ToolMessage("d", tool_call_id="call-1", id="m")]})
+    return single(ns, lambda: kept, log=[kept])

@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import create_react_agent
 
-from ._harness import Case, wants
+from ._harness import DIRECT_MODES, Case, alike, wants
 from .conftest import Same
 
 
@@ -140,24 +140,21 @@ def test_a_tool_with_both_halves(same: Same) -> None:
     same(invoked)
 
 
-def test_wrappers_of_both_kinds(same: Same) -> None:
+@alike
+def test_wrappers_of_both_kinds(p: Any) -> Case:
     """A check with a thread lock must not be replaced by one with a task lock."""
+    log: list[Any] = []
 
-    def scenario(p: Any) -> Case:
-        log: list[Any] = []
+    def wrap(request: Any, execute: Any) -> Any:
+        log.append("wrapper: sync")
+        return execute(request)
 
-        def wrap(request: Any, execute: Any) -> Any:
-            log.append("wrapper: sync")
-            return execute(request)
+    async def awrap(request: Any, execute: Any) -> Any:
+        log.append("wrapper: async")
+        return await execute(request)
 
-        async def awrap(request: Any, execute: Any) -> Any:
-            log.append("wrapper: async")
-            return await execute(request)
-
-        node = p.ToolNode([structured(log)], wrap_tool_call=wrap, awrap_tool_call=awrap)
-        return Case(node, wants("both", {"x": 1}), log=log)
-
-    same(scenario)
+    node = p.ToolNode([structured(log)], wrap_tool_call=wrap, awrap_tool_call=awrap)
+    return Case(node, wants("both", {"x": 1}), log=log)
 
 
 def agent_of(p: Any, log: list[Any], model: Any, **options: Any) -> Case:
@@ -165,54 +162,42 @@ def agent_of(p: Any, log: list[Any], model: Any, **options: Any) -> Case:
     return Case(agent, {"messages": [("user", "go")]}, own_runtime=True, log=log)
 
 
-def test_the_model_the_prompt_and_the_hooks_of_an_agent(same_direct: Same) -> None:
+@alike(modes=DIRECT_MODES)
+def test_the_model_the_prompt_and_the_hooks_of_an_agent(p: Any) -> Case:
     """This covers every argument of an agent that can have two halves."""
-
-    def scenario(p: Any) -> Case:
-        log: list[Any] = []
-        prompt = RunnableLambda(*halves(log, "prompt", lambda state: state["messages"]))
-        before = RunnableLambda(*halves(log, "before", lambda _: {}))
-        after = RunnableLambda(*halves(log, "after", lambda _: {}))
-        return agent_of(
-            p, log, TwoHalves(log=log), prompt=prompt, pre_model_hook=before, post_model_hook=after,
-        )  # fmt: skip
-
-    same_direct(scenario)
+    log: list[Any] = []
+    prompt = RunnableLambda(*halves(log, "prompt", lambda state: state["messages"]))
+    before = RunnableLambda(*halves(log, "before", lambda _: {}))
+    after = RunnableLambda(*halves(log, "after", lambda _: {}))
+    return agent_of(
+        p, log, TwoHalves(log=log), prompt=prompt, pre_model_hook=before, post_model_hook=after,
+    )  # fmt: skip
 
 
-def test_a_model_that_is_a_sequence(same_direct: Same) -> None:
+@alike(modes=DIRECT_MODES)
+def test_a_model_that_is_a_sequence(p: Any) -> Case:
     """Each step of the sequence uses the half that the model itself would use."""
-
-    def scenario(p: Any) -> Case:
-        log: list[Any] = []
-        model = TwoHalves(log=log).bind(tools=[{"type": "function", "function": {"name": "both"}}])
-        last = RunnableLambda(*halves(log, "last", lambda message: message))
-        return agent_of(p, log, model | last)
-
-    same_direct(scenario)
+    log: list[Any] = []
+    model = TwoHalves(log=log).bind(tools=[{"type": "function", "function": {"name": "both"}}])
+    last = RunnableLambda(*halves(log, "last", lambda message: message))
+    return agent_of(p, log, model | last)
 
 
-def test_a_model_that_is_chosen_by_a_sync_function(same_direct: Same) -> None:
+@alike(modes=DIRECT_MODES)
+def test_a_model_that_is_chosen_by_a_sync_function(p: Any) -> Case:
     """A chosen model uses the same half as a fixed one."""
-
-    def scenario(p: Any) -> Case:
-        log: list[Any] = []
-        model = TwoHalves(log=log)
-        return agent_of(p, log, lambda state, runtime: model)
-
-    same_direct(scenario)
+    log: list[Any] = []
+    model = TwoHalves(log=log)
+    return agent_of(p, log, lambda state, runtime: model)
 
 
-def test_a_model_that_streams(same_direct: Same) -> None:
+@alike(modes=DIRECT_MODES)
+def test_a_model_that_streams(p: Any) -> Case:
     """With `invoke`, the tokens come from a thread."""
-
-    def scenario(p: Any) -> Case:
-        log: list[Any] = []
-        case = agent_of(p, log, StreamsTwoHalves(log=log))
-        case.node = case.node.with_config(callbacks=[Tokens(log)])
-        return case
-
-    same_direct(scenario)
+    log: list[Any] = []
+    case = agent_of(p, log, StreamsTwoHalves(log=log))
+    case.node = case.node.with_config(callbacks=[Tokens(log)])
+    return case
 
 
 class Tokens(BaseCallbackHandler):
@@ -338,58 +323,49 @@ class Tree(BaseCallbackHandler):
         self._end("tool end", kwargs)
 
 
-def test_runs_below_models_tools_and_hooks_have_the_same_parents(same_direct: Same) -> None:
+@alike(modes=DIRECT_MODES)
+def test_runs_below_models_tools_and_hooks_have_the_same_parents(p: Any) -> Case:
     """A thread has the callbacks of its run, and runs started in it are children of that run."""
+    log: list[Any] = []
+    seen: list[Any] = []
+    inside = RunnableLambda(lambda x: x, name="inside")
 
-    def scenario(p: Any) -> Case:
-        log: list[Any] = []
-        seen: list[Any] = []
-        inside = RunnableLambda(lambda x: x, name="inside")
+    def before(state: Any) -> Any:
+        inside.invoke(1)
+        return {}
 
-        def before(state: Any) -> Any:
-            inside.invoke(1)
-            return {}
+    def func(x: int) -> str:
+        """Runs something."""
+        inside.invoke(2)
+        return "ok"
 
-        def func(x: int) -> str:
-            """Runs something."""
-            inside.invoke(2)
-            return "ok"
-
-        tool = StructuredTool.from_function(func, name="both")
-        agent = p.create_react_agent(TwoHalves(log=seen), [tool], pre_model_hook=before, prompt=lambda s: s["messages"])
-        agent = agent.with_config(callbacks=[Tree(log)])
-        return Case(agent, {"messages": [("user", "go")]}, own_runtime=True, log=log)
-
-    same_direct(scenario)
+    tool = StructuredTool.from_function(func, name="both")
+    agent = p.create_react_agent(TwoHalves(log=seen), [tool], pre_model_hook=before, prompt=lambda s: s["messages"])
+    agent = agent.with_config(callbacks=[Tree(log)])
+    return Case(agent, {"messages": [("user", "go")]}, own_runtime=True, log=log)
 
 
-def test_an_agent_that_a_tool_runs_has_the_door_of_the_tools_own_choice(same_direct: Same) -> None:
+@alike(modes=DIRECT_MODES)
+def test_an_agent_that_a_tool_runs_has_the_door_of_the_tools_own_choice(p: Any) -> Case:
     """The tool uses `invoke` in a sync function, and `await ainvoke` in an async one."""
+    log: list[Any] = []
+    inner = p.create_react_agent(TwoHalves(log=log), [structured(log)])
+    given = {"messages": [("user", "go")]}
 
-    def scenario(p: Any) -> Case:
-        log: list[Any] = []
-        inner = p.create_react_agent(TwoHalves(log=log), [structured(log)])
-        given = {"messages": [("user", "go")]}
+    def func(x: int) -> str:
+        """Runs an agent."""
+        return str(inner.invoke(given)["messages"][-1].content)
 
-        def func(x: int) -> str:
-            """Runs an agent."""
-            return str(inner.invoke(given)["messages"][-1].content)
+    async def coroutine(x: int) -> str:
+        return str((await inner.ainvoke(given))["messages"][-1].content)
 
-        async def coroutine(x: int) -> str:
-            return str((await inner.ainvoke(given))["messages"][-1].content)
-
-        tool = StructuredTool.from_function(func, coroutine, name="both")
-        outer = p.create_react_agent(TwoHalves(log=[]), [tool])
-        return Case(outer, given, own_runtime=True, log=log)
-
-    same_direct(scenario)
+    tool = StructuredTool.from_function(func, coroutine, name="both")
+    outer = p.create_react_agent(TwoHalves(log=[]), [tool])
+    return Case(outer, given, own_runtime=True, log=log)
 
 
-def test_a_wrong_argument_is_told_by_both_halves(same: Same) -> None:
+@alike
+def test_a_wrong_argument_is_told_by_both_halves(p: Any) -> Case:
     """The two halves of a tool share its schema."""
-
-    def scenario(p: Any) -> Case:
-        log: list[Any] = []
-        return Case(p.ToolNode([structured(log)]), wants("both", {"x": "many"}), log=log)
-
-    same(scenario)
+    log: list[Any] = []
+    return Case(p.ToolNode([structured(log)]), wants("both", {"x": "many"}), log=log)

@@ -5,7 +5,7 @@ from typing import Any, Union
 import pytest
 from langchain_core.tools import StructuredTool, ToolException
 
-from ._harness import Case, asks, call, wants
+from ._harness import DIRECT_MODES, Case, alike, asks, call, wants
 from .conftest import Same
 
 
@@ -35,16 +35,6 @@ def test_by_default_an_error_of_the_body_is_raised(error: Exception, same: Same)
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 def test_true_turns_every_error_into_a_message(error: Exception, same: Same) -> None:
     same(lambda ns: failing(ns, error, handle_tool_errors=True))
-
-
-@pytest.mark.parametrize("flag", [False, None, "", ()], ids=repr)
-def test_a_false_value_raises(flag: Any, same: Same) -> None:
-    same(lambda ns: failing(ns, ValueError("bad"), handle_tool_errors=flag), raises="ValueError")
-
-
-def test_false_raises_also_for_invalid_arguments(same: Same) -> None:
-    bad = {"x": "no"}
-    same(lambda ns: failing(ns, ValueError("bad"), bad, handle_tool_errors=False), raises="ToolInvocationError")
 
 
 class Handler:
@@ -111,47 +101,29 @@ HANDLERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("label", HANDLERS)
-def test_a_value_error_is_told_by(label: str, same: Same) -> None:
-    same(lambda ns: failing(ns, ValueError("bad"), handle_tool_errors=HANDLERS[label]))
+NARROW = {"a type", "a handler of one type", "a bound method", "a class method", "a static method"} | {
+    "a handler with a default"
+}
+PROVOKED: dict[str, tuple[Exception, dict[str, Any] | None, set[str], str]] = {
+    # error of the body, arguments, handlings that do not handle it, and the error that they let pass
+    "a ValueError": (ValueError("bad"), None, set(), ""),
+    "a subclass": (Custom("bad"), None, set(), ""),
+    "another type": (KeyError("k"), None, NARROW, "KeyError"),
+    "invalid arguments": (
+        ValueError("bad"),
+        {"x": "no"},
+        NARROW | {"a tuple", "a handler of a Union", "a handler of a | union"},
+        "ToolInvocationError",
+    ),
+}
 
 
 @pytest.mark.parametrize("label", HANDLERS)
-def test_a_subclass_is_told_by(label: str, same: Same) -> None:
-    same(lambda ns: failing(ns, Custom("bad"), handle_tool_errors=HANDLERS[label]))
-
-
-NARROW = ["a type", "a handler of one type", "a bound method", "a class method", "a static method"]
-
-
-@pytest.mark.parametrize("label", NARROW)
-def test_another_type_is_raised_past(label: str, same: Same) -> None:
-    same(lambda ns: failing(ns, KeyError("k"), handle_tool_errors=HANDLERS[label]), raises="KeyError")
-
-
-WIDE = ["a text", "a base type", "a tuple", "a handler of a Union", "a handler of a | union", "a lambda"]
-
-
-@pytest.mark.parametrize("label", WIDE)
-def test_another_type_is_told_by(label: str, same: Same) -> None:
-    same(lambda ns: failing(ns, KeyError("k"), handle_tool_errors=HANDLERS[label]))
-
-
-@pytest.mark.parametrize("label", ["a text", "a base type", "a lambda", "a handler of Exception"])
-def test_invalid_arguments_are_told_by(label: str, same: Same) -> None:
-    same(lambda ns: failing(ns, ValueError("bad"), {"x": "no"}, handle_tool_errors=HANDLERS[label]))
-
-
-@pytest.mark.parametrize("label", ["a type", "a tuple", "a handler of one type"])
-def test_invalid_arguments_are_raised_past(label: str, same: Same) -> None:
-    same(
-        lambda ns: failing(ns, ValueError("bad"), {"x": "no"}, handle_tool_errors=HANDLERS[label]),
-        raises="ToolInvocationError",
-    )
-
-
-def test_an_error_of_the_handler_is_raised(same: Same) -> None:
-    same(lambda ns: failing(ns, ValueError("bad"), handle_tool_errors=reraises), raises="RuntimeError")
+@pytest.mark.parametrize("kind", PROVOKED)
+def test_a_handling_handles_the_errors_of_its_types(kind: str, label: str, same: Same) -> None:
+    error, args, passing, raised = PROVOKED[kind]
+    raises = raised if label in passing else None
+    same(lambda ns: failing(ns, error, args, handle_tool_errors=HANDLERS[label]), raises=raises)
 
 
 def not_an_error(e: int) -> str:
@@ -170,50 +142,62 @@ def base_exception(e: BaseException) -> str:
     return "never"
 
 
-@pytest.mark.parametrize("handler", [not_an_error, union_with_int, old_union_with_int, base_exception])
-def test_a_handler_annotated_with_no_exception_is_a_value_error(handler: Any, same: Same) -> None:
-    same(lambda ns: failing(ns, ValueError("bad"), handle_tool_errors=handler), raises="ValueError")
+RAISING: dict[str, tuple[Any, Exception, dict[str, Any] | None, str]] = {
+    # handling, error of the body, arguments, and the error that is raised
+    **{repr(flag): (flag, ValueError("bad"), None, "ValueError") for flag in (False, None, "", ())},
+    "False and invalid arguments": (False, ValueError("bad"), {"x": "no"}, "ToolInvocationError"),
+    "a handler that fails": (reraises, ValueError("bad"), None, "RuntimeError"),
+    "a flag of a strange type": (7, KeyError("k"), None, "ValueError"),
+    "a list": (["a"], KeyError("k"), None, "ValueError"),
+    **{
+        fn.__name__: (fn, ValueError("bad"), None, "ValueError")
+        for fn in (not_an_error, union_with_int, old_union_with_int, base_exception)
+    },
+}
 
 
-@pytest.mark.parametrize("flag", [7, ["a"]], ids=repr)
-def test_a_flag_of_a_strange_type_is_a_value_error(flag: Any, same: Same) -> None:
-    same(lambda ns: failing(ns, KeyError("k"), handle_tool_errors=flag), raises="ValueError")
+@pytest.mark.parametrize("label", RAISING)
+def test_an_error_is_raised_with(label: str, same: Same) -> None:
+    handling, error, args, raised = RAISING[label]
+    same(lambda ns: failing(ns, error, args, handle_tool_errors=handling), raises=raised)
 
 
 def only_tool_exceptions(error: ToolException) -> str:
     return f"handled: {error}"
 
 
-@pytest.mark.parametrize("flag", [True, "own text", only_tool_exceptions], ids=["true", "text", "function"])
-def test_the_tool_handles_its_own_tool_exception_first(flag: Any, same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        node = ns.ToolNode([fails(ToolException("no"), handle_tool_error=flag)], handle_tool_errors=True)
-        return Case(node, wants("fails"))
+OWN_HANDLING: dict[str, tuple[Any, dict[str, Any], str | None]] = {
+    # tool, arguments, and the error that is raised
+    "an exception by its default text": (fails(ToolException("no"), handle_tool_error=True), {}, None),
+    "an exception by an own text": (fails(ToolException("no"), handle_tool_error="own text"), {}, None),
+    "an exception by a function": (fails(ToolException("no"), handle_tool_error=only_tool_exceptions), {}, None),
+    "an exception by blocks": (
+        fails(ToolException("no"), handle_tool_error=lambda _: [{"type": "text", "text": "sorry"}]),
+        {},
+        None,
+    ),
+    "an exception without text": (fails(ToolException(), handle_tool_error=True), {}, None),
+    "no other error": (fails(ValueError("bad"), handle_tool_error=True), {}, "ValueError"),
+    **{
+        f"wrong arguments by {label}": (fails(ValueError("bad"), handle_validation_error=flag), {"x": "no"}, None)
+        for label, flag in (
+            ("true", True),
+            ("text", "own text"),
+            ("function", lambda error: f"{len(error.errors())} wrong"),
+        )
+    },
+}
 
-    same(scenario)
+
+@pytest.mark.parametrize("label", OWN_HANDLING)
+def test_the_tool_itself_handles(label: str, same: Same) -> None:
+    tool, args, raised = OWN_HANDLING[label]
+    same(lambda ns: Case(ns.ToolNode([tool]), wants("fails", args)), raises=raised)
 
 
-def test_a_tool_exception_without_text_has_a_text_of_its_own(same: Same) -> None:
-    same(lambda ns: Case(ns.ToolNode([fails(ToolException(), handle_tool_error=True)]), wants("fails")))
-
-
-def test_the_handler_of_the_tool_may_give_blocks(same: Same) -> None:
-    blocks = [{"type": "text", "text": "sorry"}]
-    tool = fails(ToolException("no"), handle_tool_error=lambda _: blocks)
-    same(lambda ns: Case(ns.ToolNode([tool]), wants("fails")))
-
-
-def test_the_tool_handles_no_other_error(same: Same) -> None:
-    tool = fails(ValueError("bad"), handle_tool_error=True)
-    same(lambda ns: Case(ns.ToolNode([tool]), wants("fails")), raises="ValueError")
-
-
-@pytest.mark.parametrize(
-    "flag", [True, "own text", lambda e: f"{len(e.errors())} wrong"], ids=["true", "text", "function"]
-)
-def test_the_tool_handles_its_own_validation_error_first(flag: Any, same: Same) -> None:
-    tool = fails(ValueError("bad"), handle_validation_error=flag)
-    same(lambda ns: Case(ns.ToolNode([tool]), wants("fails", {"x": "no"})))
+def test_the_tool_handles_its_own_error_before_the_node(same: Same) -> None:
+    tool = fails(ToolException("no"), handle_tool_error="own text")
+    same(lambda ns: Case(ns.ToolNode([tool], handle_tool_errors=True), wants("fails")))
 
 
 def test_handled_errors_stand_beside_results_in_order(same: Same) -> None:
@@ -230,8 +214,6 @@ def test_an_error_in_a_group_keeps_its_shape(same: Same) -> None:
     same(lambda ns: failing(ns, group), raises="ExceptionGroup")
 
 
-def test_a_tuple_covers_its_subclasses(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        return failing(ns, LookupError("x"), handle_tool_errors=(KeyError, LookupError))
-
-    same_direct(scenario)
+@alike(modes=DIRECT_MODES)
+def test_a_tuple_covers_its_subclasses(ns: Any) -> Case:
+    return failing(ns, LookupError("x"), handle_tool_errors=(KeyError, LookupError))

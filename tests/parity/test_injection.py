@@ -11,7 +11,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field
 
-from ._harness import Case, MessageList, asks, call, wants
+from ._harness import ASYNC_MODES, DIRECT_MODES, Case, MessageList, alike, asks, call, wants
 from .conftest import Same
 
 
@@ -100,16 +100,14 @@ def test_a_message_list_is_injected_as_a_dict(same: Same) -> None:
     same(lambda ns: as_list(ns.ToolNode([whole(ns)])))
 
 
-def test_the_messages_field_is_injected_from_a_message_list(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def peek(x: int, messages: Annotated[list, ns.InjectedState("messages")]) -> str:
-            """Peek."""
-            return f"{x} {len(messages)}"
+@alike
+def test_the_messages_field_is_injected_from_a_message_list(ns: Any) -> Case:
+    @tool
+    def peek(x: int, messages: Annotated[list, ns.InjectedState("messages")]) -> str:
+        """Peek."""
+        return f"{x} {len(messages)}"
 
-        return as_list(ns.ToolNode([peek]))
-
-    same(scenario)
+    return as_list(ns.ToolNode([peek]))
 
 
 @pytest.mark.parametrize("make", [part, optional], ids=["required", "optional"])
@@ -117,28 +115,24 @@ def test_another_field_of_a_message_list_is_an_error(make: Any, same: Same) -> N
     same(lambda ns: as_list(ns.ToolNode([make(ns)])), raises="ValueError")
 
 
-def test_two_fields_of_a_message_list_are_an_error_that_names_them(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def peek(x: int, a: Annotated[str, ns.InjectedState("a")], b: Annotated[str, ns.InjectedState("b")]) -> str:
-            """Peek."""
-            return a + b
+@alike(raises="ValueError")
+def test_two_fields_of_a_message_list_are_an_error_that_names_them(ns: Any) -> Case:
+    @tool
+    def peek(x: int, a: Annotated[str, ns.InjectedState("a")], b: Annotated[str, ns.InjectedState("b")]) -> str:
+        """Peek."""
+        return a + b
 
-        return as_list(ns.ToolNode([peek]))
-
-    same(scenario, raises="ValueError")
+    return as_list(ns.ToolNode([peek]))
 
 
-def test_a_call_with_context_injects_its_state(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        payload = {
-            "__type": "tool_call_with_context",
-            "tool_call": call("peek", {"x": 1}),
-            "state": {"messages": [], "foo": "from context"},
-        }
-        return Case(ns.ToolNode([part(ns)]), payload, send=True, seed={"foo": "from graph"})
-
-    same(scenario)
+@alike
+def test_a_call_with_context_injects_its_state(ns: Any) -> Case:
+    payload = {
+        "__type": "tool_call_with_context",
+        "tool_call": call("peek", {"x": 1}),
+        "state": {"messages": [], "foo": "from context"},
+    }
+    return Case(ns.ToolNode([part(ns)]), payload, send=True, seed={"foo": "from graph"})
 
 
 def test_a_list_of_calls_injects_the_state_of_the_graph(same_graph: Same) -> None:
@@ -243,17 +237,15 @@ RUNTIMES = [annotated_runtime, generic_runtime, named_runtime, typed_and_named_r
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 @pytest.mark.parametrize("make", RUNTIMES, ids=lambda make: make.__name__)
-def test_the_runtime_is_injected_by_annotation_or_name(make: Any, same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        return Case(
-            ns.ToolNode([make(ns)]),
-            wants("peek", {"x": 1}, foo="f"),
-            store=InMemoryStore(),
-            context=Context(),
-            config={"configurable": {"mine": 7}},
-        )
-
-    same(scenario)
+@alike
+def test_the_runtime_is_injected_by_annotation_or_name(ns: Any, make: Any) -> Case:
+    return Case(
+        ns.ToolNode([make(ns)]),
+        wants("peek", {"x": 1}, foo="f"),
+        store=InMemoryStore(),
+        context=Context(),
+        config={"configurable": {"mine": 7}},
+    )
 
 
 def test_the_runtime_of_each_call_has_its_own_id(same: Same) -> None:
@@ -290,75 +282,65 @@ class Secret(InjectedToolArg):
 
 
 @pytest.mark.parametrize("marker", [Secret, Secret(), InjectedToolArg], ids=["class", "instance", "base"])
-def test_a_forged_custom_injected_argument_falls_back_to_its_default(marker: Any, same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def peek(x: int, state: Annotated[dict, ns.InjectedState], secret: Annotated[str, marker] = "safe") -> str:
-            """Peek."""
-            return f"{x} {secret}"
+@alike
+def test_a_forged_custom_injected_argument_falls_back_to_its_default(ns: Any, marker: Any) -> Case:
+    @tool
+    def peek(x: int, state: Annotated[dict, ns.InjectedState], secret: Annotated[str, marker] = "safe") -> str:
+        """Peek."""
+        return f"{x} {secret}"
 
-        return Case(ns.ToolNode([peek]), wants("peek", {"x": 1, "secret": "forged"}))
-
-    same(scenario)
+    return Case(ns.ToolNode([peek]), wants("peek", {"x": 1, "secret": "forged"}))
 
 
-def test_injection_is_read_from_an_args_schema(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        class Args(BaseModel):
-            x: int = Field(description="A number")
-            foo: Annotated[str, ns.InjectedState("foo")]
-            store: Annotated[Any, ns.InjectedStore()]
+@alike
+def test_injection_is_read_from_an_args_schema(ns: Any) -> Case:
+    class Args(BaseModel):
+        x: int = Field(description="A number")
+        foo: Annotated[str, ns.InjectedState("foo")]
+        store: Annotated[Any, ns.InjectedStore()]
 
-        @tool(args_schema=Args)
-        def peek(x: int, foo: str, store: Any) -> str:
-            """Peek."""
-            return f"{x} {foo} {type(store).__name__}"
+    @tool(args_schema=Args)
+    def peek(x: int, foo: str, store: Any) -> str:
+        """Peek."""
+        return f"{x} {foo} {type(store).__name__}"
 
-        return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"), store=InMemoryStore())
-
-    same(scenario)
+    return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"), store=InMemoryStore())
 
 
-def test_injection_reaches_a_base_tool(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        class Args(BaseModel):
-            x: int
-            state: Annotated[dict, ns.InjectedState]
+@alike
+def test_injection_reaches_a_base_tool(ns: Any) -> Case:
+    class Args(BaseModel):
+        x: int
+        state: Annotated[dict, ns.InjectedState]
 
-        class Peek(BaseTool):
-            name: str = "peek"
-            description: str = "Peek."
-            args_schema: type[BaseModel] = Args
+    class Peek(BaseTool):
+        name: str = "peek"
+        description: str = "Peek."
+        args_schema: type[BaseModel] = Args
 
-            def _run(self, x: int, state: dict) -> str:
-                return f"{x} {sorted(state)}"
+        def _run(self, x: int, state: dict) -> str:
+            return f"{x} {sorted(state)}"
 
-        return Case(ns.ToolNode([Peek()]), wants("peek", {"x": 1}, foo="f"))
-
-    same(scenario)
+    return Case(ns.ToolNode([Peek()]), wants("peek", {"x": 1}, foo="f"))
 
 
-def test_injection_reaches_a_plain_function(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        def peek(x: int, foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-            """Peek."""
-            return f"{x} {foo}"
+@alike
+def test_injection_reaches_a_plain_function(ns: Any) -> Case:
+    def peek(x: int, foo: Annotated[str, ns.InjectedState("foo")]) -> str:
+        """Peek."""
+        return f"{x} {foo}"
 
-        return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"))
-
-    same(scenario)
+    return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"))
 
 
-def test_injection_reaches_an_async_tool(same_async: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        async def peek(x: int, foo: Annotated[str, ns.InjectedState("foo")], rt: ns.ToolRuntime) -> str:
-            """Peek."""
-            return f"{x} {foo} {rt.tool_call_id}"
+@alike(modes=ASYNC_MODES)
+def test_injection_reaches_an_async_tool(ns: Any) -> Case:
+    @tool
+    async def peek(x: int, foo: Annotated[str, ns.InjectedState("foo")], rt: ns.ToolRuntime) -> str:
+        """Peek."""
+        return f"{x} {foo} {rt.tool_call_id}"
 
-        return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"))
-
-    same_async(scenario)
+    return Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f"))
 
 
 def test_the_models_schema_hides_what_is_injected() -> None:
@@ -371,24 +353,20 @@ def test_the_models_schema_hides_what_is_injected() -> None:
     assert schema(candidate()) == schema(reference())
 
 
-def test_two_markers_on_one_argument_are_refused_at_construction(same_direct: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        def peek(x: int, foo: Annotated[str, ns.InjectedState("a"), ns.InjectedState("b")]) -> str:
-            return foo
+@alike(modes=DIRECT_MODES, raises="ValueError")
+def test_two_markers_on_one_argument_are_refused_at_construction(ns: Any) -> Case:
+    def peek(x: int, foo: Annotated[str, ns.InjectedState("a"), ns.InjectedState("b")]) -> str:
+        return foo
 
-        built = StructuredTool.from_function(func=peek, name="peek", description="d")
-        return Case(ns.ToolNode([built]), {"messages": [AIMessage("done")]})
-
-    same_direct(scenario, raises="ValueError")
+    built = StructuredTool.from_function(func=peek, name="peek", description="d")
+    return Case(ns.ToolNode([built]), {"messages": [AIMessage("done")]})
 
 
-def test_a_tool_that_only_takes_injected_arguments_runs(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def peek(state: Annotated[dict, ns.InjectedState]) -> str:
-            """Peek."""
-            return str(sorted(state))
+@alike
+def test_a_tool_that_only_takes_injected_arguments_runs(ns: Any) -> Case:
+    @tool
+    def peek(state: Annotated[dict, ns.InjectedState]) -> str:
+        """Peek."""
+        return str(sorted(state))
 
-        return Case(ns.ToolNode([peek]), wants("peek", {"anything": 1}, foo="f"))
-
-    same(scenario)
+    return Case(ns.ToolNode([peek]), wants("peek", {"anything": 1}, foo="f"))

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from callboard import ToolNode
 
-from ._harness import SYNC, Case, asks, assert_same, call, wants
+from ._harness import ASYNC_MODES, DIRECT_MODES, SYNC, Case, alike, asks, assert_same, call, wants
 from ._model import ReplayModel
 from .conftest import Same
 
@@ -32,24 +32,18 @@ def mocked_tool(kind: Any = BaseTool) -> Any:
 
 
 @pytest.mark.parametrize("kind", [BaseTool, StructuredTool])
-def test_a_mock_that_passes_for_a_tool_is_called(same: Same, kind: Any) -> None:
+@alike
+def test_a_mock_that_passes_for_a_tool_is_called(ns: Any, kind: Any) -> Case:
     """The mock's class tells nothing; only the attributes that a test has set do."""
-
-    def scenario(ns: Any) -> Case:
-        return Case(ns.ToolNode([mocked_tool(kind)]), wants("search", {"q": "x"}))
-
-    same(scenario)
+    return Case(ns.ToolNode([mocked_tool(kind)]), wants("search", {"q": "x"}))
 
 
-def test_a_mock_that_raises_is_handled_like_a_tool(same: Same) -> None:
+@alike
+def test_a_mock_that_raises_is_handled_like_a_tool(ns: Any) -> Case:
     """Tests of error handling use `side_effect`."""
-
-    def scenario(ns: Any) -> Case:
-        made = mocked_tool()
-        made.invoke.side_effect = made.ainvoke.side_effect = ValueError("down")
-        return Case(ns.ToolNode([made], handle_tool_errors=True), wants("search", {"q": "x"}))
-
-    same(scenario)
+    made = mocked_tool()
+    made.invoke.side_effect = made.ainvoke.side_effect = ValueError("down")
+    return Case(ns.ToolNode([made], handle_tool_errors=True), wants("search", {"q": "x"}))
 
 
 def test_a_mock_made_of_a_tool_is_called(same: Same) -> None:
@@ -119,36 +113,31 @@ def test_a_method_that_is_replaced_on_the_class_is_called(same: Same, name: str)
     same(scenario)
 
 
-def test_a_coroutine_that_was_replaced_by_a_mock_is_awaited(same_async: Same) -> None:
+@alike(modes=ASYNC_MODES)
+def test_a_coroutine_that_was_replaced_by_a_mock_is_awaited(ns: Any) -> Case:
     """A mock is not a function, and has no annotations."""
 
-    def scenario(ns: Any) -> Case:
-        @tool
-        async def search(q: str) -> str:
-            """Search."""
-            raise AssertionError("the real tool was run")
+    @tool
+    async def search(q: str) -> str:
+        """Search."""
+        raise AssertionError("the real tool was run")
 
-        node = ns.ToolNode([search])
-        search.coroutine = AsyncMock(return_value="mocked")  # type: ignore[attr-defined]
-        return Case(node, wants("search", {"q": "x"}))
-
-    same_async(scenario)
+    node = ns.ToolNode([search])
+    search.coroutine = AsyncMock(return_value="mocked")  # type: ignore[attr-defined]
+    return Case(node, wants("search", {"q": "x"}))
 
 
-def test_a_mock_that_passes_for_a_model_is_asked(same_direct: Same) -> None:
+@alike(modes=DIRECT_MODES)
+def test_a_mock_that_passes_for_a_model_is_asked(ns: Any) -> Case:
     """`invoke` calls the mock's `invoke`, and `ainvoke` its `ainvoke`."""
-
-    def scenario(ns: Any) -> Case:
-        replies = [asks(call("search", {"q": "x"})), AIMessage("done", id="2")]
-        model = MagicMock(spec=BaseChatModel)
-        model.bind_tools.return_value = model
-        model.invoke.side_effect, model.ainvoke = list(replies), AsyncMock(side_effect=list(replies))
-        made = mocked_tool()
-        made.return_direct = False
-        agent = ns.create_react_agent(model, [made])
-        return Case(agent, {"messages": [("user", "go")]}, own_runtime=True)
-
-    same_direct(scenario)
+    replies = [asks(call("search", {"q": "x"})), AIMessage("done", id="2")]
+    model = MagicMock(spec=BaseChatModel)
+    model.bind_tools.return_value = model
+    model.invoke.side_effect, model.ainvoke = list(replies), AsyncMock(side_effect=list(replies))
+    made = mocked_tool()
+    made.return_direct = False
+    agent = ns.create_react_agent(model, [made])
+    return Case(agent, {"messages": [("user", "go")]}, own_runtime=True)
 
 
 def test_a_node_that_was_replaced_by_a_mock_is_called_by_the_agent() -> None:

@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from pydantic import BaseModel
 
-from ._harness import Case, MessageList, asks, call, wants
+from ._harness import Case, MessageList, alike, asks, call, wants
 from .conftest import Same
 
 
@@ -74,10 +74,6 @@ def returning(ns: Any, output: Any, **options: Any) -> Case:
     return Case(ns.ToolNode([give], **options), wants("give"))
 
 
-def test_an_output_without_text_fails_alike(same: Same) -> None:
-    same(lambda ns: returning(ns, Unprintable()), raises="RuntimeError")
-
-
 def with_artifact(output: Any) -> StructuredTool:
     return StructuredTool.from_function(
         func=lambda: output, name="give", description="Give.", response_format="content_and_artifact"
@@ -118,79 +114,67 @@ MESSAGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("label", MESSAGES)
-def test_a_tool_message_of_the_tool_is_passed_on(label: str, same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def give(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
-            """Give it."""
-            return ToolMessage(tool_call_id=tool_call_id, id="m", **MESSAGES[label])
+@alike
+def test_a_tool_message_of_the_tool_is_passed_on(ns: Any, label: str) -> Case:
+    @tool
+    def give(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Give it."""
+        return ToolMessage(tool_call_id=tool_call_id, id="m", **MESSAGES[label])
 
-        return Case(ns.ToolNode([give]), wants("give"))
-
-    same(scenario)
+    return Case(ns.ToolNode([give]), wants("give"))
 
 
-def test_a_single_message_in_a_list_is_passed_on(same: Same) -> None:
-    same(lambda ns: returning(ns, [ToolMessage("done", tool_call_id="call-1", id="m")]))
+def answer(content: str = "a", call_id: str = "call-1") -> ToolMessage:
+    return ToolMessage(content, tool_call_id=call_id, id=f"{content} {call_id}")
 
 
-def test_a_list_of_two_messages_for_one_call_is_an_error(same: Same) -> None:
-    twice = [ToolMessage("a", tool_call_id="call-1"), ToolMessage("b", tool_call_id="call-1")]
-    same(lambda ns: returning(ns, twice), raises="ValueError")
+LISTS: dict[str, tuple[Any, str | None]] = {
+    "a single message": ([answer()], None),
+    "a message beside one for another call": ([answer(), answer("b", "other")], None),
+    "two messages for one call": ([answer(), answer("b")], "ValueError"),
+    "no message for the call": ([answer("a", "other")], "ValueError"),
+    "a text": ([answer(), "text"], None),
+    "a message of a human": ([answer(), HumanMessage("h")], None),
+    "nothing": ([answer(), None], None),
+    "an int": ([answer(), 7], None),
+    "an object without text": (Unprintable(), "RuntimeError"),
+}
 
 
-def test_a_list_without_a_message_for_the_call_is_an_error(same: Same) -> None:
-    same(lambda ns: returning(ns, [ToolMessage("a", tool_call_id="other")]), raises="ValueError")
+@pytest.mark.parametrize("label", LISTS)
+def test_a_list_is_taken_alike_with(label: str, same: Same) -> None:
+    output, raised = LISTS[label]
+    same(lambda ns: returning(ns, output), raises=raised)
 
 
-def test_a_message_beside_one_for_another_call_is_passed_on(same: Same) -> None:
-    both = [ToolMessage("a", tool_call_id="call-1", id="a"), ToolMessage("b", tool_call_id="other", id="b")]
-    same(lambda ns: returning(ns, both))
+@alike
+def test_a_list_answer_contains_the_messages_of_list_tools_flat(ns: Any) -> Case:
+    def pair(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Two messages."""
+        extra = ToolMessage("extra", tool_call_id="other", id=f"x-{tool_call_id}")
+        return [ToolMessage("main", tool_call_id=tool_call_id, id=f"m-{tool_call_id}"), extra]
+
+    calls = asks(call("pair", id="1"), call("pair", id="2"))
+    return Case(ns.ToolNode([pair]), [calls], state=MessageList)
 
 
-@pytest.mark.parametrize("wrong", ["text", HumanMessage("h"), None, 7], ids=["text", "human", "none", "int"])
-def test_a_list_with_a_wrong_element_is_treated_alike(wrong: Any, same: Same) -> None:
-    same(lambda ns: returning(ns, [ToolMessage("a", tool_call_id="call-1", id="a"), wrong]))
+def raw(ns: Any, output: Any, **options: Any) -> Case:
+    class Raw(StructuredTool):
+        def invoke(self, *args: Any, **kwargs: Any) -> Any:
+            return output
 
+        async def ainvoke(self, *args: Any, **kwargs: Any) -> Any:
+            return output
 
-def test_a_list_answer_contains_the_messages_of_list_tools_flat(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        def pair(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
-            """Two messages."""
-            extra = ToolMessage("extra", tool_call_id="other", id=f"x-{tool_call_id}")
-            return [ToolMessage("main", tool_call_id=tool_call_id, id=f"m-{tool_call_id}"), extra]
-
-        calls = asks(call("pair", id="1"), call("pair", id="2"))
-        return Case(ns.ToolNode([pair]), [calls], state=MessageList)
-
-    same(scenario)
+    return Case(
+        ns.ToolNode([Raw.from_function(func=lambda: "x", name="give", description="d")], **options), wants("give")
+    )
 
 
 def test_an_overridden_invoke_that_returns_a_raw_value_is_a_type_error(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        class Raw(StructuredTool):
-            def invoke(self, *args: Any, **kwargs: Any) -> Any:
-                return "raw"
-
-            async def ainvoke(self, *args: Any, **kwargs: Any) -> Any:
-                return "raw"
-
-        return Case(ns.ToolNode([Raw.from_function(func=lambda: "x", name="give", description="d")]), wants("give"))
-
-    same(scenario, raises="TypeError")
+    same(lambda ns: raw(ns, "raw"), raises="TypeError")
 
 
 @pytest.mark.parametrize("output", [["raw"], {"a": 1}, None], ids=repr)
 def test_an_overridden_invoke_that_returns_a_raw_value_can_be_handled(output: Any, same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        class Raw(StructuredTool):
-            def invoke(self, *args: Any, **kwargs: Any) -> Any:
-                return output
-
-            async def ainvoke(self, *args: Any, **kwargs: Any) -> Any:
-                return output
-
-        node = ns.ToolNode([Raw.from_function(func=lambda: "x", name="give", description="d")], handle_tool_errors=True)
-        return Case(node, wants("give"))
-
-    same(scenario)
+    same(lambda ns: raw(ns, output, handle_tool_errors=True))

@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, T
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.v1 import BaseModel as BaseModelV1
 
-from ._harness import Case, asks, call, wants
+from ._harness import Case, alike, asks, call, wants
 from .conftest import Same
 
 Make = Callable[[], Any]
@@ -243,26 +243,22 @@ class Empty(BaseModel):
 
 @pytest.mark.parametrize("args", [{"x": 1}, {"theX": 1}, {"x": 1, "extra": 2}, {}], ids=repr)
 @pytest.mark.parametrize("schema", [Aliased, Strict, Open, Empty], ids=lambda schema: schema.__name__)
-def test_the_schema_decides_what_arrives(schema: type[BaseModel], args: dict[str, Any], same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        made = StructuredTool.from_function(
-            func=lambda **kw: str(sorted(kw.items())), name="show", description="d", args_schema=schema
-        )
-        return Case(ns.ToolNode([made], handle_tool_errors=True), wants("show", args))
-
-    same(scenario)
+@alike
+def test_the_schema_decides_what_arrives(ns: Any, schema: type[BaseModel], args: dict[str, Any]) -> Case:
+    made = StructuredTool.from_function(
+        func=lambda **kw: str(sorted(kw.items())), name="show", description="d", args_schema=schema
+    )
+    return Case(ns.ToolNode([made], handle_tool_errors=True), wants("show", args))
 
 
-def test_a_config_parameter_receives_the_config(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        def peek(x: int, config: RunnableConfig) -> str:
-            """Peek."""
-            return f"{x} {config['configurable']['mine']} {config['metadata']['who']} {'user' in config['tags']}"
+@alike
+def test_a_config_parameter_receives_the_config(ns: Any) -> Case:
+    def peek(x: int, config: RunnableConfig) -> str:
+        """Peek."""
+        return f"{x} {config['configurable']['mine']} {config['metadata']['who']} {'user' in config['tags']}"
 
-        config = {"configurable": {"mine": 7}, "metadata": {"who": "ann"}, "tags": ["user"]}
-        return Case(ns.ToolNode([peek], handle_tool_errors=True), wants("peek", {"x": 1}), config=config)
-
-    same(scenario)
+    config = {"configurable": {"mine": 7}, "metadata": {"who": "ann"}, "tags": ["user"]}
+    return Case(ns.ToolNode([peek], handle_tool_errors=True), wants("peek", {"x": 1}), config=config)
 
 
 def test_a_base_tool_receives_the_config(same: Same) -> None:

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableLambda
 
 from callboard import create_react_agent
 
-from ._harness import Case, asks, call
+from ._harness import DIRECT_MODES, Case, alike, asks, call
 from ._model import ReplayModel
 from .conftest import Same
 
@@ -20,13 +20,10 @@ def double(x: int) -> int:
 
 
 @pytest.mark.parametrize("call_id", [5, 0, 1.5, UUID(int=5)])
-def test_an_id_that_is_a_number_goes_on_as_text(same_direct: Same, call_id: Any) -> None:
+@alike(modes=DIRECT_MODES)
+def test_an_id_that_is_a_number_goes_on_as_text(ns: Any, call_id: Any) -> Case:
     """`ToolMessage` accepts numeric ids, and people write them by hand."""
-
-    def scenario(ns: Any) -> Case:
-        return Case(ns.ToolNode([double]), [{**call("double", {"x": 2}), "id": call_id}])
-
-    same_direct(scenario)
+    return Case(ns.ToolNode([double]), [{**call("double", {"x": 2}), "id": call_id}])
 
 
 @pytest.mark.parametrize("name", [None, b"double"])

@@ -7,7 +7,7 @@ from langchain_core.tools import InjectedToolArg, InjectedToolCallId, Structured
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from ._harness import Case, asks, call, wants
+from ._harness import Case, alike, asks, call, wants
 from .conftest import Same
 
 
@@ -93,40 +93,34 @@ def test_forged_injected_arguments_are_told_as_the_model_gave_them(same: Same) -
     same(lambda ns: Case(ns.ToolNode([injected(ns)]), wants("work", args, foo="f"), store=InMemoryStore()))
 
 
-def test_injected_state_of_the_wrong_type_is_not_the_models_fault(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def work(x: int, foo: Annotated[int, ns.InjectedState("foo")]) -> str:
-            """Work."""
-            return str(foo)
+@alike
+def test_injected_state_of_the_wrong_type_is_not_the_models_fault(ns: Any) -> Case:
+    @tool
+    def work(x: int, foo: Annotated[int, ns.InjectedState("foo")]) -> str:
+        """Work."""
+        return str(foo)
 
-        return Case(ns.ToolNode([work]), wants("work", {"x": 1}, foo="no number"))
-
-    same(scenario)
+    return Case(ns.ToolNode([work]), wants("work", {"x": 1}, foo="no number"))
 
 
-def test_injected_state_of_the_wrong_type_beside_a_wrong_argument(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def work(x: int, foo: Annotated[int, ns.InjectedState("foo")]) -> str:
-            """Work."""
-            return str(foo)
+@alike
+def test_injected_state_of_the_wrong_type_beside_a_wrong_argument(ns: Any) -> Case:
+    @tool
+    def work(x: int, foo: Annotated[int, ns.InjectedState("foo")]) -> str:
+        """Work."""
+        return str(foo)
 
-        return Case(ns.ToolNode([work]), wants("work", {"x": "a"}, foo="no number"))
-
-    same(scenario)
+    return Case(ns.ToolNode([work]), wants("work", {"x": "a"}, foo="no number"))
 
 
-def test_a_missing_custom_injected_argument_is_named(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def work(x: int, secret: Annotated[str, InjectedToolArg]) -> str:
-            """Work."""
-            return secret
+@alike
+def test_a_missing_custom_injected_argument_is_named(ns: Any) -> Case:
+    @tool
+    def work(x: int, secret: Annotated[str, InjectedToolArg]) -> str:
+        """Work."""
+        return secret
 
-        return Case(ns.ToolNode([work]), wants("work", {"x": 1}))
-
-    same(scenario)
+    return Case(ns.ToolNode([work]), wants("work", {"x": 1}))
 
 
 def test_a_validation_error_inside_the_body_looks_like_a_wrong_argument(same: Same) -> None:
@@ -142,31 +136,25 @@ def test_each_wrong_call_of_a_batch_is_told_by_itself(same: Same) -> None:
     same(lambda ns: Case(ns.ToolNode([order_tool()]), {"messages": [asks(*calls)]}))
 
 
-def test_the_error_is_raised_with_its_facts_when_not_handled(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        return Case(ns.ToolNode([order_tool()], handle_tool_errors=False), wants("order", {}))
-
-    same(scenario, raises="ToolInvocationError")
+@alike(raises="ToolInvocationError")
+def test_the_error_is_raised_with_its_facts_when_not_handled(ns: Any) -> Case:
+    return Case(ns.ToolNode([order_tool()], handle_tool_errors=False), wants("order", {}))
 
 
-def test_a_handler_sees_the_filtered_errors(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: list[Any] = []
+@alike
+def test_a_handler_sees_the_filtered_errors(ns: Any) -> Case:
+    log: list[Any] = []
 
-        def note(error: Exception) -> str:
-            log.append(
-                (type(error).__name__, getattr(error, "filtered_errors", None), getattr(error, "tool_kwargs", None))
-            )
-            return "noted"
+    def note(error: Exception) -> str:
+        log.append((type(error).__name__, getattr(error, "filtered_errors", None), getattr(error, "tool_kwargs", None)))
+        return "noted"
 
-        return Case(
-            ns.ToolNode([injected(ns)], handle_tool_errors=note),
-            wants("work", {}, foo="f"),
-            store=InMemoryStore(),
-            log=log,
-        )
-
-    same(scenario)
+    return Case(
+        ns.ToolNode([injected(ns)], handle_tool_errors=note),
+        wants("work", {}, foo="f"),
+        store=InMemoryStore(),
+        log=log,
+    )
 
 
 def test_an_own_validation_handler_comes_before_the_node(same: Same) -> None:

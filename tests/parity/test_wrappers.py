@@ -7,7 +7,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.types import Command
 
-from ._harness import Case, asks, call, wants
+from ._harness import ASYNC_MODES, Case, alike, asks, call, wants
 from .conftest import Same
 
 Log = list[Any]
@@ -116,21 +116,17 @@ DECISIONS = [
 
 
 @pytest.mark.parametrize("decide", DECISIONS, ids=lambda decide: decide.__name__)
-def test_a_sync_wrapper(decide: Any, same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: Log = []
-        return Case(wrapped(ns, decide, log), wants("count", {"x": 2}, foo="f"), log=log)
-
-    same(scenario)
+@alike
+def test_a_sync_wrapper(ns: Any, decide: Any) -> Case:
+    log: Log = []
+    return Case(wrapped(ns, decide, log), wants("count", {"x": 2}, foo="f"), log=log)
 
 
 @pytest.mark.parametrize("decide", DECISIONS, ids=lambda decide: decide.__name__)
-def test_an_async_wrapper(decide: Any, same_async: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: Log = []
-        return Case(wrapped(ns, decide, log, sync=False), wants("count", {"x": 2}, foo="f"), log=log)
-
-    same_async(scenario)
+@alike(modes=ASYNC_MODES)
+def test_an_async_wrapper(ns: Any, decide: Any) -> Case:
+    log: Log = []
+    return Case(wrapped(ns, decide, log, sync=False), wants("count", {"x": 2}, foo="f"), log=log)
 
 
 def raises_before(request: Any, log: Log) -> Any:
@@ -149,50 +145,42 @@ def only_value_errors(e: ValueError) -> str:
 
 @pytest.mark.parametrize("decide", [raises_before, raises_after], ids=lambda decide: decide.__name__)
 @pytest.mark.parametrize("flag", [True, "own text", (KeyError,), ValueError, only_value_errors])
-def test_an_error_of_the_wrapper_is_handled(decide: Any, flag: Any, same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: Log = []
-        return Case(wrapped(ns, decide, log, handle_tool_errors=flag), wants("count", {"x": 2}), log=log)
-
-    same(scenario)
+@alike
+def test_an_error_of_the_wrapper_is_handled(ns: Any, decide: Any, flag: Any) -> Case:
+    log: Log = []
+    return Case(wrapped(ns, decide, log, handle_tool_errors=flag), wants("count", {"x": 2}), log=log)
 
 
 @pytest.mark.parametrize("options", [{}, {"handle_tool_errors": False}], ids=["default", "false"])
 @pytest.mark.parametrize("decide", [raises_before, raises_after], ids=lambda decide: decide.__name__)
-def test_an_error_of_the_wrapper_is_raised(decide: Any, options: dict[str, Any], same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: Log = []
-        return Case(wrapped(ns, decide, log, **options), wants("count", {"x": 2}), log=log)
-
-    same(scenario, raises="RuntimeError")
+@alike(raises="RuntimeError")
+def test_an_error_of_the_wrapper_is_raised(ns: Any, decide: Any, options: dict[str, Any]) -> Case:
+    log: Log = []
+    return Case(wrapped(ns, decide, log, **options), wants("count", {"x": 2}), log=log)
 
 
 @pytest.mark.parametrize("handled", [True, False])
-def test_an_error_of_the_body_reaches_the_wrapper_only_unhandled(handled: bool, same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        log: Log = []
+@alike
+def test_an_error_of_the_body_reaches_the_wrapper_only_unhandled(ns: Any, handled: bool) -> Case:
+    log: Log = []
 
-        def catches(request: Any, execute: Any) -> Any:
-            try:
-                result = execute(request)
-            except ValueError as error:
-                log.append(("caught", error))
-                return ToolMessage("caught", tool_call_id=request.tool_call["id"], id="m")
-            log.append(("result", result.status))
-            return result
+    def catches(request: Any, execute: Any) -> Any:
+        try:
+            result = execute(request)
+        except ValueError as error:
+            log.append(("caught", error))
+            return ToolMessage("caught", tool_call_id=request.tool_call["id"], id="m")
+        log.append(("result", result.status))
+        return result
 
-        node = ns.ToolNode([counter(log)], handle_tool_errors=handled, wrap_tool_call=catches)
-        return Case(node, wants("count", {"x": -1}), log=log)
-
-    same(scenario)
+    node = ns.ToolNode([counter(log)], handle_tool_errors=handled, wrap_tool_call=catches)
+    return Case(node, wants("count", {"x": -1}), log=log)
 
 
-def test_a_wrapper_wraps_every_call(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        calls = asks(*(call("count", {"x": n}, f"c{n}") for n in range(4)))
-        return Case(wrapped(ns, modifies, []), {"messages": [calls]})
-
-    same(scenario)
+@alike
+def test_a_wrapper_wraps_every_call(ns: Any) -> Case:
+    calls = asks(*(call("count", {"x": n}, f"c{n}") for n in range(4)))
+    return Case(wrapped(ns, modifies, []), {"messages": [calls]})
 
 
 def unregistered(ns: Any, wrap: Any, **options: Any) -> Case:
@@ -217,16 +205,14 @@ def test_renaming_an_unregistered_call_without_a_tool_is_a_type_error(same: Same
     same(lambda ns: unregistered(ns, renamed), raises="TypeError")
 
 
-def test_a_wrapper_brings_the_tool_along(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def missing(x: int, foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-            """Brought along."""
-            return f"brought {x} {foo}"
+@alike
+def test_a_wrapper_brings_the_tool_along(ns: Any) -> Case:
+    @tool
+    def missing(x: int, foo: Annotated[str, ns.InjectedState("foo")]) -> str:
+        """Brought along."""
+        return f"brought {x} {foo}"
 
-        return unregistered(ns, lambda request, execute: execute(request.override(tool=missing)))
-
-    same(scenario)
+    return unregistered(ns, lambda request, execute: execute(request.override(tool=missing)))
 
 
 def test_a_brought_tool_tells_invalid_arguments(same: Same) -> None:
@@ -238,59 +224,51 @@ def test_a_brought_tool_tells_invalid_arguments(same: Same) -> None:
     same(lambda ns: unregistered(ns, lambda request, execute: execute(request.override(tool=missing))))
 
 
-def test_an_overridden_state_does_not_reach_injection(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def peek(foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-            """Peek."""
-            return foo
+@alike
+def test_an_overridden_state_does_not_reach_injection(ns: Any) -> Case:
+    @tool
+    def peek(foo: Annotated[str, ns.InjectedState("foo")]) -> str:
+        """Peek."""
+        return foo
 
-        def wrap(request: Any, execute: Any) -> Any:
-            return execute(request.override(state={"messages": [], "foo": "overridden"}))
+    def wrap(request: Any, execute: Any) -> Any:
+        return execute(request.override(state={"messages": [], "foo": "overridden"}))
 
-        return Case(ns.ToolNode([peek], wrap_tool_call=wrap), wants("peek", {}, foo="original"))
-
-    same(scenario)
+    return Case(ns.ToolNode([peek], wrap_tool_call=wrap), wants("peek", {}, foo="original"))
 
 
-def test_forged_values_are_stripped_behind_the_wrapper(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        @tool
-        def peek(foo: Annotated[str, ns.InjectedState("foo")]) -> str:
-            """Peek."""
-            return foo
+@alike
+def test_forged_values_are_stripped_behind_the_wrapper(ns: Any) -> Case:
+    @tool
+    def peek(foo: Annotated[str, ns.InjectedState("foo")]) -> str:
+        """Peek."""
+        return foo
 
-        def wrap(request: Any, execute: Any) -> Any:
-            return execute(request.override(tool_call={**request.tool_call, "args": {"foo": "forged"}}))
+    def wrap(request: Any, execute: Any) -> Any:
+        return execute(request.override(tool_call={**request.tool_call, "args": {"foo": "forged"}}))
 
-        return Case(ns.ToolNode([peek], wrap_tool_call=wrap), wants("peek", {}, foo="original"))
-
-    same(scenario)
+    return Case(ns.ToolNode([peek], wrap_tool_call=wrap), wants("peek", {}, foo="original"))
 
 
-def test_of_both_wrappers_the_async_one_is_taken_in_async_code(same_async: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        def sync(request: Any, execute: Any) -> Any:
-            return ToolMessage("sync", tool_call_id=request.tool_call["id"], id="m")
+@alike(modes=ASYNC_MODES)
+def test_of_both_wrappers_the_async_one_is_taken_in_async_code(ns: Any) -> Case:
+    def sync(request: Any, execute: Any) -> Any:
+        return ToolMessage("sync", tool_call_id=request.tool_call["id"], id="m")
 
-        async def later(request: Any, execute: Any) -> Any:
-            return ToolMessage("async", tool_call_id=request.tool_call["id"], id="m")
+    async def later(request: Any, execute: Any) -> Any:
+        return ToolMessage("async", tool_call_id=request.tool_call["id"], id="m")
 
-        return Case(ns.ToolNode([counter([])], wrap_tool_call=sync, awrap_tool_call=later), wants("count", {"x": 1}))
-
-    same_async(scenario)
+    return Case(ns.ToolNode([counter([])], wrap_tool_call=sync, awrap_tool_call=later), wants("count", {"x": 1}))
 
 
-def test_an_assigned_attribute_is_used_by_the_execution(same: Same) -> None:
-    def scenario(ns: Any) -> Case:
-        def assigns(request: Any, execute: Any) -> Any:
-            with pytest.warns(DeprecationWarning, match="Setting attribute 'tool_call'"):
-                request.tool_call = {**request.tool_call, "args": {"x": 99}}
-            return execute(request)
+@alike
+def test_an_assigned_attribute_is_used_by_the_execution(ns: Any) -> Case:
+    def assigns(request: Any, execute: Any) -> Any:
+        with pytest.warns(DeprecationWarning, match="Setting attribute 'tool_call'"):
+            request.tool_call = {**request.tool_call, "args": {"x": 99}}
+        return execute(request)
 
-        return Case(ns.ToolNode([counter([])], wrap_tool_call=assigns), wants("count", {"x": 1}))
-
-    same(scenario)
+    return Case(ns.ToolNode([counter([])], wrap_tool_call=assigns), wants("count", {"x": 1}))
 
 
 @pytest.mark.parametrize("result", ["text", None, 7], ids=repr)
