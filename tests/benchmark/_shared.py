@@ -15,7 +15,7 @@ from callboard_actors.postgres import PostgresDocuments, PostgresLimits
 from callboard_actors.redis import RedisDocuments, RedisLimits
 from tests.agent._postgres import Server, programs
 from tests.helpers import make
-from tests.server.limits._redis import RedisServer, program
+from tests.server._servers import RedisServer, program
 
 from ._measure import BACKENDS, WALL, Table, median_of
 

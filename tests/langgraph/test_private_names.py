@@ -127,12 +127,11 @@ def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
 
     told: list[tuple[str, list[Any]]] = []
 
-    class Keeper:
-        def accepted(self, key: str, answers: list[Any]) -> None:
-            told.append((key, answers))
+    def accept(key: str, answers: list[Any]) -> None:
+        told.append((key, answers))
 
     def asked(answers: list[Any] | None, times: int) -> list[Any]:
-        scratchpad = CallScratchpad(None, answers, Keeper(), "call-1", None)
+        scratchpad = CallScratchpad(None, answers, accept, "call-1", None)
         conf = call_configurable({}, "call:1", scratchpad, None)
         token = var_child_runnable_config.set({"configurable": conf})
         try:

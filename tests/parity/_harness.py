@@ -8,7 +8,8 @@ from functools import partial
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
@@ -24,6 +25,17 @@ DIRECT_MODES = (ASYNC, SYNC)
 ASYNC_MODES = (ASYNC, GRAPH_ASYNC)
 SYNC_MODES = (SYNC, GRAPH_SYNC)
 GRAPH_MODES = (GRAPH_ASYNC, GRAPH_SYNC)
+
+
+QUESTION = {"messages": [HumanMessage("q", id="h")]}
+THREAD: Any = {"configurable": {"thread_id": "1"}}
+versions = pytest.mark.parametrize("version", ["v1", "v2"])
+
+
+@tool
+def double(x: int) -> int:
+    """Double."""
+    return 2 * x
 
 
 class State(TypedDict, total=False):

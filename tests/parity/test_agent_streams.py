@@ -19,15 +19,12 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from ._dump import dump
-from ._harness import call
+from ._harness import QUESTION, THREAD, call, versions
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 
-QUESTION = {"messages": [HumanMessage("q", id="h")]}
-THREAD = {"configurable": {"thread_id": "1"}}
 MODES = ["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"]
 
-versions = pytest.mark.parametrize("version", ["v1", "v2"])
 modes = pytest.mark.parametrize("mode", [*MODES, ["updates", "values", "messages", "custom"]], ids=str)
 
 

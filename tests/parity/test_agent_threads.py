@@ -24,18 +24,12 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command, StateUpdate, interrupt
 
 from ._dump import dump
-from ._harness import call, for_each
+from ._harness import call, double, for_each, versions
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 
 AT: Any = {"configurable": {"thread_id": "1"}}
 Talk = Callable[["Thread"], None]
-
-
-@tool
-def double(x: int) -> int:
-    """Double."""
-    return 2 * x
 
 
 @tool
@@ -156,9 +150,6 @@ def same(talk: Talk, *replies: AIMessage, **options: Any) -> list[Any]:
     assert not list(_differences(ours.seen, theirs.seen, "seen"))
     assert dump(ours.asked) == dump(theirs.asked)
     return ours.seen
-
-
-versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
 
 def conversation(*replies: AIMessage, versions: Sequence[str] = ("v1", "v2"), **options: Any) -> Any:

@@ -6,25 +6,19 @@ from typing import Any
 import anyio
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
-from langchain_core.tools import StructuredTool, tool
+from langchain_core.tools import StructuredTool
 from langgraph.errors import ParentCommand
 from langgraph.types import Command
 
 from callboard.testing import ScriptedModel, calls
 
-from ._harness import asks, call, wants
+from ._harness import asks, call, double, wants
 from ._model import ReplayModel
 from ._prebuilt import candidate
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("CALLBOARD_PARITY") == "reference", reason="LangGraph does not keep these promises"
 )
-
-
-@tool
-def double(x: int) -> int:
-    """Double."""
-    return 2 * x
 
 
 def test_an_agent_with_an_async_prompt_runs_from_sync_code() -> None:

@@ -18,12 +18,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from ._dump import dump
-from ._harness import call
+from ._harness import THREAD, call
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 
 MODES = ["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "tools"]
-THREAD: Any = {"configurable": {"thread_id": "1"}}
 
 modes = pytest.mark.parametrize("mode", [*MODES, ["updates", "messages", "custom", "tasks"]], ids=str)
 doors = pytest.mark.parametrize("door", ["stream", "astream"])

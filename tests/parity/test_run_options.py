@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphDrained
@@ -14,14 +13,9 @@ from langgraph.store.memory import InMemoryStore
 
 import callboard
 
-from ._harness import asks, call, wants
+from ._harness import QUESTION, THREAD, asks, call, versions, wants
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
-
-QUESTION = {"messages": [HumanMessage("q", id="h")]}
-THREAD: Any = {"configurable": {"thread_id": "1"}}
-
-versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
 
 @tool

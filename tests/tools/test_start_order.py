@@ -1,6 +1,7 @@
 """Calls of a batch start in the order of the reply, on every path."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -40,81 +41,60 @@ class Order:
 
         return tool(work)
 
-    def batches_out_of_order(self) -> list[list[int]]:
-        """Return the batches whose calls did not start in the order of the reply."""
-        batches = [self.started[at : at + WIDTH] for at in range(0, len(self.started), WIDTH)]
-        return [batch for batch in batches if batch != list(range(WIDTH))]
+    def batches(self) -> list[list[int]]:
+        """Return the numbers in the order in which their calls started, by batch."""
+        return [self.started[at : at + WIDTH] for at in range(0, len(self.started), WIDTH)]
 
 
 def _batch() -> list[Any]:
     return [tool_call("work", f"c{n}", number=n) for n in range(WIDTH)]
 
 
+IN_ORDER = [*range(WIDTH)]
+
+
 @pytest.mark.real_clock
-async def test_sync_calls_start_in_the_order_of_the_reply() -> None:
-    """Regression: idle threads were woken together, so in every second batch a later call started first."""
+@pytest.mark.parametrize("limit", [None, Limit(concurrency=2)], ids=["free", "limited"])
+@pytest.mark.parametrize("make", [Order.sync_tool, Order.async_tool])
+async def test_calls_start_in_the_order_of_the_reply(make: Callable[[Order], BaseTool], limit: Limit | None) -> None:
+    """Regression: idle threads were woken together, so in every second batch a later call started first.
+
+    trio runs ready tasks in any order, so the order must not depend on the scheduler.
+    """
     order = Order()
-    node = ToolNode([order.sync_tool()])
+    node = ToolNode([make(order)], limit=limit)
     with anyio.fail_after(60):
         for _ in range(BATCHES):
             await node.ainvoke(_batch())
-    assert len(order.started) == BATCHES * WIDTH
-    assert order.batches_out_of_order() == []
+    assert order.batches() == [IN_ORDER] * BATCHES
 
 
-def test_sync_calls_start_in_the_order_of_the_reply_from_sync_code() -> None:
-    """`invoke` keeps the same order."""
-    order = Order()
-    node = ToolNode([order.sync_tool()])
-    for _ in range(BATCHES):
+def by_node(made: BaseTool) -> None:
+    node = ToolNode([made])
+    for _ in range(20):
         node.invoke(_batch())
-    assert order.batches_out_of_order() == []
 
 
-@pytest.mark.real_clock
-async def test_sync_calls_that_wait_for_a_limit_start_in_the_order_of_the_reply() -> None:
-    """With two places, each later call starts after all calls before it."""
-    order = Order()
-    node = ToolNode([order.sync_tool()], limit=Limit(concurrency=2))
-    with anyio.fail_after(60):
-        for _ in range(BATCHES):
-            await node.ainvoke(_batch())
-    assert order.batches_out_of_order() == []
-
-
-async def test_async_calls_start_in_the_order_of_the_reply() -> None:
-    """trio runs ready tasks in any order, so the order must not depend on the scheduler."""
-    order = Order()
-    node = ToolNode([order.async_tool()])
-    with anyio.fail_after(60):
-        for _ in range(BATCHES):
-            await node.ainvoke(_batch())
-    assert order.batches_out_of_order() == []
-
-
-@pytest.mark.real_clock
-async def test_sync_calls_of_an_agent_start_in_the_order_of_the_reply() -> None:
-    """An agent's loop starts calls on its own path, beside the node's."""
-    order = Order()
-    replies = [calls(*_batch()) for _ in range(20)]
-    agent = create_react_agent(ScriptedModel([*replies, "done"]), [order.sync_tool()])
-    with anyio.fail_after(60):
-        await agent.ainvoke({"messages": [("user", "go")]}, {"recursion_limit": 100})
-    assert len(order.started) == 20 * WIDTH
-    assert order.batches_out_of_order() == []
-
-
-def test_sync_calls_in_a_graph_of_langgraph_start_in_the_order_of_the_reply() -> None:
-    """A compiled LangGraph graph, run by `invoke`, keeps the order."""
-    order = Order()
+def by_graph(made: BaseTool) -> None:
     graph = StateGraph(MessagesState)
-    graph.add_node("tools", ToolNode([order.sync_tool()]))
+    graph.add_node("tools", ToolNode([made]))
     graph.add_edge(START, "tools")
     compiled = graph.compile()
     for _ in range(20):
         compiled.invoke({"messages": [HumanMessage("go"), AIMessage("", tool_calls=_batch())]})
-    assert len(order.started) == 20 * WIDTH
-    assert order.batches_out_of_order() == []
+
+
+def by_agent(made: BaseTool) -> None:
+    agent = create_react_agent(ScriptedModel([*(calls(*_batch()) for _ in range(20)), "done"]), [made])
+    agent.invoke({"messages": [("user", "go")]}, {"recursion_limit": 100})
+
+
+@pytest.mark.parametrize("run", [by_node, by_graph, by_agent])
+def test_sync_calls_start_in_the_order_of_the_reply_by_every_door(run: Callable[[BaseTool], None]) -> None:
+    """An agent's loop starts calls on its own path, beside the node's."""
+    order = Order()
+    run(order.sync_tool())
+    assert order.batches() == [IN_ORDER] * 20
 
 
 @pytest.mark.real_clock
@@ -129,7 +109,7 @@ async def test_a_call_that_is_cancelled_before_it_begins_does_not_hold_those_aft
                 await node.ainvoke(_batch())
         del order.started[:]
         await node.ainvoke(_batch())
-    assert order.batches_out_of_order() == []
+    assert order.batches() == [IN_ORDER]
 
 
 def test_a_thread_waits_for_the_one_before_it_and_for_no_other() -> None:

@@ -7,7 +7,8 @@ from weakref import ref
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 
-from callboard import ToolNode
+from callboard import Actor, ToolNode, child, handler
+from callboard.extend import actor_behind
 from callboard.testing import Recorder, tool_call
 from callboard.tools import _plan
 from callboard.tools._plan import ToolFacts
@@ -122,3 +123,21 @@ async def test_a_tool_that_middleware_makes_for_one_call_is_not_kept() -> None:
         await node.ainvoke([tool_call("search", "1", query="a")])
     gc.collect()
     assert [one() for one in made] == [None] * 5
+
+
+def test_the_actor_that_a_tool_asks_is_known() -> None:
+    """Engines refuse such functions, and servers of tools keep one actor for each of their conversations."""
+
+    class Notes(Actor):
+        @handler
+        async def read(self) -> str:
+            """Read."""
+            return ""
+
+    node = ToolNode([child(Notes, key=lambda call, context: context.config["configurable"]["thread_id"]), search()])
+    read: Any = node.tools_by_name["read"]
+    actor = actor_behind(read.coroutine)
+    assert actor is not None
+    assert (actor.name, actor.key is not None and actor.key.takes_context) == ("Notes", True)
+    assert actor_behind(search().coroutine) is None
+    assert actor_behind(None) is None

@@ -9,7 +9,6 @@ Names and meanings are those of langgraph 1.2; `tests/langgraph/test_private_nam
 
 from callboard._langgraph._call_scope import PLACEHOLDER_ID as PLACEHOLDER_ID
 from callboard._langgraph._call_scope import RESUME as RESUME
-from callboard._langgraph._call_scope import AnswerKeeper as AnswerKeeper
 from callboard._langgraph._call_scope import CallScratchpad as CallScratchpad
 from callboard._langgraph._call_scope import GraphNames as GraphNames
 from callboard._langgraph._call_scope import answer_is_for as answer_is_for

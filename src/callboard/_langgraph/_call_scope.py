@@ -7,7 +7,7 @@ their way to the streams and callbacks of the outer graph.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import BaseCallbackManager
@@ -112,28 +112,22 @@ def without_ids(namespace: str) -> str:
     return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
-class AnswerKeeper(Protocol):
-    """Store of the answers that calls have accepted, so that restarted calls receive them again."""
-
-    def accepted(self, key: str, answers: list[Any]) -> None: ...
-
-
 class CallScratchpad(PregelScratchpad):
     """Scratchpad of a call: counters and answers for `interrupt()` and for nested graphs.
 
     A subclass of `PregelScratchpad`, because Pregel checks the type. Its counters are methods and start at 0 for each
     call. One is created for every call, so creation must be cheap.
 
-    `keeper` receives all accepted answers of the call after each further one, and `forward` all its other writes.
-    `digests` has for each answer the digest of the only question that it may answer, or `None`. `question` is that of
-    the last answer. `run` is the unique name of the run of the call's batch.
+    `accept` receives, under `key`, all accepted answers of the call after each further one; `forward` receives all its
+    other writes. `digests` has for each answer the digest of the only question that it may answer, or `None`.
+    `question` is that of the last answer. `run` is the unique name of the run of the call's batch.
     """
 
     __slots__ = (
+        "_accept",
         "_asked",
         "_digests",
         "_forward",
-        "_keeper",
         "_key",
         "_namespace",
         "_question",
@@ -148,7 +142,7 @@ class CallScratchpad(PregelScratchpad):
         self,
         around: PregelScratchpad | None,
         resume: list[Any] | None,
-        keeper: AnswerKeeper,
+        accept: Callable[[str, list[Any]], None],
         key: str,
         forward: Send | None,
         *,
@@ -165,7 +159,7 @@ class CallScratchpad(PregelScratchpad):
         self.graphs = graphs
         self.around = around
         self._resume = resume
-        self._keeper = keeper
+        self._accept = accept
         self._key = key
         self._forward = forward
         self._asked = self._subgraphs = 0
@@ -231,10 +225,10 @@ class CallScratchpad(PregelScratchpad):
         return self._question if self.answers_left() else None
 
     def __call__(self, writes: Writes) -> None:
-        """Receive the call's writes: accepted answers go to the keeper, all others to the outer task."""
+        """Receive the call's writes: accepted answers are kept, all others go to the outer task."""
         for channel, value in writes:
             if channel == RESUME:
-                self._keeper.accepted(self._key, list(value))
+                self._accept(self._key, list(value))
             elif self._forward is not None:
                 self._forward([(channel, value)])
 

@@ -210,11 +210,7 @@ def task_id_of(checkpoint_id: str, graph_ns: str, step: int, node: str, *path: s
     number of the send.
     """
     namespace = f"{graph_ns}{NS_SEP}{node}" if graph_ns else node
-    return _xxhash_str(_id_bytes(checkpoint_id), namespace, str(step), node, *path)
-
-
-def _id_bytes(checkpoint_id: str) -> bytes:
-    return bytes.fromhex(checkpoint_id.replace("-", ""))
+    return _xxhash_str(bytes.fromhex(checkpoint_id.replace("-", "")), namespace, str(step), node, *path)
 
 
 def to_parent(command: "Command[Any]", outer: Outer | None) -> ParentCommand:

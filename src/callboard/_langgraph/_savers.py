@@ -80,12 +80,9 @@ class AwaitedSaver:
             ) from error
 
     def _prefers_sync(self, name: str) -> bool:
-        return not self._lacks_sync and (self._from_sync or _is_sync(type(self._saver), name))
-
-
-def _is_sync(kind: type, name: str) -> bool:
-    """Return whether a class implements the sync method nearer in its MRO than the async method."""
-    return _depth(kind, name) < _depth(kind, f"a{name}")
+        kind = type(self._saver)
+        # Nearer in the MRO than the async method: the class implements the sync one itself.
+        return not self._lacks_sync and (self._from_sync or _depth(kind, name) < _depth(kind, f"a{name}"))
 
 
 def _depth(kind: type, name: str) -> int:

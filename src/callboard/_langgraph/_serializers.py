@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cache, partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import ormsgpack
 from langchain_core.load.load import Reviver
@@ -249,7 +249,9 @@ class OutlineSerializer(JsonPlusSerializer):
 def can_be_outlined(serde: object) -> bool:
     """Return whether values of a serializer can be read by `OutlineSerializer`."""
     # A pickle cannot be read in part.
-    return isinstance(serde, StrictSerializer) or (_reads_like_langgraph(serde) and not serde.pickle_fallback)
+    if isinstance(serde, StrictSerializer) or not isinstance(serde, JsonPlusSerializer):
+        return isinstance(serde, StrictSerializer)
+    return type(serde).loads_typed is JsonPlusSerializer.loads_typed and not serde.pickle_fallback
 
 
 def remembering(serde: Any, memory: MessageMemory, conversation: StoredConversation | None = None) -> Any:
@@ -278,10 +280,6 @@ def _loaded(read: Callable[[bytes, Loads], Any], serde: JsonPlusSerializer, data
     if data[0] != "msgpack":
         return serde.loads_typed(data)
     return read(data[1], lambda part: serde.loads_typed(("msgpack", part)))
-
-
-def _reads_like_langgraph(serde: object) -> TypeGuard[JsonPlusSerializer]:
-    return isinstance(serde, JsonPlusSerializer) and type(serde).loads_typed is JsonPlusSerializer.loads_typed
 
 
 MEND = "Bring back a copy, or go on in another thread"

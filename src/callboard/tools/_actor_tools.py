@@ -19,7 +19,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param, _stringify
 from langgraph.types import Command
 
-from callboard._calls._call import Attempt, SupervisedCall, current_call, note, own_attempt
+from callboard._calls._call import SupervisedCall, current_call, note, own_attempt
 from callboard._loops._current import current_loop
 from callboard._records._policies import CallContext, Engine, KeyFunction, ToolActor, has_members_of, mark_as_actors
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
@@ -67,7 +67,9 @@ class HandlerCall:
         """
         lost: ActorDiedError | None = None
         runs, attempt = 0, own_attempt(self._name)
-        named_by = {name: value for name, value in self._call_args(attempt, kwargs).items() if name in self._written}
+        # The arguments before injection and parsing, if they are known.
+        call_args: Mapping[str, Any] = kwargs if attempt is None else attempt.call["args"]
+        named_by = {name: value for name, value in call_args.items() if name in self._written}
         while True:
             # The attempt's timeout stops while the ask waits in the mailbox, and starts again at `turn.begin`.
             turn = None if attempt is None else attempt.waits()
@@ -109,11 +111,6 @@ class HandlerCall:
         """Return the question to a person, with the arguments of the call after changes by middleware."""
         args = {name: value for name, value in supervised.call["args"].items() if name in self._written}
         return OutcomeUnknown(self._name, args, f"{self._cell.name} died")
-
-    def _call_args(self, attempt: Attempt | None, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments before injection and parsing, if they are known."""
-        found: Mapping[str, Any] = kwargs if attempt is None else attempt.call["args"]
-        return found
 
 
 def by_reference(plan: Plan) -> Plan:
@@ -225,7 +222,9 @@ class LostState:
 
 def with_notice(result: Any, notice: str) -> Any:
     """Return a result with the notice added for the model; `None` if the notice does not fit into it."""
-    if isinstance(result, Command) or (isinstance(result, (list, tuple)) and any(map(_is_no_content, result))):
+    parts: Any = result if isinstance(result, (list, tuple)) else ()
+    # Commands and messages in a list go to the graph by themselves, and are no content for the model.
+    if isinstance(result, Command) or any(isinstance(one, (Command, ToolMessage)) for one in parts):
         return None
     if isinstance(result, ToolMessage):
         return result.model_copy(update={"content": with_notice(result.content, notice)})
@@ -233,11 +232,6 @@ def with_notice(result: Any, notice: str) -> Any:
         return [*result, {"type": "text", "text": notice}]
     text = result if isinstance(result, str) else _stringify(result)
     return f"{text}\n\n({notice})"
-
-
-def _is_no_content(one: object) -> bool:
-    """Return whether a value goes to the graph by itself, and is no content for the model."""
-    return isinstance(one, (Command, ToolMessage))
 
 
 _TAKES_MANY = (

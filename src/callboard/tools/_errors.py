@@ -182,8 +182,9 @@ class _FinishedNote(str):
     """Sentence for the model, which must know that the tool has run."""
 
 
-def note_without_text(error: Exception, tool: str, call_id: str | None, kind: str) -> None:
+def note_without_text(error: Exception, tool: str, call_id: str | None, result: object) -> None:
     """Add a note to an error: the result of a tool could not be converted to text."""
+    kind = type(result).__qualname__
     note = _FinishedNote(
         f"Raised when what the tool {tool!r} returned for the call {call_id!r}, of the type {kind}, was turned into a "
         "text. Return a text, or repair its __str__."

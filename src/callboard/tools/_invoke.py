@@ -140,12 +140,8 @@ def _formatted(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, stat
     try:
         return _format_output(content, artifact, call["id"], tool.name, status)
     except Exception as error:
-        _explain(error, content, call, tool)
+        note_without_text(error, tool.name, call["id"], content)
         raise
-
-
-def _explain(error: Exception, content: object, call: ToolCall, tool: BaseTool) -> None:
-    note_without_text(error, tool.name, call["id"], type(content).__qualname__)
 
 
 async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool: BaseTool, status: str) -> object:
@@ -159,7 +155,7 @@ async def _formatted_in_parts(content: Any, artifact: Any, call: ToolCall, tool:
         try:
             taken = await in_portions(write_in_portions(content))
         except Exception as error:
-            _explain(error, content, call, tool)
+            note_without_text(error, tool.name, call["id"], content)
             raise
     message.content = taken
     return message

@@ -154,7 +154,10 @@ class Ledger:
         stored = held if self._task is None else self._find_in_slot(self._task.scratchpad.resume)
         self._bare = self._bare_answers() if stored is None else []
         self._know(stored, records or {})
-        self._answers = self._answers_of_graph() if self._task is not None else self._answers_of_caller(answers)
+        if self._task is not None:
+            self._answers = self._answers_of_graph()
+        else:
+            self._answers = {} if answers is None else answers_by_id(answers, self.pending)
 
     def _know(self, stored: Mapping[str, Any] | None, records: Mapping[str, CallRecord]) -> None:
         """Read the stored ledger, or the caller's records."""
@@ -222,9 +225,6 @@ class Ledger:
             return {pending[0].id: answer}
         return {}
 
-    def _answers_of_caller(self, answers: object) -> Mapping[str, Any]:
-        return {} if answers is None else answers_by_id(answers, self.pending)
-
     @property
     def may_be_replayed(self) -> bool:
         """`True` if the graph may run the node again after this batch, because code after the batch asks a question."""
@@ -256,7 +256,7 @@ class Ledger:
         scratchpad = CallScratchpad(
             None if self._task is None else self._task.scratchpad,
             self._bare or None if record is None else self._answers_for(record),
-            self,
+            self.accepted,
             key,
             None if self._task is None else self._task.send,
             digests=() if record is None else self._digests_for(record),

@@ -19,7 +19,6 @@ from langgraph.runtime import Runtime
 
 from callboard._calls._draining import PATIENCE
 from callboard._langgraph import injected_args_by_name, with_runtime
-from callboard._loops._bridge import run_from_sync
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
@@ -36,7 +35,6 @@ from callboard.tools._call_record import CallRecord
 from callboard.tools._chain import middleware_in
 from callboard.tools._errors import ErrorHandling, only_invalid_arguments
 from callboard.tools._ledger import Ledger
-from callboard.tools._plan import inject, injected_args
 from callboard.tools._results import InputKind, Requested, output_in, parse_input, reading
 from callboard.tools._setup import Options, Setup, setup_of
 from callboard.tools._subclassing import (
@@ -44,8 +42,9 @@ from callboard.tools._subclassing import (
     Entry,
     Unbuilt,
     check_class,
-    continuation,
     entries_of,
+    go_on,
+    go_on_async,
     is_plain,
     mark_entries,
     one_call_middleware,
@@ -370,39 +369,25 @@ class ToolNode(ManyInputs):
 
     def _func(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
         """Continue a run, for `super()._func(...)` in a subclass; called in the worker thread of the override."""
-        entry = Entry(input, with_runtime(config, runtime), {})
-        if (rest := continuation(self, "_func")) is not None:
-            return rest(entry)
-        with entered_from("sync"):
-            return run_from_sync(partial(self._run_batch, entry))
+        return go_on(self, "_func", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
 
     async def _afunc(self, input: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
         """Continue a run, for `super()._afunc(...)` in a subclass."""
-        entry = Entry(input, with_runtime(config, runtime), {})
-        if (rest := continuation(self, "_afunc")) is not None:
-            return await rest(entry)
-        with entered_from("async"):
-            return await self._run_batch(entry)
+        return await go_on_async(self, "_afunc", self._run_batch, Entry(input, with_runtime(config, runtime), {}))
 
     def _run_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """Continue a call, for `super()._run_one(...)` in a subclass; or run one call by itself."""
-        if (rest := continuation(self, "_run_one")) is not None:
-            return rest(call, tool_runtime)
-        with entered_from("sync"):
-            return run_from_sync(partial(self._run_alone, call, input_type, tool_runtime))
+        return go_on(self, "_run_one", partial(self._run_alone, input_type), call, tool_runtime)
 
     async def _arun_one(self, call: ToolCall, input_type: InputKind, tool_runtime: ToolRuntime[Any, Any]) -> Any:
         """Continue a call, for `super()._arun_one(...)` in a subclass; or run one call by itself."""
-        if (rest := continuation(self, "_arun_one")) is not None:
-            return await rest(call, tool_runtime)
-        with entered_from("async"):
-            return await self._run_alone(call, input_type, tool_runtime)
+        return await go_on_async(self, "_arun_one", partial(self._run_alone, input_type), call, tool_runtime)
 
-    async def _run_alone(self, call: ToolCall, kind: InputKind, given: ToolRuntime[Any, Any]) -> Any:
+    async def _run_alone(self, kind: InputKind, call: ToolCall, given: ToolRuntime[Any, Any]) -> Any:
         """Run one call with a given state and runtime, without a subclass's override around it."""
         requested = replace(parse_input([call], self._messages_key), kind=kind, state=given.state)
         config = with_runtime(ensure_config(given.config), given)
-        batch = ToolBatch(self._setup.without_own_call(), requested, config, Ledger)
+        batch = ToolBatch(replace(self._setup, own_call=None), requested, config, Ledger)
         return output_in(await (await batch.prepare()).run(), self._messages_key)
 
     def inject_tool_args(self, tool_call: Any, input: Any, store: Any = None) -> Any:
@@ -416,19 +401,7 @@ class ToolNode(ManyInputs):
         Raises:
             ValueError: if the tool needs a store and there is none, or a field that a list of messages lacks.
         """
-        tool = self._setup.tools.get(tool_call["name"])
-        if tool is None:
-            return tool_call
-        runtime: ToolRuntime[Any, Any] = ToolRuntime(
-            state=input,
-            tool_call_id=tool_call.get("id"),
-            config=ensure_config(),
-            context=None,
-            store=store,
-            stream_writer=lambda _: None,
-            tools=list(self._setup.tools.values()),
-        )
-        return inject(tool_call, injected_args(tool), runtime, self._setup.messages_key)
+        return self._setup.injected(tool_call, input, store)
 
 
 remember(ToolNode)

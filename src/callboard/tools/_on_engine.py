@@ -35,7 +35,7 @@ def check_on_engine(plan: Plan, engine: Engine) -> None:
     """Raise TypeError for a tool that cannot run on an engine."""
     name = plan.tool.name
     where = f"CallPolicy(runs_in=...) of the tool {name!r}"
-    if plan.kind in ("foreign", "foreign sync"):
+    if plan.is_foreign:
         raise TypeError(f"{where}: {type(plan.tool).__name__} has its own `invoke`, of which no body can be sent")
     if (actor := actor_behind(plan.fn)) is not None:
         raise TypeError(

@@ -10,6 +10,7 @@ langchain-core inspects signatures and type hints at every call; that takes more
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import is_
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 from weakref import ref
 
@@ -61,7 +62,8 @@ def injected_args(tool: BaseTool) -> InjectedArgs:
     optional: set[str] = set()
     store = runtime = None
     forbidden: set[str] = set()
-    for name, hint in _annotations(tool, schema).items():
+    fn = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
+    for name, hint in {**_hints(fn), **get_all_basemodel_annotations(schema)}.items():
         if _is_injected_arg_type(hint):
             forbidden.add(name)
         if name == "runtime" or _marker(hint, ToolRuntime) is not None:
@@ -76,11 +78,6 @@ def injected_args(tool: BaseTool) -> InjectedArgs:
                 optional.add(name)
     forbidden.update(state, (name for name in (store, runtime) if name))
     return InjectedArgs(state, frozenset(optional), store, runtime, frozenset(forbidden))
-
-
-def _annotations(tool: BaseTool, schema: type) -> dict[str, Any]:
-    fn = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
-    return {**_hints(fn), **get_all_basemodel_annotations(schema)}
 
 
 def _hints(fn: Any) -> dict[str, Any]:
@@ -229,8 +226,10 @@ def plan_for(tool: BaseTool) -> Plan:
 
 def _plan(tool: BaseTool, injected: InjectedArgs, door: Door) -> Plan:
     if _has_own_ways(type(tool)):
-        kind, fn = _foreign_body(tool, door)
-        return Plan(tool, kind, fn, injected, None, frozenset(), None, False, False)
+        own: tuple[Kind, Callable[..., Any]] = (
+            ("foreign sync", tool.invoke) if door == "sync" else ("foreign", tool.ainvoke)
+        )
+        return Plan(tool, *own, injected, None, frozenset(), None, False, False)
     kind, fn = _sync_body(tool) if door == "sync" else _body(tool)
     behind = fn in (getattr(tool, "coroutine", None), getattr(tool, "func", None))
     parameters = _signature_parameters(fn)
@@ -251,10 +250,6 @@ def _has_own_ways(cls: type) -> bool:
     """Return whether a class runs its tools differently from LangChain's classes; mocks do."""
     ainvoke = getattr(cls, "ainvoke", None)
     return ainvoke not in _INVOKES or any(getattr(cls, name) is not getattr(BaseTool, name) for name in _OWN_WAYS)
-
-
-def _foreign_body(tool: BaseTool, door: Door) -> tuple[Kind, Callable[..., Any]]:
-    return ("foreign sync", tool.invoke) if door == "sync" else ("foreign", tool.ainvoke)
 
 
 def _body(tool: BaseTool) -> tuple[Kind, Callable[..., Any]]:
@@ -354,11 +349,12 @@ class ToolFacts(Generic[T]):
     def of(self, tool: BaseTool) -> T:
         """Return the facts about a tool in its present state; errors of `find_out` are raised and not cached."""
         # No lock: each update stores a new tuple. Two threads may read the same tool at once, which only costs time.
-        known = self._known.get(tool.name, ())
+        known, made_of = self._known.get(tool.name, ()), _made_of(tool)
         for one in known:
-            if one.tool() is tool and _is_made_of(tool, one.made_of):
+            # By identity: callable objects may be equal and behave differently.
+            if one.tool() is tool and all(map(is_, one.made_of, made_of)):
                 return one.facts
-        made_of, facts = _made_of(tool), self._find_out(tool)
+        facts = self._find_out(tool)
         if not known and len(self._known) >= _MOST:
             self._known.pop(next(iter(list(self._known))), None)
         others = tuple(one for one in known if (held := one.tool()) is not None and held is not tool)
@@ -377,19 +373,4 @@ def _made_of(tool: BaseTool) -> _Parts:
         cls._arun,
         cls.invoke,
         cls.ainvoke,
-    )
-
-
-def _is_made_of(tool: BaseTool, parts: _Parts) -> bool:
-    # By identity: callable objects may be equal and behave differently.
-    coroutine, func, schema, run, arun, invoke, ainvoke = parts
-    cls: Any = tool.__class__
-    return (
-        getattr(tool, "coroutine", None) is coroutine
-        and getattr(tool, "func", None) is func
-        and getattr(tool, "args_schema", None) is schema
-        and cls._run is run
-        and cls._arun is arun
-        and cls.invoke is invoke
-        and cls.ainvoke is ainvoke
     )

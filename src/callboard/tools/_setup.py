@@ -3,11 +3,12 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables import Runnable
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
@@ -64,10 +65,6 @@ class Setup:
     max_calls: int | None
     """Maximum number of calls of one reply that run; `None` for all."""
 
-    def without_own_call(self) -> "Setup":
-        """Return the setup without a subclass's override around each call."""
-        return replace(self, own_call=None)
-
     def plan(self, tool: BaseTool) -> Plan:
         """Return the plan of a tool for the run's entry mode (sync or async).
 
@@ -96,6 +93,21 @@ class Setup:
         if injected.runtime is None:
             return ready
         return {**ready, "args": {**ready["args"], injected.runtime: runtime}}
+
+    def injected(self, call: Any, state: Any, store: Any) -> Any:
+        """Return a call with its injected state and store, without a subclass's override of the injection."""
+        if (tool := self.tools.get(call["name"])) is None:
+            return call
+        runtime: ToolRuntime[Any, Any] = ToolRuntime(
+            state=state,
+            tool_call_id=call.get("id"),
+            config=ensure_config(),
+            context=None,
+            store=store,
+            stream_writer=lambda _: None,
+            tools=list(self.tools.values()),
+        )
+        return inject(call, injected_args(tool), runtime, self.messages_key)
 
     def overrides(self, kind: str, entries: Wrapper | None) -> Chain | None:
         """Return a subclass's overrides around each call as a chain, the outermost first; `None` if there are none."""
@@ -170,7 +182,7 @@ def setup_of(given: Options, *, own_call: Callable[[str], Wrapper] | None, own_i
         shown=shown_by(middleware),
         # With middleware, only invalid arguments become messages at the tool: middleware must see all other errors.
         at_tool=errors.invalid_arguments if middleware else errors.content,
-        at_end=_last_judge(errors, wrapper=wrapper is not None, middleware=bool(middleware)),
+        at_end=errors.after_middleware if middleware else errors.after_wrapper if wrapper else errors.without_result,
         at_override=errors.without_result,
         on_error=given.on_error,
         in_flight=InFlight(f"the node {name!r}"),
@@ -200,12 +212,6 @@ def _check_supervised(tools: Mapping[str, BaseTool], supervision: Supervision) -
             supervision.note_idempotent(tool.name)
     for name, engine in supervision.engines.items():
         check_on_engine(plan_for(tools[name]), engine)
-
-
-def _last_judge(errors: ErrorPolicy, *, wrapper: bool, middleware: bool) -> Judge:
-    if middleware:
-        return errors.after_middleware
-    return errors.after_wrapper if wrapper else errors.without_result
 
 
 def _by_name(

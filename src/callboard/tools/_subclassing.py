@@ -168,11 +168,23 @@ def is_plain(node: object, base: type) -> bool:
     return not own and vars(base)["_afunc"] is _written["_afunc"] and _running.get() is None
 
 
-def continuation(node: object, method: str) -> Callable[..., Any] | None:
-    """Return the continuation for a base method of a run or a call; `None` if no override of it is running.
+def go_on(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+    """Run the base class's `_func` or `_run_one`: the rest behind its override, or `alone` without one."""
+    if (rest := _continuation(node, method)) is not None:
+        return rest(*given)
+    with entered_from("sync"):
+        return run_from_sync(partial(alone, *given))
 
-    Raises RuntimeError if an override of the other method of the pair is running.
-    """
+
+async def go_on_async(node: object, method: str, alone: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+    """Run the base class's `_afunc` or `_arun_one`: the rest behind its override, or `alone` without one."""
+    if (rest := _continuation(node, method)) is not None:
+        return await rest(*given)
+    with entered_from("async"):
+        return await alone(*given)
+
+
+def _continuation(node: object, method: str) -> Callable[..., Any] | None:
     running = _running_of(node, RUNS if method in RUNS else CALLS)
     if running is not None and running.method != method:
         raise RuntimeError(

@@ -157,27 +157,28 @@ class Supervision:
 
 
 def _message_at_end(supervised: SupervisedCall[Any], exc: BaseException, judge: Judge) -> ToolMessage | None:
-    error = supervised.as_error(exc)
-    if error is None:
+    if (error := supervised.as_error(exc)) is None:
         return None
-    content = judge(error)
-    if content is not None:
-        supervised.handled = error
-        return error_message(content, cast("ToolCall", supervised.call), error)
-    if error is not exc:
+    message = _message_of(supervised, error, judge)
+    if message is None and error is not exc:
         raise error from exc
-    return None
+    return message
+
+
+def _message_of(supervised: SupervisedCall[Any], error: Exception, judge: Judge) -> ToolMessage | None:
+    if (content := judge(error)) is None:
+        return None
+    supervised.handled = error
+    return error_message(content, cast("ToolCall", supervised.call), error)
 
 
 async def _reworked(supervised: SupervisedCall[Any], message: ToolMessage, judge: Judge, rework: Rework) -> ToolMessage:
     """Return the message after the middleware's changes. The middleware has at least the grace for that."""
 
     def failed(error: Exception) -> ToolMessage:
-        content = judge(error)
-        if content is None:
+        if (told := _message_of(supervised, error, judge)) is None:
             raise error
-        supervised.handled = error
-        return error_message(content, cast("ToolCall", supervised.call), error)
+        return told
 
     # The error may be the spent budget itself: without the grace, redaction of its message would never run.
     grace = supervised.grace

@@ -29,7 +29,7 @@ from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
 from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runtime_of
 from callboard._records._events import RunInfo
-from callboard._records._policies import CallPolicy, ToolCallLike
+from callboard._records._policies import ToolCallLike
 from callboard._util._cooperative import PORTION, Steps, in_portions
 from callboard.tools._bounds import Refusal, admission
 from callboard.tools._call_record import CallRecord, naming
@@ -235,10 +235,6 @@ class ToolBatch:
         context = self._context if request is None else partial(context_of, request)
         return self.setup.supervision.terms(call, self._wide, context)
 
-    def shows_keys(self, request: ToolCallRequest | None) -> bool:
-        """Return whether a limit's key depends on the request besides the call."""
-        return request is not None and self.setup.supervision.takes_context
-
     def _outcome(self, supervised: Sequence[SupervisedCall[Output]]) -> Any:
         signals = [call.error for call in supervised if call.error is not None]
         if signals:
@@ -424,7 +420,8 @@ class _Execution:
         if batch.setup.own_injection is not None or not plan.injected.none:
             ready = batch.setup.inject(call, plan.injected, self._runtime() if request is None else request.runtime)
         # A middleware may have changed the arguments, the tool, or the context of key functions.
-        terms = batch.terms(call, request) if call is not self._call or batch.shows_keys(request) else None
+        sees_request = request is not None and batch.setup.supervision.takes_context
+        terms = batch.terms(call, request) if call is not self._call or sees_request else None
         manager = batch.manager(plan, self._config)
         try:
             try:
@@ -449,7 +446,7 @@ class _Execution:
 
     def _is_claimed(self, terms: CallOptions | None) -> bool:
         policy = self._supervised.policy if terms is None else terms.policy
-        return is_claimed(policy, only_said=self._batch.claims_only_said)
+        return not runs_again(policy) and not (self._batch.claims_only_said and policy.on_unknown is None)
 
     async def _claimed(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
@@ -513,8 +510,3 @@ def claims_of(
         if all(started[name] <= room for name, room in rooms.items()):
             claims.append(key)
     return claims
-
-
-def is_claimed(policy: CallPolicy, *, only_said: bool) -> bool:
-    """Return whether a call is claimed when its body starts; with `only_said`, only if its policy sets `on_unknown`."""
-    return not runs_again(policy) and not (only_said and policy.on_unknown is None)
