@@ -1,16 +1,21 @@
 """Every async test runs on every backend, on a virtual clock unless it is marked `real_clock`."""
 
+import asyncio
 import gc
 import logging
 import os
 import signal
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+import sniffio
+import trio
 from hypothesis import settings
 from hypothesis.errors import StopTest
 
@@ -27,6 +32,10 @@ WITHOUT_LOOP_VARIANTS = {
     "sql",
 }
 """Packages that run on asyncio and on trio only, because their clients of a server use a thread with its own loop."""
+LIMITED = {"actors", "calls", "loops", "promises"}
+"""Packages whose async tests are ended when they hang."""
+HANGS_AFTER = 60.0
+"""Seconds after which such a test hangs, on its clock; the marker `hangs_after` gives a test another number."""
 VARIANTS = 2
 """Maximum of variants per backend.
 
@@ -45,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "exhaustive: every variant, real servers, kills, soak; left out unless `-m exhaustive` asks for it, as CI does",
+    )
+    config.addinivalue_line(
+        "markers", "hangs_after(seconds): end the test after this time on its clock; 60 s by default"
     )
     config.addinivalue_line("markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants")
 
@@ -133,6 +145,41 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
     is_async = iscoroutinefunction(fixturedef.func) or isasyncgenfunction(fixturedef.func)
     if is_async and fixturedef.scope != "function":
         pytest.fail(f"the async fixture {fixturedef.argname} must have the scope of one test", pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """End an async test that hangs, by a cancel scope without a deadline, which code under test could read."""
+    if not LIMITED & set(pyfuncitem.path.parts):
+        return
+    mark = pyfuncitem.get_closest_marker("hangs_after")
+    obj, seconds = pyfuncitem.obj, HANGS_AFTER if mark is None else mark.args[0]
+    if not hasattr(obj, "hypothesis"):
+        pyfuncitem.obj = _ended_if_it_hangs(obj, seconds) if iscoroutinefunction(obj) else obj
+    elif iscoroutinefunction(inner := obj.hypothesis.inner_test) and not hasattr(inner, "__wrapped__"):
+        obj.hypothesis.inner_test = _ended_if_it_hangs(inner, seconds)
+
+
+def _ended_if_it_hangs(test: Any, seconds: float) -> Any:
+    @wraps(test)
+    async def run(*args: Any, **kwargs: Any) -> None:
+        with anyio.CancelScope() as scope:
+            if sniffio.current_async_library() == "trio":
+                trio.lowlevel.spawn_system_task(_cancel_later, scope, seconds)
+            else:
+                timer = asyncio.get_running_loop().call_later(seconds, scope.cancel)
+            await test(*args, **kwargs)
+            if sniffio.current_async_library() == "asyncio":
+                timer.cancel()
+        if scope.cancelled_caught:
+            pytest.fail(f"the test hung for {seconds} s")
+
+    return run
+
+
+async def _cancel_later(scope: anyio.CancelScope, seconds: float) -> None:
+    await trio.sleep(seconds)
+    scope.cancel()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -16,7 +15,6 @@ from callboard.middleware import Retry
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.tools._errors import UNKNOWN
 
-WAIT = 60
 ASK = {"pay": CallPolicy(on_unknown="ask")}
 paid: list[int] = []
 
@@ -67,9 +65,8 @@ async def test_a_person_is_asked_and_the_neighbours_go_on() -> None:
 
     The other calls of the batch finish.
     """
-    with anyio.fail_after(WAIT):
-        async with ToolNode([Till()], policies=ASK) as node:
-            [question] = (waiting := await asked(node)).interrupts
+    async with ToolNode([Till()], policies=ASK) as node:
+        [question] = (waiting := await asked(node)).interrupts
 
     [request] = question.value
     assert request["action_request"] == {"action": "pay", "args": {"amount": 7}}
@@ -87,11 +84,9 @@ async def test_a_person_is_asked_and_the_neighbours_go_on() -> None:
     ],
 )
 async def test_the_answer_runs_it_again_or_is_its_result(answer: object, content: str, payments: list[int]) -> None:
-    """The person's answer either repeats the lost call or becomes its result. The neighbour keeps its result."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([Till()], policies=ASK) as node:
-            waiting = await asked(node)
-            found = await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: answer})
+    async with ToolNode([Till()], policies=ASK) as node:
+        waiting = await asked(node)
+        found = await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: answer})
 
     contents = [str(message.content) for message in found["messages"]]
     assert contents[0].startswith(content)
@@ -100,12 +95,10 @@ async def test_the_answer_runs_it_again_or_is_its_result(answer: object, content
 
 
 async def test_an_answer_that_is_none_is_an_error_and_nothing_runs() -> None:
-    """An invalid answer raises an error that names the call and the valid answers. No tool runs."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([Till()], policies=ASK) as node:
-            waiting = await asked(node)
-            with pytest.raises(ValueError, match=r"call 'c1' is .*accept"):
-                await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: "yes"})
+    async with ToolNode([Till()], policies=ASK) as node:
+        waiting = await asked(node)
+        with pytest.raises(ValueError, match=r"call 'c1' is .*accept"):
+            await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: "yes"})
     assert paid == [7]
 
 
@@ -116,13 +109,12 @@ async def test_an_agent_asks_and_goes_on_from_its_checkpoint(kind: str) -> None:
     thread: Any = {"configurable": {"thread_id": "t"}}
     model = ScriptedModel([calls(PAY, LOOK), "done"])
     agent = create_react_agent(model, ToolNode([Till()], policies=ASK), checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        async with agent:
-            first = await agent.ainvoke({"messages": [HumanMessage("go")]}, thread)
-            [question] = first["__interrupt__"]
-            again = await agent.ainvoke(None, thread)
-            assert [one.id for one in again["__interrupt__"]] == [question.id]
-            last = await agent.ainvoke(Command(resume={question.id: {"type": kind}}), thread)
+    async with agent:
+        first = await agent.ainvoke({"messages": [HumanMessage("go")]}, thread)
+        [question] = first["__interrupt__"]
+        again = await agent.ainvoke(None, thread)
+        assert [one.id for one in again["__interrupt__"]] == [question.id]
+        last = await agent.ainvoke(Command(resume={question.id: {"type": kind}}), thread)
 
     contents = [str(message.content) for message in last["messages"] if isinstance(message, ToolMessage)]
     assert contents[0].startswith("paid 7" if kind == "accept" else UNKNOWN)
@@ -132,16 +124,14 @@ async def test_an_agent_asks_and_goes_on_from_its_checkpoint(kind: str) -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_a_langgraph_graph_asks_through_its_interrupts() -> None:
-    """The node asks through LangGraph's own interrupts. A single question can be answered without an id."""
     builder: Any = StateGraph(MessagesState)
     builder.add_node("tools", ToolNode([Till()], policies=ASK))
     builder.add_edge(START, "tools")
     graph = builder.compile(checkpointer=InMemorySaver())
     thread: Any = {"configurable": {"thread_id": "t"}}
-    with anyio.fail_after(WAIT):
-        first = await graph.ainvoke({"messages": [calls(PAY, LOOK)]}, thread)
-        assert len(first["__interrupt__"]) == 1
-        last = await graph.ainvoke(Command(resume={"type": "accept"}), thread)
+    first = await graph.ainvoke({"messages": [calls(PAY, LOOK)]}, thread)
+    assert len(first["__interrupt__"]) == 1
+    last = await graph.ainvoke(Command(resume={"type": "accept"}), thread)
 
     assert str(last["messages"][-2].content).startswith("paid 7")
     assert paid == [7, 7]
@@ -149,9 +139,8 @@ async def test_a_langgraph_graph_asks_through_its_interrupts() -> None:
 
 async def test_neither_a_retry_nor_a_fallback_takes_the_question_for_a_failure() -> None:
     """Retry and fallback could repeat a payment that may have been made, so the question passes through them."""
-    with anyio.fail_after(WAIT):
-        async with ToolNode([Till()], policies=ASK, middleware=[Retry(attempts=3, any_tool=True)]) as node:
-            await asked(node)
+    async with ToolNode([Till()], policies=ASK, middleware=[Retry(attempts=3, any_tool=True)]) as node:
+        await asked(node)
     assert paid == [7]
 
 
@@ -177,11 +166,10 @@ async def test_the_question_has_no_value_that_a_middleware_filled_in() -> None:
             return "ann@example.org"
 
     node = ToolNode([Clerk()], policies={"send": CallPolicy(on_unknown="ask")}, middleware=[Redact(reveal=["send"])])
-    with anyio.fail_after(WAIT):
-        async with node:
-            [found] = (await node.ainvoke([tool_call("find", "c1")]))["messages"]
-            with pytest.raises(CallsInterrupted) as caught:
-                await node.ainvoke([tool_call("send", "c2", address=str(found.content))])
+    async with node:
+        [found] = (await node.ainvoke([tool_call("find", "c1")]))["messages"]
+        with pytest.raises(CallsInterrupted) as caught:
+            await node.ainvoke([tool_call("send", "c2", address=str(found.content))])
 
     assert "ann@example.org" not in repr(caught.value.interrupts)
     assert str(found.content) in repr(caught.value.interrupts)
@@ -209,16 +197,15 @@ async def test_a_tool_that_asks_the_actor_itself_gets_the_error(policy: CallPoli
             seen.append(error.ended)
             raise
 
-    with anyio.fail_after(WAIT):
-        async with node:
-            shopping = ToolNode([shop], handle_tool_errors=True, policies={"shop": policy})
-            if policy.on_unknown == "ask":
-                with pytest.raises(CallsInterrupted) as asked:
-                    await shopping.ainvoke([tool_call("shop", amount=7)])
-                assert asked.value.interrupts[0].value[0]["action_request"] == {"action": "shop", "args": {"amount": 7}}
-            else:
-                [message] = (await shopping.ainvoke([tool_call("shop", amount=7)]))["messages"]
-                assert "Whether it had its effect is unknown" in str(message.content)
+    async with node:
+        shopping = ToolNode([shop], handle_tool_errors=True, policies={"shop": policy})
+        if policy.on_unknown == "ask":
+            with pytest.raises(CallsInterrupted) as asked:
+                await shopping.ainvoke([tool_call("shop", amount=7)])
+            assert asked.value.interrupts[0].value[0]["action_request"] == {"action": "shop", "args": {"amount": 7}}
+        else:
+            [message] = (await shopping.ainvoke([tool_call("shop", amount=7)]))["messages"]
+            assert "Whether it had its effect is unknown" in str(message.content)
     assert seen == ["unknown"]
 
 
@@ -243,11 +230,10 @@ async def test_an_answer_that_comes_in_once_more_is_none_to_a_later_question() -
     thread: Any = {"configurable": {"thread_id": "t"}}
     model = ScriptedModel([calls(PAY), "done"])
     agent = create_react_agent(model, ToolNode([Doomed()], policies=ASK), checkpointer=InMemorySaver())
-    with anyio.fail_after(WAIT):
-        first = (await agent.ainvoke({"messages": [HumanMessage("go")]}, thread))["__interrupt__"][0].id
-        answer: Any = Command(resume={first: {"type": "accept"}})
-        second = (await agent.ainvoke(answer, thread))["__interrupt__"][0].id
-        assert first != second
-        with pytest.raises(UnknownInterruptError):
-            await agent.ainvoke(answer, thread)
+    first = (await agent.ainvoke({"messages": [HumanMessage("go")]}, thread))["__interrupt__"][0].id
+    answer: Any = Command(resume={first: {"type": "accept"}})
+    second = (await agent.ainvoke(answer, thread))["__interrupt__"][0].id
+    assert first != second
+    with pytest.raises(UnknownInterruptError):
+        await agent.ainvoke(answer, thread)
     assert paid == [7, 7]

@@ -23,6 +23,7 @@ from callboard import (
 from tests.helpers import live_tasks
 
 WAIT = 600
+pytestmark = pytest.mark.hangs_after(WAIT)
 SOON = Backoff(first=0)
 
 
@@ -94,41 +95,37 @@ async def test_a_plain_finally_of_a_handler_ends_within_the_grace() -> None:
 
     The actor and its state survive.
     """
-    with anyio.fail_after(WAIT):
-        async with running(Worker) as worker:
-            await worker.work()
-            with anyio.move_on_after(1) as scope:
-                await worker.tidy(0.5)
-            assert scope.cancelled_caught
-            assert Worker.log == ["+w", "tidied"]
-            assert await worker.work() == 2
+    async with running(Worker) as worker:
+        await worker.work()
+        with anyio.move_on_after(1) as scope:
+            await worker.tidy(0.5)
+        assert scope.cancelled_caught
+        assert Worker.log == ["+w", "tidied"]
+        assert await worker.work() == 2
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_plain_finally_ends_when_the_actor_is_stopped() -> None:
-    """When an actor stops, its handler's `finally` finishes before `stop` runs."""
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
+    async with anyio.create_task_group() as group:
 
-            async def ask(worker: Worker) -> None:
-                with pytest.raises(ActorDiedError):
-                    await worker.tidy(0.5)
+        async def ask(worker: Worker) -> None:
+            with pytest.raises(ActorDiedError):
+                await worker.tidy(0.5)
 
-            async with running(child(Worker, stop_timeout=2)) as worker:
-                group.start_soon(ask, worker)
-                await anyio.sleep(1)
+        async with running(child(Worker, stop_timeout=2)) as worker:
+            group.start_soon(ask, worker)
+            await anyio.sleep(1)
     assert Worker.log == ["+w", "tidied", "-w", "-w done"]
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_handler_that_says_it_was_cancelled_has_ended_its_call_and_nothing_else() -> None:
     """A library may raise the cancellation error by itself. The caller gets an error, and the actor lives on."""
-    with anyio.fail_after(WAIT):
-        async with running(Worker) as worker:
-            await worker.work()
-            with pytest.raises(CallCancelledError, match=r"Worker\.fail"):
-                await worker.fail(asyncio.CancelledError())
-            assert await worker.work() == 2
+    async with running(Worker) as worker:
+        await worker.work()
+        with pytest.raises(CallCancelledError, match=r"Worker\.fail"):
+            await worker.fail(asyncio.CancelledError())
+        assert await worker.work() == 2
 
 
 @pytest.mark.backends("asyncio")
@@ -137,12 +134,11 @@ async def test_a_handler_that_cancels_its_own_task_ends_the_actor_which_is_resta
 
     The actor restarts.
     """
-    with anyio.fail_after(WAIT):
-        async with Supervisor([Worker], backoff=SOON) as tree:
-            await tree[Worker].work()
-            with pytest.raises(ActorDiedError, match="the task of Worker was cancelled"):
-                await tree[Worker].cancel_itself()
-            assert await tree[Worker].work() == 1
+    async with Supervisor([Worker], backoff=SOON) as tree:
+        await tree[Worker].work()
+        with pytest.raises(ActorDiedError, match="the task of Worker was cancelled"):
+            await tree[Worker].cancel_itself()
+        assert await tree[Worker].work() == 1
 
 
 @pytest.mark.backends("asyncio")
@@ -160,36 +156,31 @@ async def test_a_start_that_cancels_its_own_task_is_one_that_fails() -> None:
             if self.lives[0] != 2:
                 await Worker.cancel_itself.__wrapped__(self)  # type: ignore[attr-defined]
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(ActorStartError, match="CancelledError"):
-            async with Supervisor([Cancelled]):
-                pytest.fail("it has started")
-        with pytest.raises(SupervisorError, match="CancelledError"):
-            async with Supervisor([Cancelled], intensity=1, backoff=SOON) as tree:
-                with pytest.raises(ActorDiedError):
-                    await tree[Cancelled].fail(OSError())
-                await anyio.sleep_forever()
+    with pytest.raises(ActorStartError, match="CancelledError"):
+        async with Supervisor([Cancelled]):
+            pytest.fail("it has started")
+    with pytest.raises(SupervisorError, match="CancelledError"):
+        async with Supervisor([Cancelled], intensity=1, backoff=SOON) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree[Cancelled].fail(OSError())
+            await anyio.sleep_forever()
     assert Cancelled.lives == [3]
 
 
 async def test_a_scope_of_a_handlers_own_is_nobody_elses() -> None:
-    """A cancel scope that a handler opens and cancels affects only the handler."""
-    with anyio.fail_after(WAIT):
-        async with running(Worker) as worker:
-            assert await worker.cancel_a_part() == "went on"
+    async with running(Worker) as worker:
+        assert await worker.cancel_a_part() == "went on"
 
 
 @pytest.mark.parametrize("early", [-0.001, 0, 0.001])
 async def test_an_ask_that_is_cancelled_at_the_instant_of_its_answer_leaves_nothing_undecided(early: float) -> None:
-    """The ask either returns its answer or is cancelled. It is handled at most once and does not block the next ask."""
-    with anyio.fail_after(WAIT):
-        async with running(Worker) as worker:
-            for number in range(20):
-                before = await worker.work()
-                with anyio.move_on_after(1 + early) as scope:
-                    assert await worker.work(1) == before + 1
-                after = await worker.work()
-                assert after in ({before + 2} if not scope.cancelled_caught else {before + 1, before + 2}), number
+    async with running(Worker) as worker:
+        for number in range(20):
+            before = await worker.work()
+            with anyio.move_on_after(1 + early) as scope:
+                assert await worker.work(1) == before + 1
+            after = await worker.work()
+            assert after in ({before + 2} if not scope.cancelled_caught else {before + 1, before + 2}), number
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
@@ -202,10 +193,9 @@ async def test_ctrl_c_within_start_reaches_the_owner_bare(error: BaseException, 
     before = live_tasks()
     broken = child(Worker("broken", at_start=error), name="broken")
     children = [broken] if first else [child(Worker("a"), name="a"), broken]
-    with anyio.fail_after(WAIT):
-        with pytest.raises(type(error)) as caught:
-            async with Supervisor(children, backoff=SOON):
-                pytest.fail("it has started")
+    with pytest.raises(type(error)) as caught:
+        async with Supervisor(children, backoff=SOON):
+            pytest.fail("it has started")
     assert caught.value is error
     assert Worker.log == (["+broken"] if first else ["+a", "+broken", "-a", "-a done"])
     assert live_tasks() == before
@@ -223,7 +213,7 @@ async def test_ctrl_c_within_a_restart_reaches_the_owner_bare(error: BaseExcepti
             if len(self.lives) > 1:
                 raise error
 
-    with anyio.fail_after(WAIT), pytest.raises(type(error)):
+    with pytest.raises(type(error)):
         async with Supervisor([Later], backoff=SOON) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Later].fail(OSError())
@@ -233,8 +223,7 @@ async def test_ctrl_c_within_a_restart_reaches_the_owner_bare(error: BaseExcepti
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 async def test_ctrl_c_within_a_handler_reaches_the_owner_and_stops_the_others(error: BaseException) -> None:
-    """`KeyboardInterrupt` is raised unwrapped at the end of the block. The caller learns that the actor died."""
-    with anyio.fail_after(WAIT), pytest.raises(type(error)) as caught:
+    with pytest.raises(type(error)) as caught:
         async with Supervisor([child(Worker("a"), name="a"), child(Worker("b"), name="b")]) as tree:
             with pytest.raises(ActorDiedError):
                 await tree["b"].fail(error)
@@ -247,10 +236,9 @@ async def test_ctrl_c_within_a_handler_reaches_the_owner_and_stops_the_others(er
 async def test_a_stop_that_fails_is_logged_and_hides_nothing(
     blocks_error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failing `stop` does not hide the error of the block, and the actors started earlier are stopped, too."""
     children = [child(Worker("a"), name="a"), child(Worker("b", at_stop=RuntimeError("no way")), name="b")]
     came_out: BaseException | None = None
-    with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
+    with caplog.at_level(logging.WARNING, "callboard"):
         try:
             async with Supervisor(children):
                 if blocks_error is not None:
@@ -264,7 +252,6 @@ async def test_a_stop_that_fails_is_logged_and_hides_nothing(
 
 
 async def test_an_owner_that_is_cancelled_while_an_actor_serves_waits_until_it_has_stopped() -> None:
-    """Repeated cancellation does not cut the shutdown short. Callers learn that the actor is gone."""
     before, came_to = live_tasks(), list[BaseException]()
 
     async def ask(worker: Worker) -> None:
@@ -273,31 +260,28 @@ async def test_an_owner_that_is_cancelled_while_an_actor_serves_waits_until_it_h
         except ActorDiedError as error:
             came_to.append(error)
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            with anyio.move_on_after(1) as scope:
-                async with running(child(Worker("w", at_stop=3), name="w", stop_timeout=4)) as worker:
-                    group.start_soon(ask, worker)
-                    await anyio.sleep_forever()
-            assert scope.cancelled_caught
-            assert Worker.log == ["+w", "-w", "-w done"]
+    async with anyio.create_task_group() as group:
+        with anyio.move_on_after(1) as scope:
+            async with running(child(Worker("w", at_stop=3), name="w", stop_timeout=4)) as worker:
+                group.start_soon(ask, worker)
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert Worker.log == ["+w", "-w", "-w done"]
     assert len(came_to) == 1
     await anyio.sleep(1)
     assert live_tasks() == before
 
 
 async def test_an_owner_that_is_cancelled_while_an_actor_stops_does_not_cut_it_short() -> None:
-    """`stop` has its own timeout. The cancellation is delivered after it."""
     before = live_tasks()
-    with anyio.fail_after(WAIT):
-        began = anyio.current_time()
-        with anyio.move_on_after(2) as scope:
-            async with running(Worker("w", at_stop=5)):
-                await anyio.sleep(1)
-            await anyio.sleep_forever()
-        assert scope.cancelled_caught
-        assert anyio.current_time() - began == pytest.approx(6)
-        assert Worker.log == ["+w", "-w", "-w done"]
+    began = anyio.current_time()
+    with anyio.move_on_after(2) as scope:
+        async with running(Worker("w", at_stop=5)):
+            await anyio.sleep(1)
+        await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert anyio.current_time() - began == pytest.approx(6)
+    assert Worker.log == ["+w", "-w", "-w done"]
     assert live_tasks() == before
 
 
@@ -332,7 +316,6 @@ def _whole() -> None:
 async def test_a_snapshot_that_fails_after_a_call_costs_nobody_a_result(
     kind: type[Unkept], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failed snapshot is logged. The actor keeps its state, and the last saved snapshot stays."""
     with anyio.fail_after(30), caplog.at_level(logging.WARNING, "callboard"):
         async with Supervisor([child(kind, name="w", save="each_call")], backoff=SOON) as tree:
             assert await tree["w"].work() == 1
@@ -351,7 +334,7 @@ async def test_a_snapshot_that_fails_at_the_end_does_not_keep_the_actor_from_sto
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Resources that `start` opened are closed even if the last snapshot fails."""
-    with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
+    with caplog.at_level(logging.WARNING, "callboard"):
         async with running(child(Unkept, name="w")) as worker:
             await worker.work()
             Unkept.broken.append(True)
@@ -360,16 +343,14 @@ async def test_a_snapshot_that_fails_at_the_end_does_not_keep_the_actor_from_sto
 
 
 async def test_an_evicted_actor_whose_snapshot_fails_goes_on_from_the_one_before() -> None:
-    """A failed snapshot at eviction is logged, and the room still goes to the waiting keys."""
-    with anyio.fail_after(WAIT):
-        async with keyed(Unkept, cap=1) as workers:
-            assert [await workers["a"].work(), await workers["a"].work()] == [1, 2]
-            assert await workers["b"].work() == 1
-            assert await workers["a"].work() == 3
-            Unkept.broken.append(True)
-            assert await workers["b"].work() == 2
-            Unkept.broken.clear()
-            assert await workers["a"].work() == 3
+    async with keyed(Unkept, cap=1) as workers:
+        assert [await workers["a"].work(), await workers["a"].work()] == [1, 2]
+        assert await workers["b"].work() == 1
+        assert await workers["a"].work() == 3
+        Unkept.broken.append(True)
+        assert await workers["b"].work() == 2
+        Unkept.broken.clear()
+        assert await workers["a"].work() == 3
 
 
 async def test_a_log_line_of_an_end_names_the_type_of_the_error_and_not_its_text(
@@ -377,7 +358,7 @@ async def test_a_log_line_of_an_end_names_the_type_of_the_error_and_not_its_text
 ) -> None:
     """An error text may contain a secret. `Redact` covers results but not log lines."""
 
-    with anyio.fail_after(WAIT), caplog.at_level(logging.INFO, "callboard"):
+    with caplog.at_level(logging.INFO, "callboard"):
         async with Supervisor([child(Worker("w"), name="w")], backoff=SOON) as tree:
             with pytest.raises(ActorDiedError):
                 await tree["w"].fail(OSError("sk-ant-secret"))

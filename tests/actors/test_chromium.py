@@ -108,16 +108,14 @@ async def test_a_conversation_with_a_page() -> None:
     )
     agent = create_react_agent(model, ToolNode([Page()], policies={"wait_for": CallPolicy(timeout=0.3)}))
 
-    with anyio.fail_after(60):
-        async with agent:
-            answers = await answers_of(agent)
+    async with agent:
+        answers = await answers_of(agent)
 
     assert answers == ["Till", "{'ended': 'timeout'}", "written", "Paid 7"]
     assert Page.lives == ["callboard actor Page"]
 
 
 async def test_ten_agents_share_one_page() -> None:
-    """Cancelled and timed out calls do not restart the browser or fail the calls of the other agents."""
     node = ToolNode([Page()], policies={"wait_for": CallPolicy(timeout=1.0)})
     answers: dict[int, list[str]] = {}
 
@@ -128,10 +126,9 @@ async def test_ten_agents_share_one_page() -> None:
         with anyio.move_on_after(0.2 if number in (3, 8) else 40):
             answers[number] = await answers_of(agent)
 
-    with anyio.fail_after(60):
-        async with node, anyio.create_task_group() as group:
-            for number in range(10):
-                group.start_soon(converse, number)
+    async with node, anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(converse, number)
 
     assert set(answers) >= set(range(10)) - {3, 8}
     for number, answer in answers.items():
@@ -141,17 +138,15 @@ async def test_ten_agents_share_one_page() -> None:
 
 
 async def test_a_killed_browser_is_started_again() -> None:
-    """Playwright's error of a closed browser is declared fatal, and the next call finds a new one."""
     from playwright.sync_api import Error
 
     class Restarted(Page):
         fatal: ClassVar = (Error,)
 
-    with anyio.fail_after(60):
-        async with running(Restarted) as page:
-            assert await page.goto("<title>one</title>") == "one"
-            with pytest.raises(Exception, match="died of"):
-                await page.kill()
-            assert await page.goto("<title>two</title>") == "two"
+    async with running(Restarted) as page:
+        assert await page.goto("<title>one</title>") == "one"
+        with pytest.raises(Exception, match="died of"):
+            await page.kill()
+        assert await page.goto("<title>two</title>") == "two"
 
     assert len(Page.lives) == 2

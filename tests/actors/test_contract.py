@@ -143,8 +143,6 @@ async def test_the_contract_finds_an_actor_whose_second_life_does_not_work() -> 
 
 
 async def test_an_actor_whose_state_belongs_to_a_thread_is_put_through_it_without_one() -> None:
-    """The contract's checks do not depend on the thread that owns the actor's state."""
-
     class OfJournal(ActorContract):
         def actor(self) -> Any:
             return child(Notes, snapshots="journal")
@@ -158,7 +156,6 @@ async def test_an_actor_whose_state_belongs_to_a_thread_is_put_through_it_withou
 
 
 async def test_an_actor_is_killed_at_a_chosen_point() -> None:
-    """The test kit kills an actor before or after its handler ran. In both cases the caller gets an unknown outcome."""
     with anyio.fail_after(5):
         async with running(Notes(), intensity=5) as notes:
             for point, lines in (("begun", 1), ("done", 1)):

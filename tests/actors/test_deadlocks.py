@@ -127,7 +127,6 @@ async def test_a_call_that_has_room_to_run_is_no_deadlock(way: tuple[str, ...]) 
 
 
 async def test_of_two_that_ask_each_other_one_goes_on() -> None:
-    """A asks B while B asks A: one of the two calls is refused, and the other gets its answer."""
     found: list[object] = []
 
     async def go(*way: str) -> None:
@@ -136,12 +135,11 @@ async def test_of_two_that_ask_each_other_one_goes_on() -> None:
         except DeadlockError as error:
             found.append(error)
 
-    with anyio.fail_after(WAIT):
-        async with tree() as running:
-            others.update({name: running[name] for name in "ABC"})
-            async with anyio.create_task_group() as group:
-                group.start_soon(go, "A", "sleep.1", "B")
-                group.start_soon(go, "B", "sleep.2", "A")
+    async with tree() as running:
+        others.update({name: running[name] for name in "ABC"})
+        async with anyio.create_task_group() as group:
+            group.start_soon(go, "A", "sleep.1", "B")
+            group.start_soon(go, "B", "sleep.2", "A")
     assert sorted(type(one).__name__ for one in found) == ["DeadlockError", "str"]
 
 
@@ -150,21 +148,18 @@ async def test_a_call_behind_one_that_waits_for_its_asker_is_a_deadlock() -> Non
 
     A write that waits for the asker closes a cycle.
     """
-    with anyio.fail_after(WAIT):
-        async with tree() as running, anyio.create_task_group() as group:
-            others.update({name: running[name] for name in "ABC"})
-            group.start_soon(follow, ("sleep.1", "A"))
-            with pytest.raises(DeadlockError):
-                await follow(("A.read", "sleep.2", "B", "A.read"))
+    async with tree() as running, anyio.create_task_group() as group:
+        others.update({name: running[name] for name in "ABC"})
+        group.start_soon(follow, ("sleep.1", "A"))
+        with pytest.raises(DeadlockError):
+            await follow(("A.read", "sleep.2", "B", "A.read"))
 
 
 async def test_a_full_group_of_which_one_will_end_is_no_deadlock() -> None:
-    """The call waits for a place in the group, and the other running call needs nothing from it."""
-    with anyio.fail_after(WAIT):
-        async with tree() as running, anyio.create_task_group() as group:
-            others.update({name: running[name] for name in "ABC"})
-            group.start_soon(follow, ("A.pair", "sleep.5"))
-            assert await follow(("A.pair", "sleep.1", "B", "A.pair")) == "done"
+    async with tree() as running, anyio.create_task_group() as group:
+        others.update({name: running[name] for name in "ABC"})
+        group.start_soon(follow, ("A.pair", "sleep.5"))
+        assert await follow(("A.pair", "sleep.1", "B", "A.pair")) == "done"
 
 
 async def test_a_full_group_of_which_all_wait_for_it_is_a_deadlock() -> None:
@@ -177,46 +172,40 @@ async def test_a_full_group_of_which_all_wait_for_it_is_a_deadlock() -> None:
         except DeadlockError:
             found.append("deadlock")
 
-    with anyio.fail_after(WAIT):
-        async with tree() as running:
-            others.update({name: running[name] for name in "ABC"})
-            async with anyio.create_task_group() as group:
-                group.start_soon(go, "A.pair", "sleep.1", "B", "A.pair")
-                group.start_soon(go, "A.pair", "sleep.2", "C", "A.pair")
+    async with tree() as running:
+        others.update({name: running[name] for name in "ABC"})
+        async with anyio.create_task_group() as group:
+            group.start_soon(go, "A.pair", "sleep.1", "B", "A.pair")
+            group.start_soon(go, "A.pair", "sleep.2", "C", "A.pair")
     assert sorted(found) == ["deadlock", "done"]
 
 
 async def test_what_a_handler_has_left_behind_asks_for_itself() -> None:
     """A background task outlives its handler. Nobody waits for the task, so it may ask the handler's former caller."""
-    with anyio.fail_after(WAIT):
-        async with tree() as running, anyio.create_task_group() as group:
-            others.update({name: running[name] for name in "ABC"}, group=group)
-            assert await follow(("A", "B.leave_behind", "sleep.1", "A")) == "left"
-            await others["A"].call("sleep.1")
-            assert await others["A"].call("B.leave_behind", "A") == "left"
-            await anyio.sleep(5)
+    async with tree() as running, anyio.create_task_group() as group:
+        others.update({name: running[name] for name in "ABC"}, group=group)
+        assert await follow(("A", "B.leave_behind", "sleep.1", "A")) == "left"
+        await others["A"].call("sleep.1")
+        assert await others["A"].call("B.leave_behind", "A") == "left"
+        await anyio.sleep(5)
     assert others["came_to"] == "done"
 
 
 async def test_what_a_handler_is_about_to_leave_behind_is_no_deadlock() -> None:
-    """A background task asks in a circle while its handler still runs. The handler ends without waiting for it."""
-    with anyio.fail_after(WAIT):
-        async with tree() as running, anyio.create_task_group() as group:
-            others.update({name: running[name] for name in "ABC"}, group=group, came_to=None)
-            assert await others["A"].leave_running("B", "A") == "left"
-            await anyio.sleep(20)
+    async with tree() as running, anyio.create_task_group() as group:
+        others.update({name: running[name] for name in "ABC"}, group=group, came_to=None)
+        assert await others["A"].leave_running("B", "A") == "left"
+        await anyio.sleep(20)
     assert others["came_to"] == "done"
 
 
 async def test_one_that_is_cancelled_while_it_is_not_sure_whether_it_waits_for_itself_is_let_go() -> None:
-    """A call that is cancelled while the deadlock check is undecided ends without starting."""
-    with anyio.fail_after(WAIT):
-        async with tree() as running, anyio.create_task_group() as group:
-            others.update({name: running[name] for name in "ABC"}, group=group)
-            with anyio.move_on_after(1) as scope:
-                await others["A"].by_tasks("B", "A.read")
-            assert scope.cancelled_caught
-            assert await others["A"].read() == "done"
+    async with tree() as running, anyio.create_task_group() as group:
+        others.update({name: running[name] for name in "ABC"}, group=group)
+        with anyio.move_on_after(1) as scope:
+            await others["A"].by_tasks("B", "A.read")
+        assert scope.cancelled_caught
+        assert await others["A"].read() == "done"
 
 
 class Kept(Node):
@@ -243,29 +232,24 @@ async def test_a_call_for_which_there_is_room_only_when_its_asker_has_ended_name
 
     Both would wait forever.
     """
-    with anyio.fail_after(WAIT):
-        async with keyed(Kept, cap=2) as others["kept"]:
-            assert await others["kept"]["a"].ask("b") == "done"
-            with pytest.raises(
-                DeadlockError, match=r"Kept\['c'\] can live when another one goes, for cap=2;"
-            ) as caught:
-                await others["kept"]["a"].ask("b", "c")
-            again = await others["kept"]["c"].ask("a")
+    async with keyed(Kept, cap=2) as others["kept"]:
+        assert await others["kept"]["a"].ask("b") == "done"
+        with pytest.raises(DeadlockError, match=r"Kept\['c'\] can live when another one goes, for cap=2;") as caught:
+            await others["kept"]["a"].ask("b", "c")
+        again = await others["kept"]["c"].ask("a")
     assert caught.value.chain == ("Kept.ask",) * 4
     assert again == "done"
 
 
 async def test_a_call_that_waits_for_room_that_somebody_else_makes_is_no_deadlock() -> None:
     """Another live actor is busy for a while and will be evicted when it is done, so the call only has to wait."""
-    with anyio.fail_after(WAIT):
-        async with keyed(Kept, cap=2) as others["kept"], anyio.create_task_group() as group:
-            group.start_soon(others["kept"]["b"].wait, 5.0)
-            await anyio.sleep(1)
-            assert await others["kept"]["a"].ask("c") == "done"
+    async with keyed(Kept, cap=2) as others["kept"], anyio.create_task_group() as group:
+        group.start_soon(others["kept"]["b"].wait, 5.0)
+        await anyio.sleep(1)
+        assert await others["kept"]["a"].ask("c") == "done"
 
 
 async def test_of_two_that_wait_for_the_room_of_each_other_one_goes_on() -> None:
-    """Two actors each ask a key that has room only when the other is evicted: one call is refused."""
     found: list[str] = []
 
     async def go(key: str, *way: Any) -> None:
@@ -274,10 +258,9 @@ async def test_of_two_that_wait_for_the_room_of_each_other_one_goes_on() -> None
         except DeadlockError:
             found.append("deadlock")
 
-    with anyio.fail_after(WAIT):
-        async with keyed(Kept, cap=2) as others["kept"], anyio.create_task_group() as group:
-            group.start_soon(go, "a", 1.0, "c")
-            group.start_soon(go, "b", 2.0, "d")
+    async with keyed(Kept, cap=2) as others["kept"], anyio.create_task_group() as group:
+        group.start_soon(go, "a", 1.0, "c")
+        group.start_soon(go, "b", 2.0, "d")
     assert sorted(found) == ["deadlock", "done"]
 
 
@@ -289,12 +272,11 @@ async def test_an_actor_that_is_about_to_go_still_takes_what_its_own_handlers_wa
     async def go(key: str, name: str, *way: Any) -> None:
         found.append(await getattr(others["kept"][key], name)(*way))
 
-    with anyio.fail_after(WAIT):
-        async with keyed(child(Kept, **terms)) as others["kept"], anyio.create_task_group() as group:
-            group.start_soon(go, "a", "wait", 3.0, "b", "a")
-            group.start_soon(go, "a", "wait", 2.0)
-            await anyio.sleep(1)
-            group.start_soon(go, "b", "wait", 0.0)
-            group.start_soon(go, "c", "wait", 0.0)
-            group.start_soon(go, "a", "wait", 0.0)
+    async with keyed(child(Kept, **terms)) as others["kept"], anyio.create_task_group() as group:
+        group.start_soon(go, "a", "wait", 3.0, "b", "a")
+        group.start_soon(go, "a", "wait", 2.0)
+        await anyio.sleep(1)
+        group.start_soon(go, "b", "wait", 0.0)
+        group.start_soon(go, "c", "wait", 0.0)
+        group.start_soon(go, "a", "wait", 0.0)
     assert found == ["done"] * 5

@@ -137,7 +137,6 @@ class Counter(Actor):
 
 
 async def test_an_actor_elsewhere_lives_and_answers_as_one_here() -> None:
-    """`start`, handlers and `stop` run in the worker, and references work as for local actors."""
     engine = FakeEngine()
     with anyio.fail_after(5):
         async with running(child(Notebook("notes", lines=("first",)), runs_in=engine)) as notebook:
@@ -163,17 +162,15 @@ async def test_plain_handlers_run_in_a_thread_of_the_actor_there() -> None:
 
 
 async def test_errors_of_handlers_are_their_callers_and_fatal_ones_end_it() -> None:
-    """The supervisor decides which errors are fatal, as for local actors."""
     engine = FakeEngine()
-    with anyio.fail_after(60):
-        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
-            await notebook.append("lost")
-            with pytest.raises(ValueError, match="no"):
-                await notebook.fail(False)
-            assert await notebook.size() == 1
-            with pytest.raises(ActorDiedError, match="died of BrokenError"):
-                await notebook.fail(True)
-            assert await notebook.size() == 0
+    async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+        await notebook.append("lost")
+        with pytest.raises(ValueError, match="no"):
+            await notebook.fail(False)
+        assert await notebook.size() == 1
+        with pytest.raises(ActorDiedError, match="died of BrokenError"):
+            await notebook.fail(True)
+        assert await notebook.size() == 0
     assert [one for one in told if one[0] == "start"] == [("start", "notes", None)] * 2
 
 
@@ -183,32 +180,29 @@ async def test_exit_in_a_handler_ends_the_life_and_no_more() -> None:
     The caller gets an error, and the next life begins.
     """
     engine = FakeEngine()
-    with anyio.fail_after(60):
-        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
-            with pytest.raises(ActorDiedError, match="SystemExit"):
-                await notebook.exit()
-            assert await notebook.size() == 0
+    async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+        with pytest.raises(ActorDiedError, match="SystemExit"):
+            await notebook.exit()
+        assert await notebook.size() == 0
 
 
 async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begins() -> None:
-    """A started call has an unknown outcome. A queued call is answered by the next life."""
     engine = FakeEngine()
-    with anyio.fail_after(60):
-        async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
-            found: list[Any] = []
+    async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
+        found: list[Any] = []
 
-            async def ask(call: Callable[[], Any]) -> None:
-                try:
-                    found.append(await call())
-                except ActorDiedError as error:
-                    found.append(error)
+        async def ask(call: Callable[[], Any]) -> None:
+            try:
+                found.append(await call())
+            except ActorDiedError as error:
+                found.append(error)
 
-            group.start_soon(ask, notebook.wait)
-            await _until(lambda: bool(told[1:]))
-            group.start_soon(ask, notebook.size)
-            await anyio.sleep(0)
-            engine.kill()
-            await _until(lambda: len(found) == 2)
+        group.start_soon(ask, notebook.wait)
+        await _until(lambda: bool(told[1:]))
+        group.start_soon(ask, notebook.size)
+        await anyio.sleep(0)
+        engine.kill()
+        await _until(lambda: len(found) == 2)
 
     assert isinstance(found[0], ActorDiedError)
     assert "its worker was killed by SIGKILL" in str(found[0])
@@ -223,39 +217,35 @@ async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool
     """
     engine = FakeEngine()
     node = ToolNode([child(Notebook, "notes", runs_in=engine)], on_unknown="rerun")
-    with anyio.fail_after(60):
-        async with node, anyio.create_task_group() as group:
-            found: list[Any] = []
+    async with node, anyio.create_task_group() as group:
+        found: list[Any] = []
 
-            async def ask() -> None:
-                found.extend((await node.ainvoke([tool_call("wait", "1")]))["messages"])
+        async def ask() -> None:
+            found.extend((await node.ainvoke([tool_call("wait", "1")]))["messages"])
 
-            group.start_soon(ask)
-            await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 1)
-            engine.kill("its worker exited with code 3", recurs=recurs)
-            if not recurs:
-                await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 2)
-                engine.kill("its worker exited with code 3", recurs=True)
+        group.start_soon(ask)
+        await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 1)
+        engine.kill("its worker exited with code 3", recurs=recurs)
+        if not recurs:
+            await _until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 2)
+            engine.kill("its worker exited with code 3", recurs=True)
 
     assert engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == times
     assert found[0].content.endswith("What Notebook held is lost. Find out before you call it again.")
 
 
 async def test_one_that_dies_while_nobody_asks_is_started_again() -> None:
-    """The supervisor notices the death at once, not at the next call."""
     engine = FakeEngine()
-    with anyio.fail_after(60):
-        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
-            engine.kill()
-            await _until(lambda: len(told) == 2)
-            assert await notebook.size() == 0
+    async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+        engine.kill()
+        await _until(lambda: len(told) == 2)
+        assert await notebook.size() == 0
     assert told[:2] == [("start", "notes", None)] * 2
 
 
 async def test_one_that_dies_again_and_again_ends_its_supervisor() -> None:
-    """The supervisor's restart intensity applies wherever the actor's code runs."""
     engine = FakeEngine()
-    with anyio.fail_after(60), pytest.raises(SupervisorError):
+    with pytest.raises(SupervisorError):
         async with running(child(Notebook, "notes", runs_in=engine, intensity=1)):
             for lives in range(1, 4):
                 await _until(lambda lives=lives: len(told) == lives)  # type: ignore[misc]
@@ -264,75 +254,65 @@ async def test_one_that_dies_again_and_again_ends_its_supervisor() -> None:
 
 
 async def test_a_cancelled_call_ends_there_and_the_actor_goes_on() -> None:
-    """The cancellation reaches the remote handler, and the handler has ended when the caller continues."""
     engine = FakeEngine()
-    with anyio.fail_after(60):
-        async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
-            await notebook.append("stays")
-            with anyio.move_on_after(1):
-                await notebook.wait()
-            assert told[-1] == "waits no more"
-            assert await notebook.size() == 1
+    async with running(child(Notebook, "notes", runs_in=engine)) as notebook:
+        await notebook.append("stays")
+        with anyio.move_on_after(1):
+            await notebook.wait()
+        assert told[-1] == "waits no more"
+        assert await notebook.size() == 1
 
 
 async def test_handlers_of_a_group_run_side_by_side_there() -> None:
-    """A group of a remote actor runs as many handlers at once as its size allows."""
     engine = FakeEngine()
     gates["reading"] = anyio.Event()
-    with anyio.fail_after(60):
-        async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(notebook.read)
-            await _until(lambda: engine.bodies.count("Notebook.read") == 2)
-            await anyio.sleep(1)
-            assert engine.bodies.count("Notebook.read") == 2
-            gates["reading"].set()
+    async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(notebook.read)
+        await _until(lambda: engine.bodies.count("Notebook.read") == 2)
+        await anyio.sleep(1)
+        assert engine.bodies.count("Notebook.read") == 2
+        gates["reading"].set()
 
 
 async def test_a_deferred_reply_is_sent_from_there() -> None:
-    """A deferred reply can be sent from the worker while the mailbox handles other calls."""
     engine = FakeEngine()
     gates["later"] = anyio.Event()
-    with anyio.fail_after(60):
-        async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
-            found: list[str] = []
+    async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
+        found: list[str] = []
 
-            async def ask() -> None:
-                found.append(await notebook.later("at last"))
+        async def ask() -> None:
+            found.append(await notebook.later("at last"))
 
-            group.start_soon(ask)
-            await _until(lambda: len(told) == 2)
-            assert await notebook.size() == 0
-            group.start_soon(told[1])
-            gates["later"].set()
-            await _until(lambda: bool(found))
+        group.start_soon(ask)
+        await _until(lambda: len(told) == 2)
+        assert await notebook.size() == 0
+        group.start_soon(told[1])
+        gates["later"].set()
+        await _until(lambda: bool(found))
     assert found == ["at last"]
 
 
 async def test_a_state_is_kept_and_comes_back() -> None:
-    """Snapshots are taken in the worker and stored in this process, for plain and keyed actors."""
     engine = FakeEngine()
-    with anyio.fail_after(60):
-        async with keyed(child(Counter, cap=1, runs_in=engine)) as counters:
-            assert await counters["a"].add() == 1
-            assert await counters["b"].add() == 1
-            assert await counters["a"].add() == 2
-        async with running(child(Counter, runs_in=engine, save="each_call")) as counter:
-            assert await counter.add() == 1
-            engine.kill()
-            assert await counter.add() == 2
+    async with keyed(child(Counter, cap=1, runs_in=engine)) as counters:
+        assert await counters["a"].add() == 1
+        assert await counters["b"].add() == 1
+        assert await counters["a"].add() == 2
+    async with running(child(Counter, runs_in=engine, save="each_call")) as counter:
+        assert await counter.add() == 1
+        engine.kill()
+        assert await counter.add() == 2
 
 
 async def test_a_snapshot_that_is_not_taken_is_told_with_what_it_said() -> None:
-    """An actor whose first snapshot fails does not start, and the error has the cause, as for a local actor."""
-
     class Store:
         async def load(self, actor: str, key: object) -> object:
             return -1
 
         async def save(self, actor: str, key: object, snapshot: object) -> None: ...
 
-    with anyio.fail_after(60), pytest.raises(ActorStartError, match="-1 is less than nothing"):
+    with pytest.raises(ActorStartError, match="-1 is less than nothing"):
         async with running(child(Counter, runs_in=FakeEngine(), snapshots=Store())):
             pass
 
@@ -352,7 +332,7 @@ async def test_what_cannot_cross_is_told_before_anything_runs() -> None:
         child(Local, runs_in=engine)
     with pytest.raises(TypeError, match=r"runs_in is an engine, such as Processes\(workers=2\).*got 'pool'"):
         child(Notebook, "notes", runs_in="pool")  # type: ignore[arg-type]
-    with anyio.fail_after(60), pytest.raises(ActorStartError, match="cannot be pickled") as caught:
+    with pytest.raises(ActorStartError, match="cannot be pickled") as caught:
         async with running(child(Notebook, lambda: "notes", runs_in=engine)):  # type: ignore[arg-type]
             pass
     assert caught.value.never
@@ -360,11 +340,10 @@ async def test_what_cannot_cross_is_told_before_anything_runs() -> None:
 
 
 async def test_progress_and_the_time_that_is_left_cross() -> None:
-    """Progress that a remote handler reports reaches observers of the call, and the handler sees the remaining time."""
     engine = FakeEngine()
     node = ToolNode([child(Notebook, "notes", runs_in=engine)], timeout=7.0)
     heard: list[CallEvent] = []
-    with anyio.fail_after(60), observe(heard.append):
+    with observe(heard.append):
         [message] = await node.ainvoke([calls("wait")])
     assert [one.message for one in heard if one.what == "progress"] == ["still waiting"]
     assert "did not finish within its timeout of 7 s" in message.content
@@ -372,20 +351,17 @@ async def test_progress_and_the_time_that_is_left_cross() -> None:
 
 
 async def test_two_in_one_tree_have_a_worker_each() -> None:
-    """Two actors of a tree get separate workers of one engine, which is open as long as one of them lives."""
     engine = FakeEngine()
-    with anyio.fail_after(60):
-        async with Supervisor([child(Notebook, "notes", runs_in=engine), child(Counter, runs_in=engine)]) as tree:
-            assert engine.seats == 2
-            assert await tree[Notebook].append("one") == await tree[Counter].add() == 1
+    async with Supervisor([child(Notebook, "notes", runs_in=engine), child(Counter, runs_in=engine)]) as tree:
+        assert engine.seats == 2
+        assert await tree[Notebook].append("one") == await tree[Counter].add() == 1
     assert (engine.seats, engine.opened) == (0, 0)
 
 
 async def test_a_seat_that_is_refused_is_no_life() -> None:
-    """An engine without room is a failed start, which is retried."""
     engine = FakeEngine()
     engine.refuse("it has no room")
-    with anyio.fail_after(60), pytest.raises(ActorStartError, match="it has no room"):
+    with pytest.raises(ActorStartError, match="it has no room"):
         async with running(child(Notebook, "notes", runs_in=engine)):
             pass
     with pytest.raises(ActorGoneError):
@@ -440,43 +416,38 @@ async def test_what_a_handler_says_of_others_is_not_taken_for_its_own_end(ended:
 
     The actor lives on, and no call is repeated.
     """
-    with anyio.fail_after(60):
-        async with running(child(Asker, runs_in=FakeEngine())) as asker:
-            with pytest.raises((ActorDiedError, EngineError), match="another"):
-                await asker.ask(ended)
-            assert await asker.times() == 1
+    async with running(child(Asker, runs_in=FakeEngine())) as asker:
+        with pytest.raises((ActorDiedError, EngineError), match="another"):
+            await asker.ask(ended)
+        assert await asker.times() == 1
 
 
 async def test_a_handler_that_takes_its_reply_along_is_cancelled_there_before_it_has() -> None:
-    """A handler that keeps its reply can be cancelled in the worker, and the next call does not wait for it."""
-    with anyio.fail_after(60):
-        async with running(child(Asker, runs_in=FakeEngine())) as asker:
-            with anyio.move_on_after(1):
-                await asker.slowly()
-            assert told == ["begun", "cancelled"]
-            assert await asker.times() == 0
+    async with running(child(Asker, runs_in=FakeEngine())) as asker:
+        with anyio.move_on_after(1):
+            await asker.slowly()
+        assert told == ["begun", "cancelled"]
+        assert await asker.times() == 0
 
 
 async def test_whoever_is_owed_a_reply_by_a_worker_that_dies_is_told_as_others_are() -> None:
-    """Callers of deferred replies also learn that the worker died, and the next life begins at once."""
     engine = FakeEngine()
-    with anyio.fail_after(60):
-        async with running(child(Asker, runs_in=engine)) as asker, anyio.create_task_group() as group:
-            found: list[BaseException] = []
+    async with running(child(Asker, runs_in=engine)) as asker, anyio.create_task_group() as group:
+        found: list[BaseException] = []
 
-            async def ask() -> None:
-                try:
-                    await asker.keep()
-                except ActorDiedError as error:
-                    found.append(error)
+        async def ask() -> None:
+            try:
+                await asker.keep()
+            except ActorDiedError as error:
+                found.append(error)
 
-            group.start_soon(ask)
-            await _until(lambda: bool(told))
-            engine.kill()
-            await _until(lambda: bool(found))
-            assert engine.bodies.count("Asker.start") == 1
-            await _until(lambda: engine.bodies.count("Asker.start") == 2)
-            told.clear()
+        group.start_soon(ask)
+        await _until(lambda: bool(told))
+        engine.kill()
+        await _until(lambda: bool(found))
+        assert engine.bodies.count("Asker.start") == 1
+        await _until(lambda: engine.bodies.count("Asker.start") == 2)
+        told.clear()
     assert "its worker was killed by SIGKILL" in str(found[0])
 
 
@@ -500,10 +471,9 @@ async def test_an_actor_that_is_stopped_during_its_start_raises_the_error_of_its
         except Exception as error:
             caught.append(error)
 
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as group:
-            group.start_soon(start)
-            await gates["starts"].wait()
-            await _engine_runner.stop("1")
+    async with anyio.create_task_group() as group:
+        group.start_soon(start)
+        await gates["starts"].wait()
+        await _engine_runner.stop("1")
 
     assert [type(error) for error in caught] == [ActorStartError]

@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 async def test_what_was_saved_is_restored_and_the_unknown_call_is_its_policys(
     tmp_path: Path, anyio_backend: Backend, policy: str, paid: str, store: Store
 ) -> None:
-    """Every answered call is in the restored state. The killed call runs again only if its policy allows that."""
     backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
     command = [sys.executable, "-m", "tests.actors._killed_notebook", str(tmp_path), backend, store]
     killed = await anyio.to_thread.run_sync(

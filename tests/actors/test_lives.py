@@ -31,7 +31,7 @@ from callboard import (
 from callboard.testing import tool_call
 from tests.helpers import live_tasks
 
-WAIT = 600
+pytestmark = pytest.mark.hangs_after(600)
 SOON = Backoff(first=0)
 
 
@@ -87,17 +87,15 @@ def _fresh() -> None:
 
 
 async def test_one_page_is_shared_by_ten_of_whom_some_give_up() -> None:
-    """The page is started once, cancel scopes stay valid, and a cancelled caller waits for the end of its handler."""
     before, found = live_tasks(), dict[int, object]()
 
     async def agent(number: int, page: Page) -> None:
         with anyio.move_on_after(2.2 if number % 3 == 0 else 100):
             found[number] = await page.goto(str(number))
 
-    with anyio.fail_after(WAIT):
-        async with running(Page) as page, anyio.create_task_group() as group:
-            for number in range(10):
-                group.start_soon(agent, number, page)
+    async with running(Page) as page, anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(agent, number, page)
     assert found.keys() >= {1, 2, 4, 5, 7, 8}
     assert (Page.log.count("start"), Page.log.count("stop")) == (1, 1)
     await anyio.sleep(1)
@@ -105,39 +103,35 @@ async def test_one_page_is_shared_by_ten_of_whom_some_give_up() -> None:
 
 
 async def test_a_task_of_start_that_fails_ends_the_actor_with_its_own_error() -> None:
-    """The supervisor and the caller get the task's own error unwrapped, and the actor is restarted."""
-    with anyio.fail_after(WAIT):
-        with pytest.raises(SupervisorError) as caught:
-            async with Supervisor([Page(5)], intensity=1, period=100, backoff=SOON) as tree:
-                with pytest.raises(ActorDiedError, match="the driver has gone"):
-                    await tree[Page].goto("x", 10)
-                assert await tree[Page].goto("y") == "y"
-                await anyio.sleep_forever()
+    with pytest.raises(SupervisorError) as caught:
+        async with Supervisor([Page(5)], intensity=1, period=100, backoff=SOON) as tree:
+            with pytest.raises(ActorDiedError, match="the driver has gone"):
+                await tree[Page].goto("x", 10)
+            assert await tree[Page].goto("y") == "y"
+            await anyio.sleep_forever()
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert (Page.log.count("start"), Page.log.count("stop")) == (2, 2)
 
 
 async def test_a_deferred_handler_that_is_cancelled_lets_its_caller_go() -> None:
     """A caller may be cancelled although the handler kept its reply and nobody will send it."""
-    with anyio.fail_after(WAIT):
-        async with running(Page) as page:
-            with anyio.move_on_after(1) as scope:
-                await page.keep(5)
-            assert scope.cancelled_caught
-            with anyio.move_on_after(5) as scope:
-                await page.keep(1)
-            assert scope.cancelled_caught
-            assert await page.goto("x") == "x"
+    async with running(Page) as page:
+        with anyio.move_on_after(1) as scope:
+            await page.keep(5)
+        assert scope.cancelled_caught
+        with anyio.move_on_after(5) as scope:
+            await page.keep(1)
+        assert scope.cancelled_caught
+        assert await page.goto("x") == "x"
 
 
 @pytest.mark.parametrize("clean_up_fails", [False, True])
 async def test_an_actor_that_cannot_be_trusted_after_a_cancel_is_restarted(clean_up_fails: bool) -> None:
     """An actor with `on_cancel="restart"` restarts after a cancelled call, even if the handler's clean-up raises."""
-    with anyio.fail_after(WAIT):
-        async with Supervisor([Page], backoff=SOON) as tree:
-            with anyio.move_on_after(1):
-                await tree[Page].fragile(clean_up_fails)
-            assert await tree[Page].goto("x") == "x"
+    async with Supervisor([Page], backoff=SOON) as tree:
+        with anyio.move_on_after(1):
+            await tree[Page].fragile(clean_up_fails)
+        assert await tree[Page].goto("x") == "x"
     assert Page.log.count("start") == 2
 
 
@@ -177,8 +171,7 @@ def _fresh_too() -> None:
 
 
 async def test_a_start_that_takes_too_long_is_cancelled_and_said() -> None:
-    """The block is not entered, and the error has the time limit."""
-    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="longer than 3 s"):
+    with pytest.raises(ActorStartError, match="longer than 3 s"):
         async with running(child(Slow(100), start_timeout=3)):
             pytest.fail("it did not start")
     assert Slow.log == ["start"]
@@ -186,8 +179,7 @@ async def test_a_start_that_takes_too_long_is_cancelled_and_said() -> None:
 
 @pytest.mark.parametrize("error", [FileNotFoundError("no such program"), ValueError("wrong")])
 async def test_a_start_that_fails_says_why(error: Exception) -> None:
-    """The error of the block has the error of `start` as its cause."""
-    with anyio.fail_after(WAIT), pytest.raises(ActorStartError) as caught:
+    with pytest.raises(ActorStartError) as caught:
         async with running(Slow(0, 0, error)):
             pytest.fail("it did not start")
     assert caught.value.__cause__ is error
@@ -195,14 +187,12 @@ async def test_a_start_that_fails_says_why(error: Exception) -> None:
 
 
 async def test_an_owner_that_is_cancelled_while_an_actor_starts_waits_for_its_end() -> None:
-    """Nothing is left running, and `stop` is not called for an actor that has not started."""
     before = live_tasks()
-    with anyio.fail_after(WAIT):
-        for seconds in (0, 1):
-            with anyio.move_on_after(seconds) as scope:
-                async with running(Slow(20)):
-                    pytest.fail("it had not started")
-            assert scope.cancelled_caught
+    for seconds in (0, 1):
+        with anyio.move_on_after(seconds) as scope:
+            async with running(Slow(20)):
+                pytest.fail("it had not started")
+        assert scope.cancelled_caught
     await anyio.sleep(1)
     assert live_tasks() == before
     assert "stop" not in Slow.log
@@ -215,22 +205,20 @@ async def test_handlers_that_go_on_are_cancelled_and_the_actor_still_stops_in_or
         with pytest.raises(ActorDiedError):
             await slow.work(100)
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            async with running(child(Slow(0, 1), stop_timeout=3)) as slow:
-                group.start_soon(ask, slow)
-                await anyio.sleep(1)
-                began = anyio.current_time()
-            assert anyio.current_time() - began == pytest.approx(4)
+    async with anyio.create_task_group() as group:
+        async with running(child(Slow(0, 1), stop_timeout=3)) as slow:
+            group.start_soon(ask, slow)
+            await anyio.sleep(1)
+            began = anyio.current_time()
+        assert anyio.current_time() - began == pytest.approx(4)
     assert Slow.log == ["start", "started", "cancelled", "stop", "stopped"]
 
 
 async def test_a_stop_that_takes_too_long_is_cut_off() -> None:
     """A `stop` that exceeds its timeout is cancelled, so that the supervisor can continue."""
-    with anyio.fail_after(WAIT):
-        async with running(child(Slow(0, 100), stop_timeout=2)):
-            began = anyio.current_time()
-        assert anyio.current_time() - began == pytest.approx(2)
+    async with running(child(Slow(0, 100), stop_timeout=2)):
+        began = anyio.current_time()
+    assert anyio.current_time() - began == pytest.approx(2)
     assert Slow.log == ["start", "started", "stop"]
 
 
@@ -279,7 +267,6 @@ ENDED: list[int] = []
 
 @pytest.mark.real_clock
 async def test_what_is_not_async_runs_in_one_thread_of_the_actor() -> None:
-    """Thread-bound libraries such as sqlite3 work, and plain code can call back into the event loop."""
     ENDED.clear()
     with anyio.fail_after(30):
         async with running(Database) as db:
@@ -296,7 +283,6 @@ async def test_what_is_not_async_runs_in_one_thread_of_the_actor() -> None:
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_a_thread_that_does_not_heed_its_cancel_is_lost_and_the_actor_gets_a_new_one() -> None:
-    """The abandoned thread ends with its job, and the old life's code never runs in another thread."""
     release, threads = threading.Event(), list[threading.Thread]()
     with anyio.fail_after(30):
         async with Supervisor([Database], backoff=SOON) as tree:
@@ -322,21 +308,19 @@ async def test_a_scope_of_start_that_is_over_ends_the_actor_and_not_its_owner() 
         async def start(self) -> None:
             await self.enter(anyio.move_on_after(3))
 
-    with anyio.fail_after(WAIT), pytest.raises(SupervisorError) as caught:
+    with pytest.raises(SupervisorError) as caught:
         async with Supervisor([Limited], intensity=0):
             await anyio.sleep_forever()
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 async def test_ctrl_c_in_a_handler_is_for_whoever_owns_the_actor() -> None:
-    """`KeyboardInterrupt` is raised unwrapped at the end of the block."""
-
     class Interrupted(Actor):
         @handler
         async def work(self) -> None:
             raise KeyboardInterrupt
 
-    with anyio.fail_after(WAIT), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         async with running(Interrupted) as actor:
             with pytest.raises(ActorDiedError):
                 await actor.work()
@@ -353,8 +337,7 @@ class Interrupted(Actor):
 
 
 async def test_ctrl_c_in_an_actor_by_key_is_for_whoever_owns_the_block() -> None:
-    """`KeyboardInterrupt` reaches the owner of keyed actors. The caller only learns that its actor died."""
-    with anyio.fail_after(WAIT), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         async with keyed(Interrupted) as actors:
             with pytest.raises(ActorDiedError):
                 await actors["a"].work()
@@ -365,7 +348,7 @@ async def test_ctrl_c_in_an_actor_by_key_is_for_whoever_owns_the_block() -> None
 async def test_ctrl_c_in_an_actor_of_a_node_comes_out_where_its_life_ends(is_open: bool) -> None:
     """`KeyboardInterrupt` ends the run or the open node. As a tool message it would let the model continue."""
     node = ToolNode([Interrupted()])
-    with anyio.fail_after(WAIT), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         async with node if is_open else nullcontext():
             found = await node.ainvoke([tool_call("work")])
             assert is_open
@@ -380,10 +363,9 @@ async def test_a_dropped_reply_is_an_error_for_its_caller() -> None:
         async def ask(self, reply: Reply[int]) -> None:
             pass
 
-    with anyio.fail_after(WAIT):
-        async with running(Forgetful) as actor:
-            with pytest.raises(RuntimeError, match="without sending it"):
-                await actor.ask()
+    async with running(Forgetful) as actor:
+        with pytest.raises(RuntimeError, match="without sending it"):
+            await actor.ask()
 
 
 async def test_a_failing_start_is_tried_for_as_long_as_the_intensity_allows() -> None:
@@ -409,7 +391,7 @@ async def test_a_failing_start_is_tried_for_as_long_as_the_intensity_allows() ->
         async def start(self) -> None:
             await self._start()
 
-    with anyio.fail_after(WAIT), pytest.raises(SupervisorError):
+    with pytest.raises(SupervisorError):
         async with Supervisor([Eager], intensity=1500, backoff=SOON) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Eager].die()
@@ -430,7 +412,6 @@ async def test_enter_is_for_start_only() -> None:
         async def work(self) -> None:
             await self.enter(_nothing())
 
-    with anyio.fail_after(WAIT):
-        async with running(Late) as actor:
-            with pytest.raises(RuntimeError, match="is for `start`"):
-                await actor.work()
+    async with running(Late) as actor:
+        with pytest.raises(RuntimeError, match="is for `start`"):
+            await actor.work()

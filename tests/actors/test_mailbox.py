@@ -93,7 +93,6 @@ def test_what_a_message_needs_is_what_keeps_it_from_beginning(plan: list[Any]) -
 
 
 def test_a_full_mailbox_rejects_or_drops_the_oldest_or_lets_it_wait() -> None:
-    """The overflow option decides what a full mailbox does with the next message."""
     one, two = message(1), message(2)
     for when_full, expected in (("wait", (True, None)), ("reject", (False, None)), ("drop_oldest", (True, one))):
         mailbox = box(1, when_full)
@@ -102,7 +101,6 @@ def test_a_full_mailbox_rejects_or_drops_the_oldest_or_lets_it_wait() -> None:
 
 
 def test_one_that_was_taken_back_is_the_first_again() -> None:
-    """A message that had not begun when its actor died is handled before messages that came later."""
     mailbox, many = box(), [message(number, "looks") for number in range(3)]
     for one in many:
         mailbox.put(one)

@@ -104,7 +104,6 @@ def _threads() -> list[threading.Thread]:
 
 
 async def test_a_plain_handler_that_asks_is_cancelled_and_its_actor_lives_on() -> None:
-    """Plain handlers can poll for cancellation on trio, too, where `check_cancelled()` fails in foreign threads."""
     story = Cancelled()
 
     await story.run(asks=True)
@@ -116,7 +115,6 @@ async def test_a_plain_handler_that_asks_is_cancelled_and_its_actor_lives_on() -
 
 @pytest.mark.filterwarnings("ignore::callboard.AbandonedThreadWarning")
 async def test_a_thread_that_does_not_end_costs_the_actor_its_life_and_closes_what_it_had_opened() -> None:
-    """The next life gets a new thread. The old thread runs `stop` where the actor was started, and ends."""
     story = Cancelled()
 
     await story.run(asks=False)
@@ -143,7 +141,6 @@ async def test_a_plain_handler_that_an_async_one_awaits_runs_in_the_actors_threa
 
 
 async def test_a_plain_handler_that_an_async_one_awaits_ends_when_that_one_is_cancelled() -> None:
-    """The plain handler is cancelled with the async handler, as if it had been called from outside."""
     release = threading.Event()
     began = threading.Event()
     actor = Both(release, [], [], began.set)

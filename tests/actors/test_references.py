@@ -132,50 +132,44 @@ anywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__na
 
 @pytest.mark.real_clock
 async def test_a_reference_is_used_from_any_task_thread_and_event_loop() -> None:
-    """Async, plain and deferred handlers of one actor share its state from every kind of caller."""
-    with anyio.fail_after(WAIT):
-        async with running(Notebook) as book:
-            for number, place in enumerate(PLACES, 1):
-                assert await place(lambda: book.append("a")) == number
-                assert await place(book.size) == number
-                assert await place(lambda: book.later("x")) == "x"
+    async with running(Notebook) as book:
+        for number, place in enumerate(PLACES, 1):
+            assert await place(lambda: book.append("a")) == number
+            assert await place(book.size) == number
+            assert await place(lambda: book.later("x")) == "x"
 
 
 @pytest.mark.real_clock
 async def test_a_reference_leads_to_the_next_life_and_says_that_there_is_none() -> None:
-    """The running call learns that the actor died, the next one reaches the new life, and one after the end raises."""
-    with anyio.fail_after(WAIT):
-        async with Supervisor([child(Notebook, poison=9)], backoff=SOON, intensity=9) as tree:
-            book = tree[Notebook]
-            for place in PLACES:
-                with pytest.raises(ActorDiedError, match="burnt"):
-                    await place(book.burn)
-                assert await place(lambda: book.append("a")) == 1
+    async with Supervisor([child(Notebook, poison=9)], backoff=SOON, intensity=9) as tree:
+        book = tree[Notebook]
         for place in PLACES:
-            with pytest.raises(ActorGoneError, match="Notebook is not there: its supervisor has ended"):
-                await place(book.count)
+            with pytest.raises(ActorDiedError, match="burnt"):
+                await place(book.burn)
+            assert await place(lambda: book.append("a")) == 1
+    for place in PLACES:
+        with pytest.raises(ActorGoneError, match="Notebook is not there: its supervisor has ended"):
+            await place(book.count)
 
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 async def test_an_asker_on_another_loop_that_is_cancelled_waits_for_the_end_of_its_handler(library: str) -> None:
-    """The handler is cancelled in the actor's loop, and has ended when the caller continues in its own loop."""
-    with anyio.fail_after(WAIT):
-        async with running(Notebook) as book:
+    async with running(Notebook) as book:
 
-            async def give_up() -> tuple[bool, list[str]]:
-                assert sniffio.current_async_library() == library
-                with anyio.CancelScope() as scope:
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(book.hold)
-                        while await book.told() != ["began"]:
-                            await anyio.sleep(0.001)
-                        scope.cancel()
-                return scope.cancelled_caught, await book.told()
+        async def give_up() -> tuple[bool, list[str]]:
+            assert sniffio.current_async_library() == library
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(book.hold)
+                    while await book.told() != ["began"]:
+                        await anyio.sleep(0.001)
+                    scope.cancel()
+            return scope.cancelled_caught, await book.told()
 
-            there = in_a_trio_of_its_own if library == "trio" else in_an_asyncio_of_its_own
-            assert await there(give_up) == (True, ["began", "ended"])
-            assert await book.count() == 0
+        there = in_a_trio_of_its_own if library == "trio" else in_an_asyncio_of_its_own
+        assert await there(give_up) == (True, ["began", "ended"])
+        assert await book.count() == 0
 
 
 @pytest.mark.real_clock
@@ -190,81 +184,70 @@ async def test_a_loop_that_ends_takes_its_askers_back(library: str) -> None:
             assert await book.append("a") == 1
 
     there = in_a_trio_of_its_own if library == "trio" else in_an_asyncio_of_its_own
-    with anyio.fail_after(WAIT):
-        await there(live)
-        with pytest.raises(ActorGoneError, match="its supervisor has ended"):
-            await books[0].count()
+    await there(live)
+    with pytest.raises(ActorGoneError, match="its supervisor has ended"):
+        await books[0].count()
 
 
 async def test_what_a_reference_has_not_is_named_with_what_it_has() -> None:
-    """State and `start` are not reachable through a reference. The error suggests the closest handler name."""
-    with anyio.fail_after(WAIT):
-        async with running(Notebook) as book:
-            with pytest.raises(AttributeError, match=r"'apend' is none of them; did you mean 'append'\?"):
-                operator.attrgetter("apend")(book)
-            for name in ("lines", "start", "stop", "enter", "_handlers", "groups"):
-                with pytest.raises(AttributeError, match=f"has its handlers only .*'{name}' is none of them"):
-                    getattr(book, name)
-            assert not hasattr(book, "lines")
+    async with running(Notebook) as book:
+        with pytest.raises(AttributeError, match=r"'apend' is none of them; did you mean 'append'\?"):
+            operator.attrgetter("apend")(book)
+        for name in ("lines", "start", "stop", "enter", "_handlers", "groups"):
+            with pytest.raises(AttributeError, match=f"has its handlers only .*'{name}' is none of them"):
+                getattr(book, name)
+        assert not hasattr(book, "lines")
 
 
 async def test_nothing_is_set_and_nothing_deleted_through_a_reference() -> None:
     """The state belongs to the actor's task and handlers are fixed, so attributes are read-only."""
-    with anyio.fail_after(WAIT):
-        async with running(Notebook) as book:
-            for name in ("lines", "append", "new"):
-                with pytest.raises(AttributeError, match=f"'{name}' is set in a handler"):
-                    setattr(book, name, 1)
-                with pytest.raises(AttributeError, match=name):
-                    delattr(book, name)
-            cell = f"_Reference{Reference.__slots__[0]}"
-            with pytest.raises(AttributeError, match="nothing of <reference to Notebook> can be deleted"):
-                delattr(book, cell)
-            assert await book.append("still there") == 1
+    async with running(Notebook) as book:
+        for name in ("lines", "append", "new"):
+            with pytest.raises(AttributeError, match=f"'{name}' is set in a handler"):
+                setattr(book, name, 1)
+            with pytest.raises(AttributeError, match=name):
+                delattr(book, name)
+        cell = f"_Reference{Reference.__slots__[0]}"
+        with pytest.raises(AttributeError, match="nothing of <reference to Notebook> can be deleted"):
+            delattr(book, cell)
+        assert await book.append("still there") == 1
 
 
 async def test_a_reference_is_no_thing_to_pickle_and_its_own_copy() -> None:
-    """A reference is bound to its process. `copy` returns the same reference."""
-    with anyio.fail_after(WAIT):
-        async with running(Notebook) as book:
-            with pytest.raises(TypeError, match="<reference to Notebook> belongs to this process"):
-                pickle.dumps(book)
-            assert copy.copy(book) is book
-            assert copy.deepcopy({"book": book})["book"] is book
+    async with running(Notebook) as book:
+        with pytest.raises(TypeError, match="<reference to Notebook> belongs to this process"):
+            pickle.dumps(book)
+        assert copy.copy(book) is book
+        assert copy.deepcopy({"book": book})["book"] is book
 
 
 async def test_references_are_equal_if_they_lead_to_the_same_actor() -> None:
     """References compare by the actor they lead to, so they work in sets and as keys. Similar actors are not equal."""
-    with anyio.fail_after(WAIT):
-        async with Supervisor([child(Notebook, name="a"), child(Notebook, name="b")]) as tree, keyed(Notebook) as books:
-            assert tree["a"] == tree["a"]
-            assert len({tree["a"], tree["a"], tree["b"], books[1], books[1], books[2]}) == 4
-            assert tree["a"] != tree["b"]
-            assert tree["a"] != "a"
-            assert repr(books[1]) == "<reference to Notebook[1]>"
+    async with Supervisor([child(Notebook, name="a"), child(Notebook, name="b")]) as tree, keyed(Notebook) as books:
+        assert tree["a"] == tree["a"]
+        assert len({tree["a"], tree["a"], tree["b"], books[1], books[1], books[2]}) == 4
+        assert tree["a"] != tree["b"]
+        assert tree["a"] != "a"
+        assert repr(books[1]) == "<reference to Notebook[1]>"
 
 
 async def test_the_methods_of_a_reference_are_those_of_the_actor_to_look_at() -> None:
-    """`help` and editors show name, docstring and signature. A deferred handler does not show its reply parameter."""
-    with anyio.fail_after(WAIT):
-        async with running(Notebook) as book:
-            assert str(inspect.signature(book.append)) == "(line: str, *, times: int = 1) -> int"
-            assert str(inspect.signature(book.later)).startswith("(line: str)")
-            assert str(inspect.signature(type(book).append)).startswith("(self, line: str")
-            assert (book.size.__name__, book.size.__doc__) == ("size", "As many, counted in the actor's thread.")
-            assert type(book).__doc__ == Notebook.__doc__
-            assert all(inspect.iscoroutinefunction(getattr(book, name)) for name in ("append", "size", "later"))
+    async with running(Notebook) as book:
+        assert str(inspect.signature(book.append)) == "(line: str, *, times: int = 1) -> int"
+        assert str(inspect.signature(book.later)).startswith("(line: str)")
+        assert str(inspect.signature(type(book).append)).startswith("(self, line: str")
+        assert (book.size.__name__, book.size.__doc__) == ("size", "As many, counted in the actor's thread.")
+        assert type(book).__doc__ == Notebook.__doc__
+        assert all(inspect.iscoroutinefunction(getattr(book, name)) for name in ("append", "size", "later"))
 
 
 @pytest.mark.parametrize("args", [(), (1, 2, 3)])
 async def test_arguments_that_do_not_fit_are_the_callers_error(args: tuple[Any, ...]) -> None:
-    """Wrong arguments raise in the caller, and the actor keeps its state."""
-    with anyio.fail_after(WAIT):
-        async with running(Notebook) as book:
-            await book.append("a")
-            with pytest.raises(TypeError, match="append"):
-                await book.append(*args)
-            assert await book.count() == 1
+    async with running(Notebook) as book:
+        await book.append("a")
+        with pytest.raises(TypeError, match="append"):
+            await book.append(*args)
+        assert await book.count() == 1
 
 
 async def test_a_handler_may_have_any_name() -> None:
@@ -275,23 +258,18 @@ async def test_a_handler_may_have_any_name() -> None:
         async def _cell(self) -> str:
             return "mine"
 
-    with anyio.fail_after(WAIT):
-        async with running(Hidden) as hidden:
-            assert await hidden._cell() == "mine"
-            assert repr(hidden) == "<reference to Hidden>"
+    async with running(Hidden) as hidden:
+        assert await hidden._cell() == "mine"
+        assert repr(hidden) == "<reference to Hidden>"
 
 
 async def test_a_method_of_a_reference_that_is_not_awaited_asks_nothing() -> None:
-    """Calling a method without awaiting it sends no message."""
-    with anyio.fail_after(WAIT):
-        async with running(Notebook) as book:
-            book.append("never").close()
-            assert await book.count() == 0
+    async with running(Notebook) as book:
+        book.append("never").close()
+        assert await book.count() == 0
 
 
 async def test_a_reference_holds_nothing_of_an_actor_that_has_ended() -> None:
-    """A kept reference to an ended actor keeps no state and no task in memory."""
-
     class Heavy(Actor):
         made: "list[weakref.ref[Heavy]]" = []
 
@@ -302,11 +280,10 @@ async def test_a_reference_holds_nothing_of_an_actor_that_has_ended() -> None:
         async def work(self) -> None:
             pass
 
-    with anyio.fail_after(WAIT):
-        async with running(Heavy) as heavy:
-            await heavy.work()
-        await anyio.sleep(0.01)
-        gc.collect()
-        assert Heavy.made[0]() is None
-        with pytest.raises(ActorGoneError):
-            await heavy.work()
+    async with running(Heavy) as heavy:
+        await heavy.work()
+    await anyio.sleep(0.01)
+    gc.collect()
+    assert Heavy.made[0]() is None
+    with pytest.raises(ActorGoneError):
+        await heavy.work()

@@ -69,7 +69,6 @@ async def _asked(name: str, policy: CallPolicy | None = None, **options: Any) ->
 
 
 async def test_by_default_the_model_is_told_and_the_handler_does_not_run_again() -> None:
-    """The model reads once that the outcome is unknown and what to do next."""
     message = await _asked("charge")
     assert ran == ["charge"]
     assert (message.status, message.additional_kwargs["callboard"]["ended"]) == ("error", "unknown")
@@ -88,14 +87,12 @@ async def test_by_default_the_model_is_told_and_the_handler_does_not_run_again()
     ids=["marked handler", "idempotent", "rerun", "node"],
 )
 async def test_what_is_safe_to_repeat_runs_again(name: str, policy: CallPolicy | None, options: Any) -> None:
-    """The handler's mark, the tool's policy or the node's option allows the repetition."""
     message = await _asked(name, policy, **options)
     assert message.content == f"{name} done"
     assert ran == [name] * 2
 
 
 async def test_a_person_is_asked_where_the_policy_says_so() -> None:
-    """The policy of the tool takes precedence over the mark of the handler."""
     with pytest.raises(CallsInterrupted) as caught:
         await _asked("look", CallPolicy(on_unknown="ask", idempotent=False))
     assert caught.value.interrupts[0].value[0]["action_request"] == {"action": "look", "args": {"amount": 5}}
@@ -110,37 +107,33 @@ async def test_it_runs_three_times_at_most_whatever_is_injected() -> None:
 
 
 async def test_references_of_a_supervisor_and_tools_made_of_methods_follow_the_same_rules() -> None:
-    """The rules also hold for references of a supervisor, and for a user's function that asks the actor."""
-    with anyio.fail_after(WAIT):
-        async with Supervisor([child(Till)], intensity=100) as tree:
-            for made, expected in (
-                (tree[Till].look, ["look", "look"]),
-                (StructuredTool.from_function(coroutine=tree[Till].look, name="look"), ["look", "look"]),
-                (tree[Till].charge, ["charge"]),
-            ):
-                ran.clear()
-                await _message(ToolNode([made]), expected[0])
-                assert ran == expected
-
-            async def pay(amount: int) -> str:
-                """Pay."""
-                return str(await tree[Till].charge(amount))
-
+    async with Supervisor([child(Till)], intensity=100) as tree:
+        for made, expected in (
+            (tree[Till].look, ["look", "look"]),
+            (StructuredTool.from_function(coroutine=tree[Till].look, name="look"), ["look", "look"]),
+            (tree[Till].charge, ["charge"]),
+        ):
             ran.clear()
-            node = ToolNode([pay], policies={"pay": CallPolicy(idempotent=True)})
-            assert (await _message(node, "pay")).content == "charge done"
-            assert ran == ["charge", "charge"]
+            await _message(ToolNode([made]), expected[0])
+            assert ran == expected
+
+        async def pay(amount: int) -> str:
+            """Pay."""
+            return str(await tree[Till].charge(amount))
+
+        ran.clear()
+        node = ToolNode([pay], policies={"pay": CallPolicy(idempotent=True)})
+        assert (await _message(node, "pay")).content == "charge done"
+        assert ran == ["charge", "charge"]
 
 
 @pytest.mark.parametrize(("name", "runs"), [("charge", 1), ("look", 2)])
 async def test_handlers_of_the_nodes_own_actors_follow_them_too(name: str, runs: int) -> None:
-    """`@handler(idempotent=True)` also marks the tools that a node makes of its own actors."""
     ran.clear()
-    with anyio.fail_after(WAIT):
-        async with ToolNode([Till()]) as node:
-            await _message(node, name)
-            assert (node.tools_by_name["look"].metadata, node.tools_by_name["charge"].metadata) == (
-                {"idempotent": True},
-                None,
-            )
+    async with ToolNode([Till()]) as node:
+        await _message(node, name)
+        assert (node.tools_by_name["look"].metadata, node.tools_by_name["charge"].metadata) == (
+            {"idempotent": True},
+            None,
+        )
     assert ran == [name] * runs

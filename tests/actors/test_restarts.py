@@ -46,7 +46,6 @@ def test_who_is_restarted_depends_on_its_kind_and_its_end(kind: Any, how: Any, i
     [("one_for_one", (), (1,)), ("one_for_all", (0, 2, 3), (0, 1, 2)), ("rest_for_one", (2, 3), (1, 2))],
 )
 def test_who_is_restarted_with_it_depends_on_the_strategy(strategy: Any, stops: Any, starts: Any) -> None:
-    """A temporary sibling is stopped with the others and does not come back."""
     decision = restarts("permanent", "permanent", "transient", "temporary", strategy=strategy).ended(1, "abnormal", 0.0)
     assert decision == StartAgain(stops, starts, 1.0)
 
@@ -57,7 +56,6 @@ def test_who_is_restarted_with_it_depends_on_the_strategy(strategy: Any, stops: 
     gaps=st.lists(st.integers(0, 6), min_size=1, max_size=30),
 )
 def test_it_gives_up_at_the_first_restart_beyond_the_intensity(intensity: int, period: int, gaps: list[int]) -> None:
-    """The window slides: restarts that are a whole period old are not counted."""
     machine, now, seen = restarts("permanent", intensity=intensity, period=float(period)), 0, []
     for gap in gaps:
         now += gap
@@ -71,7 +69,6 @@ def test_it_gives_up_at_the_first_restart_beyond_the_intensity(intensity: int, p
 
 
 def test_the_jitter_makes_a_wait_shorter_by_at_most_its_part() -> None:
-    """Jitter spreads the restarts of children that died together."""
     backoff = Backoff(first=2, factor=3, most=10, jitter=0.5)
     assert [backoff.delay(number, 0.0) for number in (1, 2, 3, 1000)] == [2, 6, 10, 10]
     assert backoff.delay(1, 1.0) == 1
@@ -79,7 +76,6 @@ def test_the_jitter_makes_a_wait_shorter_by_at_most_its_part() -> None:
 
 @pytest.mark.parametrize(("shutdown", "ends"), [("never", None), ("any_significant", 0), ("all_significant", 1)])
 def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: int | None) -> None:
-    """The supervisor ends with one significant child, with all of them, or never, by its option."""
     kinds = [
         RestartOptions("a", "transient", significant=True),
         RestartOptions("b", "temporary", significant=True),
@@ -93,7 +89,6 @@ def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: in
 
 
 def test_a_crash_of_a_significant_transient_child_is_no_end() -> None:
-    """A significant transient child that crashes is restarted."""
     machine = restarts(RestartOptions("a", "transient", significant=True), auto_shutdown="any_significant")
     assert isinstance(machine.ended(0, "abnormal", 0.0), StartAgain)
 
@@ -124,6 +119,5 @@ def test_a_poison_of_one_child_forgives_no_death_of_another() -> None:
 
 @pytest.mark.parametrize("options", [{"first": -1}, {"factor": 0.5}, {"most": -1}, {"jitter": 2}, {"jitter": -0.1}])
 def test_a_backoff_that_makes_no_sense_is_refused(options: dict[str, float]) -> None:
-    """The error names the wrong value."""
     with pytest.raises(ValueError, match=next(iter(options))):
         Backoff(**options)

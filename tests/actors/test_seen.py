@@ -34,7 +34,6 @@ from callboard.testing import tool_call
 from tests.telemetry._measured import Seen
 from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
 
-WAIT = 60
 AT_ONCE = Backoff(first=0.5, jitter=0.0)
 
 
@@ -100,9 +99,8 @@ def nobody(_: CallEvent) -> None:
 
 
 async def test_an_ask_is_told_of_when_it_begins_is_taken_and_ends() -> None:
-    """The events include the queue length at arrival and the waiting time."""
     watcher = Watcher()
-    with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
+    with observe(nobody, actors=watcher):
         async with running(Desk) as desk, anyio.create_task_group() as group:
             group.start_soon(desk.work, 2.5)
             await anyio.sleep(0.5)
@@ -122,14 +120,13 @@ async def test_an_ask_is_told_of_when_it_begins_is_taken_and_ends() -> None:
 
 
 async def test_an_ask_of_a_call_has_the_calls_number() -> None:
-    """Asks carry the number of their call, including nested asks that a handler makes of another actor."""
     watcher, begun = Watcher(), list[int]()
 
     def hear(event: CallEvent) -> None:
         if event.phase == "begun":
             begun.append(event.number)
 
-    with anyio.fail_after(WAIT), observe(hear, actors=watcher):
+    with observe(hear, actors=watcher):
         await ToolNode([Desk()]).ainvoke([tool_call("work", seconds=1.0)])
 
     assert [event.call for event in watcher.asks] == begun * 3
@@ -137,9 +134,8 @@ async def test_an_ask_of_a_call_has_the_calls_number() -> None:
 
 
 async def test_an_ask_that_never_began_has_waited_for_all_of_its_time() -> None:
-    """An ask that is cancelled in the queue has one end event, no begin event, and its whole time as waiting time."""
     watcher = Watcher()
-    with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
+    with observe(nobody, actors=watcher):
         async with running(Desk) as desk, anyio.create_task_group() as group:
             group.start_soon(desk.work, 10.0)
             await anyio.sleep(0.5)
@@ -153,9 +149,8 @@ async def test_an_ask_that_never_began_has_waited_for_all_of_its_time() -> None:
 
 
 async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
-    """The event of a death has its error and the number of waiting asks, including those that wait for the restart."""
     watcher = Watcher()
-    with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
+    with observe(nobody, actors=watcher):
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Desk].tear()
@@ -173,9 +168,8 @@ async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
 
 
 async def test_an_eviction_is_told_of_with_the_asks_that_want_the_room() -> None:
-    """An eviction is followed by the end of the evicted life and by the start of the next actor."""
     watcher = Watcher()
-    with anyio.fail_after(WAIT), observe(nobody, actors=watcher):
+    with observe(nobody, actors=watcher):
         async with keyed(Desk, cap=1) as desks:
             await desks["a"].work(1.0)
             await desks["b"].work(1.0)
@@ -194,10 +188,9 @@ async def test_an_eviction_is_told_of_with_the_asks_that_want_the_room() -> None
 async def test_the_span_of_an_ask_is_a_child_of_its_call_and_the_parent_of_what_its_handler_does() -> None:
     """The actor may be older than the trace, but the handler runs in the trace of the caller."""
     kept = Traces()
-    with anyio.fail_after(WAIT):
-        async with ToolNode([Desk(kept.tracer)]) as node:
-            with kept.on():
-                await node.ainvoke([tool_call("work", seconds=2.0)])
+    async with ToolNode([Desk(kept.tracer)]) as node:
+        with kept.on():
+            await node.ainvoke([tool_call("work", seconds=2.0)])
 
     ask, attempt = kept.one("ask"), kept.one("attempt")
     assert ask.name == "ask Desk.work"
@@ -214,8 +207,7 @@ async def test_the_span_of_an_ask_is_a_child_of_its_call_and_the_parent_of_what_
 
 
 async def test_the_span_of_an_ask_says_what_it_waited_for() -> None:
-    """The span says whether the ask waited for a restart or for room under the cap."""
-    with anyio.fail_after(WAIT), traced() as kept:
+    with traced() as kept:
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Desk].tear()
@@ -236,7 +228,7 @@ async def test_the_span_of_an_ask_says_what_it_waited_for() -> None:
 
 async def test_a_span_is_not_current_any_more_when_the_ask_has_ended() -> None:
     """A span that stays current would adopt unrelated later spans. A failed ask must reset it, too."""
-    with anyio.fail_after(WAIT), traced() as kept:
+    with traced() as kept:
         async with running(Desk) as desk:
             with kept.tracer.start_as_current_span("around") as around:
                 await desk.work(0.0)
@@ -254,11 +246,10 @@ async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() ->
             with pytest.raises(ValueError, match="secret"):
                 await desks["tenant-7"].fail()
 
-    with anyio.fail_after(WAIT):
-        with traced() as quiet:
-            await work()
-        with traced(capture=True, redact=False) as telling:
-            await work()
+    with traced() as quiet:
+        await work()
+    with traced(capture=True, redact=False) as telling:
+        await work()
 
     assert "secret" not in texts_in(quiet.spans)
     assert "tenant-7" not in texts_in(quiet.spans)
@@ -269,7 +260,7 @@ async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() ->
 async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
     """Metrics are labelled with actor names only: keys would create an unbounded number of time series."""
     seen = Seen()
-    with anyio.fail_after(WAIT), seen.metrics.on():
+    with seen.metrics.on():
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Desk].tear()
@@ -299,7 +290,7 @@ async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
 async def test_asks_and_lives_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Deaths and restarts are logged at warning level or above, so that they are noticed."""
     caplog.set_level(logging.DEBUG, "callboard.calls")
-    with anyio.fail_after(WAIT), Logs().on():
+    with Logs().on():
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Desk].tear()
@@ -320,8 +311,7 @@ async def test_asks_and_lives_are_logged(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp_path: Path) -> None:
-    """A recording that is read back shows each ask with the call that made it."""
-    with anyio.fail_after(WAIT), Recorder(tmp_path / "run.jsonl", clock=anyio.current_time):
+    with Recorder(tmp_path / "run.jsonl", clock=anyio.current_time):
         async with ToolNode([child(Desk, key=lambda call: "tenant-7")], limit=Limit(concurrency=1)) as node:
             await node.ainvoke([tool_call("work", "c1", seconds=2.0), tool_call("work", "c2", seconds=1.0)])
         async with running(Desk) as desk:
@@ -347,7 +337,7 @@ async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp
 
 async def test_a_captured_recording_has_keys(tmp_path: Path) -> None:
     """Keys are recorded only with capture, as in spans."""
-    with anyio.fail_after(WAIT), Recorder(tmp_path / "run.jsonl", capture=True, redact=False):
+    with Recorder(tmp_path / "run.jsonl", capture=True, redact=False):
         async with keyed(Desk) as desks:
             await desks["tenant-7"].work(0.0)
 
@@ -357,10 +347,9 @@ async def test_a_captured_recording_has_keys(tmp_path: Path) -> None:
 
 
 async def test_the_live_view_has_a_line_for_each_actor() -> None:
-    """The live view shows an actor while it is asked, also in the single line for simple terminals."""
     counts = CallCounts(["work"])
     console = Console(width=120, record=True, force_terminal=True)
-    with anyio.fail_after(WAIT), observe(counts, actors=counts.actors):
+    with observe(counts, actors=counts.actors):
         async with ToolNode([Desk()]) as node, anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(node.ainvoke, [tool_call("work", seconds=1.0)])
@@ -376,12 +365,10 @@ async def test_the_live_view_has_a_line_for_each_actor() -> None:
 
 
 async def test_an_observer_of_actors_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure of an observer is reported once, without its error text."""
-
     def broken(event: AskEvent | ActorEvent) -> None:
         raise ValueError(f"told of {event.actor}")
 
-    with anyio.fail_after(WAIT), observe(nobody, actors=broken):
+    with observe(nobody, actors=broken):
         async with running(Desk) as desk:
             assert [await desk.work(0.0) for _ in range(3)] == ["done"] * 3
 
@@ -393,19 +380,18 @@ async def test_an_observer_of_actors_that_fails_changes_nothing(caplog: pytest.L
 async def test_a_life_whose_beginning_was_not_measured_is_not_counted_at_its_end() -> None:
     """Metrics may be set up while an actor is alive. Counting its end alone would make the gauge negative."""
     seen = Seen()
-    with anyio.fail_after(WAIT):
-        desks = running(Desk)
-        desk = await desks.__aenter__()
-        token = observe_everywhere(seen.metrics.observers)
-        await desk.work(0.0)
-        await desks.__aexit__(None, None, None)
-        token()
+    desks = running(Desk)
+    desk = await desks.__aenter__()
+    token = observe_everywhere(seen.metrics.observers)
+    await desk.work(0.0)
+    await desks.__aexit__(None, None, None)
+    token()
     assert names.ACTORS_ALIVE not in seen.all()
 
 
 async def test_a_call_that_runs_again_names_its_actor_without_the_key() -> None:
     """The key may be an argument, so the event of a repeated call leaves it out."""
-    with anyio.fail_after(WAIT), traced() as kept:
+    with traced() as kept:
         desk = child(Desk, key=lambda call: "tenant-7")
         async with ToolNode([desk], handle_tool_errors=True, on_unknown="rerun") as node:
             await node.ainvoke([tool_call("tear")])

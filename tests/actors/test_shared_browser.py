@@ -166,7 +166,6 @@ def without_model(number: int, node: ToolNode) -> Conversation:
 
 
 async def test_ten_callers_share_one_browser() -> None:
-    """`async with node` keeps one browser for all callers. A cancelled or late caller does not affect the others."""
     seen = Seen()
     node = ToolNode([Browser(seen)], policies=POLICIES)
 
@@ -201,7 +200,6 @@ async def test_ten_agents_with_references_share_one_browser() -> None:
 
 
 async def test_whose_call_kills_the_browser_does_not_take_it_from_the_others() -> None:
-    """The call that kills the browser is refused in the end. All other calls run after a restart."""
     seen = Seen()
 
     async with ToolNode([Browser(seen)], on_unknown="rerun") as node:
@@ -248,16 +246,14 @@ async def test_a_connection_that_breaks_is_told_in_words() -> None:
             seen.cut = anyio.Event()
             assert await browser.visit("page 1") == "read page 1"
 
-        with anyio.fail_after(60):
-            group.start_soon(ask)
-            await anyio.wait_all_tasks_blocked()
-            seen.cut.set()
+        group.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        seen.cut.set()
 
     assert seen.lives == ["opened", "closed"] * 2
 
 
 @pytest.mark.parametrize("terms", [{"mailbox": 0}, {"when_full": "never"}])
 def test_wrong_terms_of_a_mailbox_are_named_as_the_others_are(terms: dict[str, Any]) -> None:
-    """The error for a wrong mailbox option names the actor and the option."""
     with pytest.raises(ValueError, match=rf"^child\(Browser\): {next(iter(terms))} "):
         child(Browser, Seen(), **terms)

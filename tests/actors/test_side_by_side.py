@@ -91,8 +91,8 @@ def contents(found: Any) -> list[Any]:
     return [message.content for message in found["messages"]]
 
 
+@pytest.mark.hangs_after(100)
 async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_left() -> None:
-    """A call during the opening of the node uses its own actors. They stop before the node's actors start."""
     node = ToolNode([child(Counter, 5.0, name="slow", prefix="slow_"), Counter()])
     found: list[Any] = []
 
@@ -101,34 +101,34 @@ async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_
             found.extend(contents(await node.ainvoke(one("up"))))
             await anyio.sleep(2)
 
-    with anyio.fail_after(100):
-        async with anyio.create_task_group() as group:
-            group.start_soon(use)
-            await anyio.sleep(0.5)
-            async with node:
-                await anyio.sleep(20)
+    async with anyio.create_task_group() as group:
+        group.start_soon(use)
+        await anyio.sleep(0.5)
+        async with node:
+            await anyio.sleep(20)
 
     assert found in (["1", "1", "1", "1"], ["1", "1", "1", "2"])
     assert lives.count("start") == lives.count("stop")
 
 
+@pytest.mark.hangs_after(1000)
 async def test_what_the_first_caller_has_in_its_variables_is_not_the_actors() -> None:
     """The actor outlives the first caller, so the caller's deadline must not apply to the actor's `stop`."""
     node = ToolNode([Counter()], policies={"up": CallPolicy(timeout=5, budget=60)})
     spec = child(Counter, key=lambda _: "k")
     by_key = ToolNode([spec], policies={"up": CallPolicy(timeout=5, budget=60)})
 
-    with anyio.fail_after(1000):
-        for each in (node, by_key):
-            async with each:
-                await each.ainvoke(one("up"))
-                await anyio.sleep(100)
+    for each in (node, by_key):
+        async with each:
+            await each.ainvoke(one("up"))
+            await anyio.sleep(100)
 
     lefts = [float(line.split()[1]) for line in lives if line.startswith("left")]
     assert len(lefts) == 2
     assert all(left > 1 for left in lefts)
 
 
+@pytest.mark.hangs_after(1000)
 async def test_nobodys_call_is_ended_because_others_want_room() -> None:
     """An actor with a running handler or an owed reply is not evicted, so waiting keys have to wait."""
     found: dict[str, Any] = {}
@@ -136,40 +136,38 @@ async def test_nobodys_call_is_ended_because_others_want_room() -> None:
     async def ask(what: str, key: str, *args: Any) -> None:
         found[what] = (await getattr(counters[key], what)(*args), round(anyio.current_time() - began, 1))
 
-    with anyio.fail_after(1000):
-        async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
-            began = anyio.current_time()
-            group.start_soon(ask, "look", "a", 60.0)
-            await anyio.sleep(1)
-            group.start_soon(ask, "up", "b")
-        async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
-            began = anyio.current_time()
-            group.start_soon(ask, "later", "a")
-            await anyio.sleep(1)
-            group.start_soon(ask, "up", "b")
-            await anyio.sleep(30)
-            await counters["a"].answer()
+    async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
+        began = anyio.current_time()
+        group.start_soon(ask, "look", "a", 60.0)
+        await anyio.sleep(1)
+        group.start_soon(ask, "up", "b")
+    async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
+        began = anyio.current_time()
+        group.start_soon(ask, "later", "a")
+        await anyio.sleep(1)
+        group.start_soon(ask, "up", "b")
+        await anyio.sleep(30)
+        await counters["a"].answer()
 
     assert found["look"] == ("seen", 60.0)
     assert found["later"] == ("late", 31.0)
     assert found["up"] == (1, 31.0)
 
 
+@pytest.mark.hangs_after(1000)
 @pytest.mark.parametrize("restart", ["temporary", "transient", "permanent"])
 async def test_one_that_is_not_restarted_gives_its_place_back(restart: Any) -> None:
-    """An actor that will not be restarted frees its place under the cap, and the next ask starts a new one."""
-    with anyio.fail_after(1000):
-        async with keyed(child(Counter, cap=1, restart=restart)) as counters:
-            with pytest.raises(Exception, match="boom"):
-                await counters["a"].boom()
-            await anyio.sleep(5)
-            found = [await counters[key].up() for key in "ab"]
+    async with keyed(child(Counter, cap=1, restart=restart)) as counters:
+        with pytest.raises(Exception, match="boom"):
+            await counters["a"].boom()
+        await anyio.sleep(5)
+        found = [await counters[key].up() for key in "ab"]
 
     assert found == [1, 1]
 
 
+@pytest.mark.hangs_after(100)
 async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> None:
-    """The timeout of the outer tool includes its wait for the actor."""
     actors = ToolNode([child(Counter, mailbox=1, when_full="reject")])
     up: Any = actors.tools_by_name["look"]
 
@@ -189,13 +187,13 @@ async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> Non
             lives.append("refused")
 
     node = ToolNode([outer], policies={"outer": CallPolicy(timeout=5.0)})
-    with anyio.fail_after(100):
-        async with actors:
-            found = await node.ainvoke(one("outer"))
+    async with actors:
+        found = await node.ainvoke(one("outer"))
 
     assert contents(found) == ["Error: Tool 'outer' did not finish within its timeout of 5 s."]
 
 
+@pytest.mark.hangs_after(100)
 async def test_a_call_that_had_begun_is_never_said_not_to_have_been_started() -> None:
     """ "Not started" would invite a repetition.
 
@@ -203,9 +201,8 @@ async def test_a_call_that_had_begun_is_never_said_not_to_have_been_started() ->
     """
     node = ToolNode([child(Counter, intensity=0)])
 
-    with anyio.fail_after(100):
-        async with node:
-            found = await node.ainvoke(one("boom"))
+    async with node:
+        found = await node.ainvoke(one("boom"))
 
     # The caller or the supervisor that gives up comes first: this decides whether the call was tried again.
     times = lives.count("boom")
@@ -237,22 +234,21 @@ class Basket(Actor):
         return " ".join(self.things)
 
 
+@pytest.mark.hangs_after(100)
 async def test_a_call_that_was_lost_leaves_nothing_in_what_is_restored() -> None:
     """A snapshot is copied, so later changes by a lost call do not reach the stored state."""
     node = ToolNode([child(Basket, save="each_call")], policies={"add": CallPolicy(on_unknown="fail")})
 
-    with anyio.fail_after(100):
-        async with node:
-            found = [contents(await node.ainvoke(one("add", thing=thing)))[0] for thing in ("a", "bomb", "b")]
+    async with node:
+        found = [contents(await node.ainvoke(one("add", thing=thing)))[0] for thing in ("a", "bomb", "b")]
 
     assert found[0] == "a"
     assert "Whether it had its effect is unknown" in found[1]
     assert found[2] == "a b"
 
 
+@pytest.mark.hangs_after(1000)
 async def test_a_store_that_hangs_holds_up_nobody_for_ever() -> None:
-    """A hanging store is limited by the start and stop timeouts of the actor."""
-
     class Hanging(InMemorySnapshots):
         async def load(self, actor: str, key: Any) -> object:
             if key == "load":
@@ -263,11 +259,10 @@ async def test_a_store_that_hangs_holds_up_nobody_for_ever() -> None:
             await anyio.sleep(1_000_000)
 
     spec = child(Basket, snapshots=Hanging(), start_timeout=10, stop_timeout=10)
-    with anyio.fail_after(1000):
-        async with keyed(spec) as baskets:
-            with pytest.raises(ActorGoneError, match="its snapshot was not read within 10 s"):
-                await baskets["load"].add("a")
-            assert await baskets["save"].add("a") == "a"
+    async with keyed(spec) as baskets:
+        with pytest.raises(ActorGoneError, match="its snapshot was not read within 10 s"):
+            await baskets["load"].add("a")
+        assert await baskets["save"].add("a") == "a"
 
 
 async def test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_ever() -> None:
@@ -332,7 +327,6 @@ def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(what: str) -> N
 
 @pytest.mark.real_clock
 async def test_an_actor_by_key_is_asked_from_another_kind_of_loop() -> None:
-    """Code on trio can ask a keyed actor on asyncio, and the other way round, also before the actor starts."""
     other = {"asyncio": "trio", "trio": "asyncio"}
     import sniffio
 

@@ -21,7 +21,7 @@ from callboard import (
 )
 from tests.helpers import live_tasks
 
-WAIT = 600
+pytestmark = pytest.mark.hangs_after(600)
 SOON = Backoff(first=0)
 
 
@@ -88,49 +88,43 @@ def workers(*names: str, **terms: Any) -> list[Any]:
     ],
 )
 async def test_children_start_in_order_and_stop_in_reverse_and_restart_by_strategy(strategy: Any, seen: str) -> None:
-    """OTP's three strategies determine which siblings restart."""
-    with anyio.fail_after(WAIT):
-        async with Supervisor(workers("a", "b", "c"), strategy=strategy, backoff=SOON) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree["b"].die()
-            assert await tree["c"].work() == "c"
-            assert await tree["b"].work() == "b"
+    async with Supervisor(workers("a", "b", "c"), strategy=strategy, backoff=SOON) as tree:
+        with pytest.raises(ActorDiedError):
+            await tree["b"].die()
+        assert await tree["c"].work() == "c"
+        assert await tree["b"].work() == "b"
     assert Worker.log == f"+a +b +c {seen} -c -b -a".split()
 
 
 async def test_a_temporary_child_that_is_stopped_with_the_others_is_gone_for_those_who_ask() -> None:
     """A temporary child does not come back, so asks raise instead of waiting."""
     terms = [*workers("a"), *workers("t", restart="temporary")]
-    with anyio.fail_after(WAIT):
-        async with Supervisor(terms, strategy="one_for_all", backoff=SOON) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree["a"].die()
-            assert await tree["a"].work() == "a"
-            with pytest.raises(ActorGoneError):
-                await tree["t"].work()
+    async with Supervisor(terms, strategy="one_for_all", backoff=SOON) as tree:
+        with pytest.raises(ActorDiedError):
+            await tree["a"].die()
+        assert await tree["a"].work() == "a"
+        with pytest.raises(ActorGoneError):
+            await tree["t"].work()
 
 
 async def test_a_supervisor_within_another_begins_anew_when_it_is_restarted() -> None:
     """A restarted supervisor counts its restarts from zero. Otherwise it would give up at the first one."""
     inner = Supervisor(workers("i"), name="inner", intensity=1, backoff=SOON)
-    with anyio.fail_after(WAIT):
-        async with Supervisor([inner], intensity=5, backoff=SOON) as tree:
-            for _ in range(3):
-                with pytest.raises(ActorDiedError):
-                    await tree["i"].die()
-                assert await tree["i"].work() == "i"
+    async with Supervisor([inner], intensity=5, backoff=SOON) as tree:
+        for _ in range(3):
+            with pytest.raises(ActorDiedError):
+                await tree["i"].die()
+            assert await tree["i"].work() == "i"
     assert Worker.log.count("+i") == 4
 
 
 async def test_a_block_that_is_left_while_a_supervisor_within_restarts_leaves_nothing() -> None:
-    """Children that a nested supervisor has not started yet are not started when the block ends."""
     before = live_tasks()
     inner = Supervisor([child(Worker("i", 5), name="i"), child(Worker("j", 5), name="j")], intensity=0, name="inner")
-    with anyio.fail_after(WAIT):
-        async with Supervisor([inner], backoff=SOON) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree["i"].die()
-            await anyio.sleep(2)
+    async with Supervisor([inner], backoff=SOON) as tree:
+        with pytest.raises(ActorDiedError):
+            await tree["i"].die()
+        await anyio.sleep(2)
     await anyio.sleep(100)
     assert live_tasks() == before
     assert Worker.log.count("+j") == Worker.log.count("-j") == 1
@@ -138,14 +132,12 @@ async def test_a_block_that_is_left_while_a_supervisor_within_restarts_leaves_no
 
 
 async def test_a_supervisor_that_gives_up_cancels_its_block_and_says_of_what() -> None:
-    """The error is raised at the end of the block, with the last error of the child as its cause."""
-    with anyio.fail_after(WAIT):
-        with pytest.raises(SupervisorError, match="w ended 1 times") as caught:
-            async with running(child(Worker, name="w")) as _, Supervisor(workers("w"), intensity=0) as tree:
-                with pytest.raises(ActorDiedError):
-                    await tree["w"].die()
-                await anyio.sleep_forever()
-        assert isinstance(caught.value.__cause__, BrokenError)
+    with pytest.raises(SupervisorError, match="w ended 1 times") as caught:
+        async with running(child(Worker, name="w")) as _, Supervisor(workers("w"), intensity=0) as tree:
+            with pytest.raises(ActorDiedError):
+                await tree["w"].die()
+            await anyio.sleep_forever()
+    assert isinstance(caught.value.__cause__, BrokenError)
 
 
 async def test_a_call_that_kills_is_refused_also_where_it_waits_already() -> None:
@@ -161,48 +153,42 @@ async def test_a_call_that_kills_is_refused_also_where_it_waits_already() -> Non
         except (ActorDiedError, PoisonousCallError) as error:
             came_to.append(type(error).__name__)
 
-    with anyio.fail_after(WAIT):
-        async with Supervisor(workers("w", poison=2), intensity=1, backoff=SOON) as tree:
-            async with anyio.create_task_group() as group:
-                for _ in range(5):
-                    group.start_soon(ask, tree)
-            assert await tree["w"].work() == "w"
+    async with Supervisor(workers("w", poison=2), intensity=1, backoff=SOON) as tree:
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(ask, tree)
+        assert await tree["w"].work() == "w"
     assert sorted(came_to) == ["ActorDiedError"] * 2 + ["PoisonousCallError"] * 3
 
 
 @pytest.mark.parametrize("name", ["work", "read"])
 async def test_an_actor_is_replaced_after_so_many_calls_exactly(name: str) -> None:
-    """The limit of calls is exact for concurrent calls, too, and callers do not notice the replacement."""
-    with anyio.fail_after(WAIT):
-        async with Supervisor(workers("w", max_calls=3)) as tree, anyio.create_task_group() as group:
-            for _ in range(7):
-                group.start_soon(getattr(tree["w"], name))
+    async with Supervisor(workers("w", max_calls=3)) as tree, anyio.create_task_group() as group:
+        for _ in range(7):
+            group.start_soon(getattr(tree["w"], name))
     assert Worker.log == ["+w", "-w"] * 3
 
 
 async def test_an_actor_is_replaced_when_it_is_old_and_idle() -> None:
-    """An actor that reached its maximum age is not replaced in the middle of a call."""
-    with anyio.fail_after(WAIT):
-        async with Supervisor(workers("w", max_age=10)) as tree:
-            assert await tree["w"].work(15) == "w"
-            await anyio.sleep(1)
-            assert Worker.log == ["+w", "-w", "+w"]
-            await anyio.sleep(10)
-            assert Worker.log == ["+w", "-w"] * 2 + ["+w"]
+    async with Supervisor(workers("w", max_age=10)) as tree:
+        assert await tree["w"].work(15) == "w"
+        await anyio.sleep(1)
+        assert Worker.log == ["+w", "-w", "+w"]
+        await anyio.sleep(10)
+        assert Worker.log == ["+w", "-w"] * 2 + ["+w"]
 
 
 async def test_an_old_actor_is_replaced_when_the_caller_of_a_kept_reply_has_gone() -> None:
     """The queued asks must not depend on another ask to trigger the replacement."""
-    with anyio.fail_after(WAIT):
-        async with Supervisor(workers("w", max_calls=1)) as tree, anyio.create_task_group() as group:
+    async with Supervisor(workers("w", max_calls=1)) as tree, anyio.create_task_group() as group:
 
-            async def give_up() -> None:
-                with anyio.move_on_after(1):
-                    await tree["w"].later()
+        async def give_up() -> None:
+            with anyio.move_on_after(1):
+                await tree["w"].later()
 
-            group.start_soon(give_up)
-            await anyio.sleep(0.5)
-            assert await tree["w"].work() == "w"
+        group.start_soon(give_up)
+        await anyio.sleep(0.5)
+        assert await tree["w"].work() == "w"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +200,6 @@ async def test_an_old_actor_is_replaced_when_the_caller_of_a_kept_reply_has_gone
     ],
 )
 async def test_one_call_more_than_may_wait_waits_or_is_refused(when_full: Any, came_to: dict[str, str]) -> None:
-    """The overflow option decides between waiting and refusing. A refusal is immediate."""
     found: dict[str, str] = {}
 
     async def ask(tree: Supervisor, who: str) -> None:
@@ -224,16 +209,14 @@ async def test_one_call_more_than_may_wait_waits_or_is_refused(when_full: Any, c
         except MailboxFullError as error:
             found[who] = type(error).__name__
 
-    with anyio.fail_after(WAIT):
-        async with Supervisor(workers("w", mailbox=1, when_full=when_full)) as tree:
-            async with anyio.create_task_group() as group:
-                for who in came_to:
-                    group.start_soon(ask, tree, who)
+    async with Supervisor(workers("w", mailbox=1, when_full=when_full)) as tree:
+        async with anyio.create_task_group() as group:
+            for who in came_to:
+                group.start_soon(ask, tree, who)
     assert found == came_to
 
 
 async def test_a_description_that_cannot_be_made_again_is_a_start_that_fails() -> None:
-    """An `__init__` that fails in a later life counts as a failed start, and the supervisor lives on."""
     made: list[int] = []
 
     class Once(Worker):
@@ -243,7 +226,7 @@ async def test_a_description_that_cannot_be_made_again_is_a_start_that_fails() -
             if len(made) > 2:
                 raise OSError("no more")
 
-    with anyio.fail_after(WAIT), pytest.raises(SupervisorError, match="no more"):
+    with pytest.raises(SupervisorError, match="no more"):
         async with Supervisor([Once], intensity=2, backoff=SOON) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Once].die()
@@ -251,72 +234,63 @@ async def test_a_description_that_cannot_be_made_again_is_a_start_that_fails() -
 
 
 async def test_a_control_call_that_kills_ends_what_runs_beside_it_on_either_loop() -> None:
-    """A control call that kills the actor ends it at once, without waiting for the running handlers."""
-
     class Watched(Worker):
         @handler(group="control")
         async def check(self) -> None:
             raise BrokenError
 
-    with anyio.fail_after(WAIT):
-        async with Supervisor([Watched], backoff=SOON) as tree, anyio.create_task_group() as group:
+    async with Supervisor([Watched], backoff=SOON) as tree, anyio.create_task_group() as group:
 
-            async def work() -> None:
-                with pytest.raises(ActorDiedError):
-                    await tree[Watched].work(1000)
-
-            group.start_soon(work)
-            await anyio.sleep(1)
+        async def work() -> None:
             with pytest.raises(ActorDiedError):
-                await tree[Watched].check()
-            began = anyio.current_time()
-            assert await tree[Watched].work() == "w"
-            assert anyio.current_time() - began < 1
+                await tree[Watched].work(1000)
+
+        group.start_soon(work)
+        await anyio.sleep(1)
+        with pytest.raises(ActorDiedError):
+            await tree[Watched].check()
+        began = anyio.current_time()
+        assert await tree[Watched].work() == "w"
+        assert anyio.current_time() - began < 1
 
 
 async def test_the_delay_of_one_child_holds_up_no_other() -> None:
     """Each child waits for its own restart delay, so one child does not delay another."""
     slow = Backoff(first=10, factor=1, jitter=0)
-    with anyio.fail_after(WAIT):
-        async with Supervisor(workers("a", "b", "c"), backoff=slow, intensity=9) as tree:
-            began = anyio.current_time()
-            for number, name in enumerate("abc"):
-                with pytest.raises(ActorDiedError):
-                    await tree[name].die(name)
-                await anyio.sleep_until(began + 2 * number + 2)
-            for number, name in enumerate("abc"):
-                assert await tree[name].work() == name
-                assert anyio.current_time() - began == pytest.approx(10 + 2 * number)
+    async with Supervisor(workers("a", "b", "c"), backoff=slow, intensity=9) as tree:
+        began = anyio.current_time()
+        for number, name in enumerate("abc"):
+            with pytest.raises(ActorDiedError):
+                await tree[name].die(name)
+            await anyio.sleep_until(began + 2 * number + 2)
+        for number, name in enumerate("abc"):
+            assert await tree[name].work() == name
+            assert anyio.current_time() - began == pytest.approx(10 + 2 * number)
     assert Worker.log == "+a +b +c -a -b -c +a +b +c -c -b -a".split()
 
 
 async def test_a_child_that_waits_for_its_restart_is_restarted_once_with_the_others() -> None:
-    """A child whose delay is pending is restarted with its siblings and not once more when the delay ends."""
     slow = Backoff(first=10, factor=1, jitter=0)
-    with anyio.fail_after(WAIT):
-        async with Supervisor(workers("a", "b"), strategy="rest_for_one", backoff=slow, intensity=9) as tree:
-            with pytest.raises(ActorDiedError):
-                await tree["b"].die()
-            await anyio.sleep(2)
-            with pytest.raises(ActorDiedError):
-                await tree["a"].die()
-            assert await tree["b"].work() == "b"
-            await anyio.sleep(100)
+    async with Supervisor(workers("a", "b"), strategy="rest_for_one", backoff=slow, intensity=9) as tree:
+        with pytest.raises(ActorDiedError):
+            await tree["b"].die()
+        await anyio.sleep(2)
+        with pytest.raises(ActorDiedError):
+            await tree["a"].die()
+        assert await tree["b"].work() == "b"
+        await anyio.sleep(100)
     assert Worker.log == "+a +b -b -a +a +b -b -a".split()
 
 
 async def test_a_cancel_is_no_poison() -> None:
-    """Callers that cancel repeatedly do not get the call refused as poison."""
-
     class Fragile(Worker):
         @handler(on_cancel="restart")
         async def fragile(self, seconds: float) -> str:
             return await self.work(seconds)
 
-    with anyio.fail_after(WAIT):
-        async with Supervisor([child(Fragile, poison=2)], backoff=SOON, intensity=9) as tree:
-            for _ in range(4):
-                with anyio.move_on_after(1) as scope:
-                    await tree[Fragile].fragile(5)
-                assert scope.cancelled_caught
-            assert await tree[Fragile].fragile(5) == "w"
+    async with Supervisor([child(Fragile, poison=2)], backoff=SOON, intensity=9) as tree:
+        for _ in range(4):
+            with anyio.move_on_after(1) as scope:
+                await tree[Fragile].fragile(5)
+            assert scope.cancelled_caught
+        assert await tree[Fragile].fragile(5) == "w"

@@ -42,54 +42,52 @@ def work(*seconds: float, signs: int = 0) -> list[Any]:
     return [tool_call("work", str(number), seconds=each, signs=signs) for number, each in enumerate(seconds)]
 
 
+@pytest.mark.hangs_after(100)
 @pytest.mark.backends("asyncio")
 async def test_a_timeout_begins_when_the_handler_does() -> None:
-    """Ten calls of 3 s in a row, each with a timeout of 4 s, all succeed: waiting in the queue does not count."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=4.0)})
 
-    with anyio.fail_after(100):
-        async with node:
-            found = await node.ainvoke(work(*[3.0] * 10))
+    async with node:
+        found = await node.ainvoke(work(*[3.0] * 10))
 
     assert contents(found) == ["done"] * 10
     assert begun == [(3.0 * turn, 4.0) for turn in range(10)]
 
 
+@pytest.mark.hangs_after(1000)
 async def test_one_that_hangs_is_ended_and_the_others_have_their_time() -> None:
-    """The timeout of the hanging call frees the actor. Calls that had not begun do not time out."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=4.0)})
 
-    with anyio.fail_after(1000):
-        async with node:
-            hangs = await node.ainvoke(work(500.0, 3.0, 500.0, 3.0))
+    async with node:
+        hangs = await node.ainvoke(work(500.0, 3.0, 500.0, 3.0))
 
     assert sorted(contents(hangs)) == sorted(
         ["done", "done", *["Error: Tool 'work' did not finish within its timeout of 4 s."] * 2]
     )
 
 
+@pytest.mark.hangs_after(100)
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_a_budget_counts_the_wait_too() -> None:
     """A budget covers the whole call, so a call whose budget ends in the queue never begins."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=100.0, budget=5.0)})
 
-    with anyio.fail_after(100):
-        async with node:
-            found = await node.ainvoke(work(4.0, 4.0, 4.0))
+    async with node:
+        found = await node.ainvoke(work(4.0, 4.0, 4.0))
 
     assert contents(found).count("done") == 1
     assert len(begun) == 2
     assert sum("its budget of 5 s was spent" in text for text in contents(found)) == 2
 
 
+@pytest.mark.hangs_after(100)
 async def test_an_idle_timeout_begins_when_the_handler_does_and_progress_keeps_it_alive() -> None:
     """Progress of a handler resets the idle timeout of its call, although the handler runs in another task."""
     node = ToolNode([Slow()], policies={"work": CallPolicy(idle_timeout=2.0)})
 
-    with anyio.fail_after(100):
-        async with node:
-            alive = await node.ainvoke(work(1.5, 1.5, 1.5, signs=4))
-            dead = await node.ainvoke(work(3.0))
+    async with node:
+        alive = await node.ainvoke(work(1.5, 1.5, 1.5, signs=4))
+        dead = await node.ainvoke(work(3.0))
 
     assert contents(alive) == ["done"] * 3
     assert contents(dead) == ["Error: Tool 'work' was given up: it gave no sign of life for 2 s."]

@@ -13,7 +13,7 @@ from tests.helpers import litter, weighed
 
 from ._weight import KINDS, Desk
 
-WAIT = 120
+pytestmark = pytest.mark.hangs_after(120)
 AT_MOST = 10 * 1024
 """Limit in bytes."""
 
@@ -22,48 +22,40 @@ AT_MOST = 10 * 1024
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_an_idle_actor_weighs_at_most_10_kilobytes(backend: str, kind: str) -> None:
-    """At this size, 100,000 idle actors need at most 1 GB on either loop."""
     assert 0 < weighed("tests.actors._weight", backend, kind) <= AT_MOST
 
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("name", ["work", "read", "later", "fail"])
 async def test_an_ask_leaves_nothing_in_cycles(name: str) -> None:
-    """An ask that succeeds or fails leaves no objects for the cyclic garbage collector."""
-    with anyio.fail_after(WAIT):
-        async with running(Desk) as desk:
-            for _ in range(2):  # warm-up
-                gc.collect()
-                for _ in range(5):
-                    with pytest.raises(ValueError) if name == "fail" else contextlib.nullcontext():
-                        await getattr(desk, name)("tea")
-            assert litter() == []
+    async with running(Desk) as desk:
+        for _ in range(2):  # warm-up
+            gc.collect()
+            for _ in range(5):
+                with pytest.raises(ValueError) if name == "fail" else contextlib.nullcontext():
+                    await getattr(desk, name)("tea")
+        assert litter() == []
 
 
 @pytest.mark.usefixtures("no_collector")
 async def test_an_ask_that_is_cancelled_leaves_nothing_in_cycles() -> None:
-    """A cancelled ask leaves no cycles, whether it was running or queued."""
-
     async def give_up(desk: Any) -> None:
         with anyio.move_on_after(1):
             await desk.slow("tea")
 
-    with anyio.fail_after(WAIT):
-        async with running(Desk) as desk:
-            for _ in range(2):
-                gc.collect()
-                await give_up(desk)
-            assert litter() == []
+    async with running(Desk) as desk:
+        for _ in range(2):
+            gc.collect()
+            await give_up(desk)
+        assert litter() == []
 
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("name", ["work", "later", "fail"])
 async def test_a_batch_of_an_actors_tools_leaves_nothing_in_cycles(name: str) -> None:
-    """Calls of actor tools leave no cycles, like calls of plain tools."""
     given = {"messages": [calls(*(tool_call(name, query="tea") for _ in range(5)))]}
-    with anyio.fail_after(WAIT):
-        async with ToolNode([Desk()], handle_tool_errors=True) as node:
-            for _ in range(2):
-                gc.collect()
-                await node.ainvoke(given)
-            assert litter() == []
+    async with ToolNode([Desk()], handle_tool_errors=True) as node:
+        for _ in range(2):
+            gc.collect()
+            await node.ainvoke(given)
+        assert litter() == []

@@ -28,7 +28,6 @@ from callboard.exceptions import CallboardWarning
 from callboard.middleware import Cache, Fallback, RequireApproval, Retry, Value
 from callboard.testing import ActorContract, ScriptedModel, calls, killing, tool_call
 
-WAIT = 60
 lives: list[str] = []
 """Lifecycle events that the actors recorded."""
 
@@ -120,24 +119,20 @@ def by_thread(call: Any, context: Any) -> str:
 
 
 async def test_a_cached_call_does_not_reach_the_actor_and_starts_none() -> None:
-    """A cached result avoids the start of the actor, as it avoids the call of a plain tool."""
     node = ToolNode([Desk()], middleware=[Cache(["ask"])])
-    with anyio.fail_after(WAIT):
-        found = [await told(node, "ask", query=query) for query in ("a", "a", "b")]
+    found = [await told(node, "ask", query=query) for query in ("a", "a", "b")]
     assert found == ["a 1", "a 1", "b 1"]
     assert lives == ["start None", "ask a", "start None", "ask b"]
 
 
 async def test_no_result_of_one_key_is_given_to_another() -> None:
-    """The actor's key comes from the thread id, not from the arguments. Without a cache key the cache is not used."""
     spec = child(Desk, key=by_thread)
     plain = ToolNode([spec], middleware=[Cache(["ask"])])
     keys = ToolNode([spec], middleware=[Cache(["ask"], key=lambda request, context: by_thread(request, context))])
-    with anyio.fail_after(WAIT):
-        async with plain, keys:
-            with pytest.warns(CallboardWarning, match="more than its arguments"):
-                found = [await told(plain, "ask", thread(name), query="a") for name in "121"]
-            cached = [await told(keys, "ask", thread(name), query="a") for name in "121"]
+    async with plain, keys:
+        with pytest.warns(CallboardWarning, match="more than its arguments"):
+            found = [await told(plain, "ask", thread(name), query="a") for name in "121"]
+        cached = [await told(keys, "ask", thread(name), query="a") for name in "121"]
     assert found == ["a 1", "a 1", "a 2"]
     assert cached == ["a 1", "a 1", "a 1"]
 
@@ -145,35 +140,30 @@ async def test_no_result_of_one_key_is_given_to_another() -> None:
 async def test_what_a_model_is_told_of_lost_state_is_not_kept_in_a_cache() -> None:
     """The notice of lost state is valid once. A cached copy would repeat it."""
     node = ToolNode([Desk()], middleware=[Cache(["ask"])], policies={"die": CallPolicy(on_unknown="fail")})
-    with anyio.fail_after(WAIT):
-        async with node:
-            await told(node, "ask", thread("1"), query="a")
-            await told(node, "die", thread("2"), query="x")
-            found = [await told(node, "ask", thread("1"), query="b") for _ in range(3)]
+    async with node:
+        await told(node, "ask", thread("1"), query="a")
+        await told(node, "die", thread("2"), query="x")
+        found = [await told(node, "ask", thread("1"), query="b") for _ in range(3)]
     assert found[0].startswith("b 1\n\n(Desk was restarted")
     assert found[1:] == ["b 2", "b 2"]
 
 
 async def test_a_call_that_waits_for_approval_starts_no_actor() -> None:
-    """Nothing happens before a person has approved the call. Then it runs once."""
     node = ToolNode([Desk()], middleware=[RequireApproval(["ask"])])
     asked = [tool_call("ask", query="a")]
-    with anyio.fail_after(WAIT):
-        with pytest.raises(CallsInterrupted) as caught:
-            await node.ainvoke(asked)
-        before = list(lives)
-        question = caught.value.args[0][0]
-        found = await node.ainvoke(
-            asked, ledger=caught.value.ledger, resume={question.id: [{"type": "accept", "args": None}]}
-        )
+    with pytest.raises(CallsInterrupted) as caught:
+        await node.ainvoke(asked)
+    before = list(lives)
+    question = caught.value.args[0][0]
+    found = await node.ainvoke(
+        asked, ledger=caught.value.ledger, resume={question.id: [{"type": "accept", "args": None}]}
+    )
     assert before == []
     assert contents(found) == ["a 1"]
     assert lives == ["start None", "ask a"]
 
 
 async def test_another_tool_answers_for_an_actor_that_dies_or_does_not_start() -> None:
-    """A handler of another actor or a constant value can be the fallback."""
-
     class Absent(Actor):
         async def start(self) -> None:
             raise FileNotFoundError("no such program")
@@ -188,17 +178,14 @@ async def test_another_tool_answers_for_an_actor_that_dies_or_does_not_start() -
         middleware=[Fallback({"die": "ask", "search": Value("nothing found")})],
         policies={"die": CallPolicy(on_unknown="fail")},
     )
-    with anyio.fail_after(WAIT):
-        found = [await told(node, "die", query="a"), await told(node, "search", query="a")]
+    found = [await told(node, "die", query="a"), await told(node, "search", query="a")]
     assert found[0].startswith("a 1")
     assert found[1] == "nothing found"
 
 
 async def test_a_handler_that_fails_is_tried_again_in_the_same_actor() -> None:
-    """A handler's error belongs to the caller: the actor and its state stay, and the retry uses them."""
     node = ToolNode([Desk()], middleware=[Retry(4, initial=0.1)], policies={"shaky": CallPolicy(idempotent=True)})
-    with anyio.fail_after(WAIT):
-        found = await told(node, "shaky", often=2)
+    found = await told(node, "shaky", often=2)
     assert found == "after 3"
     assert lives == ["start None"]
 
@@ -215,18 +202,16 @@ async def test_a_call_whose_actor_did_not_start_is_tried_again_whatever_its_poli
 
     with pytest.warns(IdleMiddlewareWarning):  # no policy allows a repetition
         node = ToolNode([Slow()], middleware=[Retry(3, initial=0.1)])
-    with anyio.fail_after(WAIT):
-        assert await told(node, "ask", query="a") == "a 1"
+    assert await told(node, "ask", query="a") == "a 1"
 
 
 async def test_a_call_that_is_refused_as_poison_is_not_tried_again() -> None:
     """A retry would be refused again, after a pause each time."""
     node = ToolNode([Desk()], middleware=[Retry(5, initial=10)], policies={"die": CallPolicy(idempotent=True)})
-    with anyio.fail_after(WAIT):
-        async with node:
-            began = anyio.current_time()
-            found = await told(node, "die", query="a")
-            took = anyio.current_time() - began
+    async with node:
+        began = anyio.current_time()
+        found = await told(node, "die", query="a")
+        took = anyio.current_time() - began
     assert "ran 3 times for this call and ended its actor each time" in found
     assert lives.count("die") == 3
     assert took < 5
@@ -238,18 +223,15 @@ async def test_a_handlers_result_ends_a_run_where_its_tool_says_so() -> None:
     node = ToolNode([Desk()])
     node.tools_by_name["ask"].return_direct = True
     agent = create_react_agent(ScriptedModel([calls(tool_call("ask", query="a")), "never said"]), node)
-    with anyio.fail_after(WAIT):
-        found = await agent.ainvoke({"messages": [HumanMessage("go")]})
+    found = await agent.ainvoke({"messages": [HumanMessage("go")]})
     assert found["messages"][-1].content == "a 1"
 
 
 async def test_a_handler_may_return_a_command() -> None:
-    """A command can be returned directly, in a list, or through a deferred reply."""
     node = ToolNode([Desk()])
-    with anyio.fail_after(WAIT):
-        jumped = await node.ainvoke([tool_call("jump", "7", place="home")])
-        both = await node.ainvoke([tool_call("jump_twice", "8")])
-        later = await node.ainvoke([tool_call("later", "9")])
+    jumped = await node.ainvoke([tool_call("jump", "7", place="home")])
+    both = await node.ainvoke([tool_call("jump_twice", "8")])
+    later = await node.ainvoke([tool_call("later", "9")])
     assert [type(one) for one in jumped] == [Command]
     assert jumped[0].update["place"] == "home"
     assert jumped[0].update["messages"][0].content == "home 1"
@@ -261,20 +243,17 @@ async def test_a_handler_may_return_a_command() -> None:
 async def test_a_command_goes_its_way_when_state_was_lost() -> None:
     """A command has no message to which the notice of lost state could be added, so the next result carries it."""
     node = ToolNode([Desk()], policies={"die": CallPolicy(on_unknown="fail")})
-    with anyio.fail_after(WAIT):
-        async with node:
-            await told(node, "ask", thread("1"), query="a")
-            await told(node, "die", thread("2"), query="x")
-            both = await node.ainvoke([tool_call("jump_twice", "8")], thread("1"))
-            after = [await told(node, "ask", thread("1"), query="b") for _ in range(2)]
+    async with node:
+        await told(node, "ask", thread("1"), query="a")
+        await told(node, "die", thread("2"), query="x")
+        both = await node.ainvoke([tool_call("jump_twice", "8")], thread("1"))
+        after = [await told(node, "ask", thread("1"), query="b") for _ in range(2)]
     assert sorted(type(one).__name__ for one in both) == ["Command", "dict"]
     assert "Desk was restarted" in after[0]
     assert after[1] == "b 2"
 
 
 async def test_a_subclass_of_the_node_sees_calls_of_actors() -> None:
-    """Overrides of a subclass run around actor calls, and the state that they pass on selects the keyed actor."""
-
     class Mine(ToolNode):
         async def _arun_one(self, call: Any, input_type: Any, tool_runtime: ToolRuntime[Any, Any]) -> Any:
             lives.append(f"before {call['name']}")
@@ -284,8 +263,7 @@ async def test_a_subclass_of_the_node_sees_calls_of_actors() -> None:
 
     node = Mine([child(Desk, key=lambda call, context: context.state["tenant"])])
     asked = {"messages": [calls(tool_call("ask", query="a"))], "tenant": "t"}
-    with anyio.fail_after(WAIT):
-        assert contents(await node.ainvoke(asked)) == ["a 1"]
+    assert contents(await node.ainvoke(asked)) == ["a 1"]
     assert lives == ["before ask", "start t", "ask a", "after"]
 
 
@@ -293,23 +271,20 @@ async def test_no_more_handlers_run_than_a_run_may_have_calls() -> None:
     """`max_concurrency` also limits handlers, even if the actor could run more at once."""
     node = ToolNode([Desk()])
     asked = [tool_call("read", str(number), query=str(number)) for number in range(4)]
-    with anyio.fail_after(WAIT):
-        await node.ainvoke(asked, {"max_concurrency": 1})
-        alone = [line for line in lives if " " in line and not line.startswith("start")]
-        lives.clear()
-        await node.ainvoke(asked)
+    await node.ainvoke(asked, {"max_concurrency": 1})
+    alone = [line for line in lives if " " in line and not line.startswith("start")]
+    lives.clear()
+    await node.ainvoke(asked)
     assert alone == [f"{what} {number}" for number in range(4) for what in ("begin", "end")]
     assert [line.split()[0] for line in lives[1:]] == ["begin"] * 4 + ["end"] * 4
 
 
 async def test_an_actor_by_key_is_killed_at_a_chosen_point_before_it_lives() -> None:
-    """The test kit accepts a reference of a keyed actor that is not alive yet and kills it in its first call."""
-    with anyio.fail_after(WAIT):
-        async with keyed(Desk) as desks:
-            desk = desks["a"]
-            with killing(desk, "ask") as died, pytest.raises(Exception, match="killed by a test"):
-                await desk.ask("x")
-            assert await desk.ask("y") == "y 1"
+    async with keyed(Desk) as desks:
+        desk = desks["a"]
+        with killing(desk, "ask") as died, pytest.raises(Exception, match="killed by a test"):
+            await desk.ask("x")
+        assert await desk.ask("y") == "y 1"
     assert died == ["ask"]
 
 
@@ -327,7 +302,6 @@ class TestATenantsDesk(ActorContract):
 @pytest.mark.backends("asyncio")
 @pytest.mark.real_clock
 async def test_each_call_that_is_sent_to_a_node_has_an_actor_of_its_own_unless_the_node_is_open() -> None:
-    """LangGraph runs the node once per `Send`, and an actor lives for one run of the node."""
     node = ToolNode([Desk()])
 
     def send(state: Any) -> list[Send]:
@@ -341,11 +315,10 @@ async def test_each_call_that_is_sent_to_a_node_has_an_actor_of_its_own_unless_t
     graph: Any = builder.compile()
     asked = {"messages": [AIMessage("", tool_calls=[tool_call("ask", str(one), query="a") for one in range(3)])]}
 
-    with anyio.fail_after(WAIT):
-        alone = contents(await graph.ainvoke(asked))
-        starts = lives.count("start None")
-        async with node:
-            within = contents(await graph.ainvoke(asked))
+    alone = contents(await graph.ainvoke(asked))
+    starts = lives.count("start None")
+    async with node:
+        within = contents(await graph.ainvoke(asked))
 
     assert (alone, starts) == (["a 1"] * 3, 3)
     assert sorted(within) == ["a 1", "a 2", "a 3"]

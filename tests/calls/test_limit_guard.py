@@ -26,7 +26,6 @@ async def held(places: LimitGuard, host: str, running: list[str], most: list[int
 
 
 async def test_no_more_have_a_place_than_there_are_for_each_key() -> None:
-    """A key admits as many holders as its limit allows, and does not delay other keys."""
     places = LimitGuard(Limit(concurrency=2, key=lambda call: call["args"]["host"]), "requests")
     running: list[str] = []
     most: list[int] = []
@@ -41,7 +40,6 @@ async def test_no_more_have_a_place_than_there_are_for_each_key() -> None:
 
 
 async def test_who_finds_the_queue_full_is_refused() -> None:
-    """The error has the same text as for a tool call."""
     places = LimitGuard(Limit(concurrency=1, queue=0), "requests")
     with anyio.fail_after(WAIT):
         async with places.place(asked("a")):

@@ -60,7 +60,6 @@ def content(messages: list[object]) -> object:
 
 
 def test_invoke_works_in_plain_code() -> None:
-    """Promise 11: `invoke` works in a program without any event loop."""
     assert within(10, lambda: content(echo_node().invoke(ask("echo")))) == "nobody"
 
 
@@ -76,7 +75,6 @@ def test_invoke_carries_the_context_variables_of_its_caller() -> None:
 
 
 def test_invoke_raises_the_error_itself() -> None:
-    """Promise 3: `invoke` raises the error object that the tool raised."""
     error = ValueError("boom")
     node = ToolNode([Recorder().tool("boom", raises=error)])
     with pytest.raises(ValueError, match="boom") as caught:
@@ -86,7 +84,6 @@ def test_invoke_raises_the_error_itself() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_invoke_works_in_the_thread_of_a_running_loop(backend: str) -> None:
-    """Promise 11: `invoke` blocks a running loop until the call ends; the loop goes on afterwards."""
     node = echo_node()
 
     async def main() -> object:
@@ -99,7 +96,6 @@ def test_invoke_works_in_the_thread_of_a_running_loop(backend: str) -> None:
 
 
 def test_invoke_works_from_many_threads_at_once() -> None:
-    """Promise 11: `invoke` calls of several threads share the background loop."""
     node = echo_node()
     found: list[object] = []
 
@@ -169,7 +165,6 @@ def test_nested_invokes_work_below_a_running_loop(backend: str) -> None:
 
 
 def test_several_nested_invokes_in_one_batch_do_not_wait_for_one_another() -> None:
-    """Promise 11: sync tools in threads use the background loop while it is free."""
     inner = echo_node()
 
     def down() -> str:
@@ -181,7 +176,6 @@ def test_several_nested_invokes_in_one_batch_do_not_wait_for_one_another() -> No
 
 
 def test_the_threads_of_nested_invokes_end() -> None:
-    """Promise 1: after nested invokes only the one shared background loop is left."""
     node = nested(3, "a")
     within(30, lambda: node.invoke(ask("down")))
     deadline = time.monotonic() + 5
@@ -204,7 +198,6 @@ class _CtrlCAfterWaiting(threading.Event):
 
 
 def test_an_interrupted_invoke_cancels_its_calls_and_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promise 1: after Ctrl-C no call is left running."""
     from callboard._loops import _bridge
 
     rec = Recorder()
@@ -226,7 +219,6 @@ def test_an_interrupted_invoke_cancels_its_calls_and_waits_for_them(monkeypatch:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_in_a_program_that_waits_for_invoke_runs_the_clean_up() -> None:
-    """Promise 1: with a real signal in a real process, tools run their clean-up before the program ends."""
     program = textwrap.dedent("""
         import anyio
         from callboard import ToolNode
@@ -253,8 +245,6 @@ def test_ctrl_c_in_a_program_that_waits_for_invoke_runs_the_clean_up() -> None:
 
 
 def test_an_exit_out_of_a_tool_reaches_the_one_who_invoked_it() -> None:
-    """Promise 3: `SystemExit` of a tool reaches the caller of `invoke`, and the background loop survives."""
-
     async def leave() -> None:
         raise SystemExit(3)
 
@@ -282,8 +272,6 @@ def test_a_loop_of_the_tools_stays_the_same_from_call_to_call() -> None:
 
 @pytest.mark.real_clock
 async def test_code_that_needs_asyncio_gets_it_with_its_context() -> None:
-    """Promise 11: asyncio code runs on the background loop, with its caller's context, when the caller is on trio."""
-
     async def main() -> tuple[object, str]:
         await asyncio.sleep(0.001)
         found = user.get()
@@ -302,7 +290,6 @@ async def test_code_that_needs_asyncio_gets_it_with_its_context() -> None:
 
 @pytest.mark.real_clock
 async def test_an_error_from_the_other_side_is_the_same_object() -> None:
-    """Promise 3: an error that crosses the bridge is the same object, with the frames of both sides."""
     error = ValueError("boom")
 
     async def main() -> None:
@@ -364,7 +351,6 @@ def foreign(fn: Callable[..., object]) -> StructuredTool:
 
 @pytest.mark.real_clock
 async def test_a_tool_that_needs_asyncio_completes_its_clean_up_within_the_grace() -> None:
-    """Promise 1: on every backend, a plain `finally` of an asyncio tool completes within the grace."""
     seen: list[str] = []
 
     async def stuck() -> None:
@@ -384,8 +370,6 @@ async def test_a_tool_that_needs_asyncio_completes_its_clean_up_within_the_grace
 
 @pytest.mark.real_clock
 async def test_the_grace_of_the_policy_crosses_the_bridge() -> None:
-    """Promise 1: a clean-up on the background loop that never ends is cut off after the policy's grace."""
-
     async def stuck() -> None:
         try:
             await asyncio.sleep(100)
@@ -399,22 +383,20 @@ async def test_the_grace_of_the_policy_crosses_the_bridge() -> None:
     assert time.monotonic() - start < 2
 
 
+@pytest.mark.hangs_after(100)
 @pytest.mark.real_clock
 async def test_remaining_crosses_the_bridge() -> None:
-    """Promise 6: a tool on the background loop can read its remaining time."""
     seen: list[float] = []
 
     async def look() -> None:
         seen.append(remaining())
 
-    with anyio.fail_after(100):
-        await ToolNode([foreign(look)], timeout=20).ainvoke(ask("look"))
+    await ToolNode([foreign(look)], timeout=20).ainvoke(ask("look"))
     assert 19 < seen[0] <= 20.1  # an event loop may round its time to milliseconds
 
 
 @pytest.mark.real_clock
 async def test_a_tool_that_needs_asyncio_and_cancels_itself_ends_alone() -> None:
-    """Promise 1: a tool that cancels its own asyncio task on the bridge ends with an error; other calls go on."""
     rec = Recorder()
 
     async def confused() -> None:
@@ -429,7 +411,6 @@ async def test_a_tool_that_needs_asyncio_and_cancels_itself_ends_alone() -> None
 
 
 def test_a_coroutine_that_never_began_is_closed() -> None:
-    """Whenever the call is cancelled, Python does not warn of a coroutine that was never awaited."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
 
@@ -443,8 +424,6 @@ def test_a_coroutine_that_never_began_is_closed() -> None:
 
 
 def test_run_from_sync_gives_the_result_back() -> None:
-    """`run_from_sync` returns the result of the async function."""
-
     async def main() -> str:
         await asyncio.sleep(0)
         return "done"

@@ -305,7 +305,6 @@ def node_of(**options: Any) -> ToolNode:
 
 @everywhere
 def test_results_come_in_call_order(where: str) -> None:
-    """Promise 11: async and sync tools, defaults, artifacts, unknown tools and invalid arguments give equal results."""
     message = calls(
         ("sync_add", {"a": 1, "b": 2}),
         ("add", {"a": 3}),
@@ -344,7 +343,6 @@ def test_errors_become_messages_where_they_are_handled(where: str) -> None:
 
 @everywhere
 def test_an_error_that_nobody_handles_arrives_bare_and_ends_the_others(where: str) -> None:
-    """Promises 1, 3 and 11: a KeyError arrives at once, without a group, after the sibling has been cleaned up."""
     if where == "LangGraph's agent v2 invoke":
         pytest.skip("each call is a thread of LangGraph's here, and it waits for all of them")
     cleaned: list[str] = []
@@ -370,7 +368,6 @@ def test_an_error_that_nobody_handles_arrives_bare_and_ends_the_others(where: st
 
 @everywhere
 def test_calls_that_end_without_a_result_get_the_same_messages(where: str) -> None:
-    """Promise 11: a timeout, a spent budget and a full queue give the same messages everywhere."""
     node = node_of(
         policies={
             "hang": CallPolicy(timeout=0.2),
@@ -404,7 +401,6 @@ def test_the_state_and_the_id_are_injected(where: str) -> None:
 
 @everywhere
 def test_a_command_carries_the_message(where: str) -> None:
-    """Promise 11: the message of a command is in call order, next to plain results."""
     messages = SURROUNDINGS[where](node_of(), calls(("add", {"a": 1}), "command", ("add", {"a": 2})))
     assert [(m.tool_call_id, m.name, m.content) for m in messages] == [
         ("call_1", "add", "2"),
@@ -415,7 +411,6 @@ def test_a_command_carries_the_message(where: str) -> None:
 
 @everywhere
 def test_context_variables_go_in_and_do_not_come_out(where: str) -> None:
-    """Promise 11: tools in threads and across bridges see the caller's context variables, but not their siblings'."""
     token = somebody.set("caller")
     try:
         messages = SURROUNDINGS[where](node_of(), calls("who", "sync_who", "who"))
@@ -427,7 +422,6 @@ def test_context_variables_go_in_and_do_not_come_out(where: str) -> None:
 
 @everywhere
 def test_all_questions_come_together(where: str) -> None:
-    """Promises 5 and 11: the questions have the same values and the same order everywhere."""
     with pytest.raises(GraphInterrupt) as caught:
         SURROUNDINGS[where](
             node_of(), calls(("ask", {"question": "a?"}), ("add", {"a": 1}), ("ask", {"question": "b?"}))
@@ -442,7 +436,6 @@ def test_all_questions_come_together(where: str) -> None:
 
 @everywhere
 def test_a_wrapper_sees_every_call(where: str) -> None:
-    """Promise 11: an async wrapper also runs when the node is called from sync code."""
     seen: list[str] = []
 
     async def wrapper(request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -467,8 +460,6 @@ def test_a_sync_wrapper_sees_every_call(where: str) -> None:
 
 @everywhere
 def test_a_tool_of_asyncio_runs(where: str) -> None:
-    """Promise 11: a runnable that needs asyncio runs on each loop, below a tool class with an `ainvoke` of its own."""
-
     class Foreign(BaseTool):
         name: str = "foreign"
         description: str = "Needs asyncio."

@@ -90,7 +90,6 @@ QUICK = """
 
 @pytest.mark.exhaustive
 def test_nothing_is_said_to_be_lost_when_the_thread_came_back() -> None:
-    """Promise 1: the warning at exit names only threads that are still running."""
     ended = run_script(QUICK)
     assert ended.returncode == 0
     assert "AbandonedThreadWarning" in ended.stderr
@@ -159,7 +158,6 @@ CTRL_C = """
 @pytest.mark.parametrize("name", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_ctrl_c_arrives_bare(name: str) -> None:
-    """Promise 3: Ctrl-C is a plain `KeyboardInterrupt`, and not in a group as raised by nurseries."""
     ended = run_script(CTRL_C, name)
     found = [line.rpartition(" ") for line in ended.stdout.splitlines()]
     assert len(found) == 11, ended.stderr

@@ -88,16 +88,15 @@ def node_for(rec: Recorder, body: StructuredTool, how: How, grace: float | None 
     return ToolNode([body, boom], policies={body.name: policy_for(how, grace)})
 
 
+@pytest.mark.hangs_after(200)
 async def test_one_failure_among_a_hundred_ends_the_others_before_the_error_arrives() -> None:
-    """Promise 1: no task and no body of the batch outlives the error."""
     rec = Recorder()
     error = ValueError("boom")
     node = ToolNode([rec.tool("slow", hang=True), rec.tool("boom", seconds=0.01, raises=error)])
     before = live_tasks()
     start = anyio.current_time()
-    with anyio.fail_after(60):
-        with pytest.raises(ValueError, match="boom") as caught:
-            await node.ainvoke(ask(*["slow"] * 50, "boom", *["slow"] * 49))
+    with pytest.raises(ValueError, match="boom") as caught:
+        await node.ainvoke(ask(*["slow"] * 50, "boom", *["slow"] * 49))
     assert caught.value is error
     assert anyio.current_time() - start == pytest.approx(0.01)
     assert live_tasks() == before
@@ -116,8 +115,7 @@ async def test_a_cancelled_call_leaves_no_task_behind(how: How) -> None:
     node = node_for(rec, rec.tool("stuck", hang=True), how)
     before = live_tasks()
     start = anyio.current_time()
-    with anyio.fail_after(60):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert anyio.current_time() - start == pytest.approx(1)
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
     assert rec.count("cancelled") == 1
@@ -126,49 +124,44 @@ async def test_a_cancelled_call_leaves_no_task_behind(how: How) -> None:
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("how", [by_a_native_cancel, by_a_native_timeout])
 async def test_a_native_cancellation_leaves_no_task_behind(how: How) -> None:
-    """Promise 1: `task.cancel()` and `asyncio.timeout()` leave no task behind either."""
     rec = Recorder()
     node = ToolNode([rec.tool("stuck", hang=True)])
     before = live_tasks()
-    with anyio.fail_after(60):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
+@pytest.mark.hangs_after(600)
 @pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
 async def test_bodies_that_wait_in_a_queue_never_start_after_the_end(how: How) -> None:
-    """Promise 1: after a failure or a cancellation, no call in a queue begins."""
     rec = Recorder()
     tools = [rec.tool("slow", seconds=2), rec.tool("boom", seconds=1, raises=ValueError("boom"))]
     node = ToolNode(tools, policies={"slow": CallPolicy(limit=Limit(concurrency=2))})
-    with anyio.fail_after(600):
-        if how is by_the_caller:
-            with anyio.move_on_after(1):
-                await node.ainvoke(ask(*["slow"] * 10))
-        else:
-            with pytest.raises(ValueError, match="boom"):
-                await node.ainvoke(ask(*["slow"] * 10, "boom"))
-        await anyio.sleep(100)
+    if how is by_the_caller:
+        with anyio.move_on_after(1):
+            await node.ainvoke(ask(*["slow"] * 10))
+    else:
+        with pytest.raises(ValueError, match="boom"):
+            await node.ainvoke(ask(*["slow"] * 10, "boom"))
+    await anyio.sleep(100)
     assert rec.count("started", "slow") == 2
     assert node.statistics() == IDLE
-    with anyio.fail_after(60):  # all places were returned
-        assert len(await node.ainvoke(ask("slow", "slow"))) == 2
+    assert len(await node.ainvoke(ask("slow", "slow"))) == 2
 
 
+@pytest.mark.hangs_after(600)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 async def test_nothing_starts_later_than_the_moment_of_the_cancel(data: st.DataObject) -> None:
-    """Promise 1: places that become free at the moment of the cancellation start no further calls."""
     seconds = data.draw(st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0]), min_size=1, max_size=12))
     width = data.draw(st.integers(1, 4))
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=float)], limit=Limit(concurrency=width))
     begin = anyio.current_time()
-    with anyio.fail_after(600):
-        with anyio.move_on_after(2.0):
-            await node.ainvoke(ask(*[("slow", {"query": str(s)}) for s in seconds]))
-        end = anyio.current_time() - begin
-        await anyio.sleep(100)
+    with anyio.move_on_after(2.0):
+        await node.ainvoke(ask(*[("slow", {"query": str(s)}) for s in seconds]))
+    end = anyio.current_time() - begin
+    await anyio.sleep(100)
     assert end <= 2.0 + 1e-9
     assert all(at <= end + 1e-9 for at in rec.times("started"))
     assert (rec.running, node.statistics()) == (0, IDLE)
@@ -184,10 +177,9 @@ async def test_no_body_starts_in_a_scope_that_was_cancelled_before() -> None:
         return "sent"
 
     node = ToolNode([make(send_mail)])
-    with anyio.fail_after(60):
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await node.ainvoke(ask("send_mail", "send_mail"))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await node.ainvoke(ask("send_mail", "send_mail"))
     assert started == []
     assert node.statistics() == IDLE
 
@@ -211,8 +203,7 @@ async def test_middleware_that_survives_the_cancel_cannot_start_a_body(
     boom = rec.tool("boom", seconds=1, raises=ValueError("boom"))
     node = ToolNode([rec.tool("stuck", seconds=3), boom], awrap_tool_call=stubborn)
     before = live_tasks()
-    with anyio.fail_after(60):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert rec.count("started", "stuck") == 1
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
@@ -224,8 +215,7 @@ async def test_a_plain_finally_completes_on_asyncio(how: How) -> None:
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2), how)
     start = anyio.current_time()
-    with anyio.fail_after(60):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert rec.lines.count("stuck cleaned up") == 1
     assert anyio.current_time() - start == pytest.approx(1.2)
     assert rec.running == 0
@@ -233,17 +223,16 @@ async def test_a_plain_finally_completes_on_asyncio(how: How) -> None:
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_a_clean_up_inside_cleanup_completes(how: How) -> None:
-    """Promise 1: code in `cleanup()` completes on asyncio and on trio."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=0.2, shield=cleanup), how)
     start = anyio.current_time()
-    with anyio.fail_after(60):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert rec.lines.count("stuck cleaned up") == 1
     assert anyio.current_time() - start == pytest.approx(1.2)
     assert rec.running == 0
 
 
+@pytest.mark.hangs_after(600)
 @pytest.mark.parametrize("how", ON_BOTH)
 @pytest.mark.parametrize("grace", [None, 0.5, 30.0])
 async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how: How, grace: float | None) -> None:
@@ -252,35 +241,32 @@ async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how:
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000, shield=cleanup), how, grace)
     before = live_tasks()
     start = anyio.current_time()
-    with anyio.fail_after(600):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert rec.count("cleaned up") == 0
     assert anyio.current_time() - start == pytest.approx(1 + (5 if grace is None else grace), abs=0.2)
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
+@pytest.mark.hangs_after(600)
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("how", ON_ASYNCIO)
 async def test_a_plain_finally_that_never_ends_is_cut_off_on_asyncio(how: How) -> None:
-    """Promise 1: on asyncio, the grace also ends a clean-up that is not in `cleanup()`."""
     rec = Recorder()
     node = node_for(rec, rec.tool("stuck", hang=True, cleanup=1000), how, 2.0)
     start = anyio.current_time()
-    with anyio.fail_after(600):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert anyio.current_time() - start == pytest.approx(3, abs=0.2)
     assert rec.count("cleaned up") == 0
     assert rec.running == 0
 
 
 async def test_each_tool_has_its_own_grace() -> None:
-    """Promise 1: a tool with a short grace does not shorten the clean-up of another tool."""
     rec = Recorder()
     tools = [rec.tool(name, hang=True, cleanup=3, shield=cleanup) for name in ("patient", "hasty", "plain")]
     policies = {"patient": CallPolicy(grace=10), "hasty": CallPolicy(grace=1)}
     node = ToolNode(tools, policies=policies, grace=2)
     start = anyio.current_time()
-    with anyio.fail_after(60), anyio.move_on_after(1):
+    with anyio.move_on_after(1):
         await node.ainvoke(ask("patient", "hasty", "plain"))
     assert [event.tool for event in rec.events if event.kind == "cleaned up"] == ["patient"]
     assert anyio.current_time() - start == pytest.approx(4)
@@ -289,7 +275,6 @@ async def test_each_tool_has_its_own_grace() -> None:
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_no_cancellation_enters_a_clean_up_that_has_begun(how: How) -> None:
-    """Promise 1: a clean-up that has begun inside `cleanup()` is not interrupted by a later cancellation."""
     seen: list[str] = []
     rec = Recorder()
 
@@ -302,8 +287,7 @@ async def test_no_cancellation_enters_a_clean_up_that_has_begun(how: How) -> Non
 
     node = node_for(rec, make(stuck), how)
     start = anyio.current_time()
-    with anyio.fail_after(60):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert seen == ["cleaned up"]
     assert anyio.current_time() - start == pytest.approx(3)
     assert node.statistics() == IDLE
@@ -311,7 +295,6 @@ async def test_no_cancellation_enters_a_clean_up_that_has_begun(how: How) -> Non
 
 @pytest.mark.parametrize("how", ON_BOTH)
 async def test_nested_clean_ups_are_one_clean_up(how: How) -> None:
-    """Promise 1: a deferred cancellation arrives at the end of the outer block, and not of the inner one."""
     seen: list[str] = []
 
     async def stuck() -> None:
@@ -323,44 +306,39 @@ async def test_nested_clean_ups_are_one_clean_up(how: How) -> None:
         await anyio.sleep(0)
         seen.append("went on")
 
-    with anyio.fail_after(60):
-        await how(node_for(Recorder(), make(stuck), how), "stuck")
+    await how(node_for(Recorder(), make(stuck), how), "stuck")
     assert seen == ["cleaned up"]
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_second_cancel_does_not_disturb_the_clean_up() -> None:
-    """Promise 1: the caller's second `task.cancel()` neither interrupts the clean-up nor leaves it behind."""
     rec = Recorder()
     node = ToolNode([rec.tool("stuck", hang=True, cleanup=2)])
     before = live_tasks()
-    with anyio.fail_after(60):
-        task = asyncio.ensure_future(node.ainvoke(ask("stuck", "stuck")))
-        await asyncio.sleep(1)
-        task.cancel()
-        await asyncio.sleep(1)
-        task.cancel()
-        await asyncio.sleep(0.5)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    task = asyncio.ensure_future(node.ainvoke(ask("stuck", "stuck")))
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.sleep(0.5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert rec.count("cleaned up") == 2
     assert (live_tasks(), rec.running) == (before, 0)
 
 
 async def test_an_unshielded_second_cancel_waits_for_the_clean_up_too() -> None:
-    """Promise 1: another cancelled scope around the first one does not shorten the clean-up."""
     rec = Recorder()
     node = ToolNode([rec.tool("stuck", hang=True, cleanup=2, shield=cleanup)])
     before = live_tasks()
-    with anyio.fail_after(60), anyio.move_on_after(2), anyio.move_on_after(1):
+    with anyio.move_on_after(2), anyio.move_on_after(1):
         await node.ainvoke(ask("stuck"))
     assert rec.count("cleaned up") == 1
     assert (live_tasks(), rec.running) == (before, 0)
 
 
 async def test_a_failure_during_the_clean_up_of_a_timeout_does_not_disturb_it() -> None:
-    """Promise 1: the clean-up after a timeout continues when the batch fails meanwhile."""
     rec = Recorder()
     tools = [
         rec.tool("stuck", hang=True, cleanup=2, shield=cleanup),
@@ -368,9 +346,8 @@ async def test_a_failure_during_the_clean_up_of_a_timeout_does_not_disturb_it() 
     ]
     node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=1)})
     start = anyio.current_time()
-    with anyio.fail_after(60):
-        with pytest.raises(ValueError, match="boom"):
-            await node.ainvoke(ask("stuck", "boom"))
+    with pytest.raises(ValueError, match="boom"):
+        await node.ainvoke(ask("stuck", "boom"))
     assert rec.count("cleaned up") == 1
     assert anyio.current_time() - start == pytest.approx(3)
 
@@ -383,8 +360,7 @@ async def test_a_body_that_ignores_cancellations_is_cancelled_until_it_ends(how:
     node = node_for(rec, rec.tool("stuck", hang=True, ignores_cancel=3), how, 2.0)
     before = live_tasks()
     start = anyio.current_time()
-    with anyio.fail_after(60):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert anyio.current_time() - start == pytest.approx(3, abs=0.5)
     assert rec.count("cancelled") == 4
     assert (live_tasks(), rec.running) == (before, 0)
@@ -406,33 +382,27 @@ async def test_an_exit_out_of_a_tool_ends_everything_and_arrives(error: BaseExce
         handle_tool_errors=True,
     )
     before = live_tasks()
-    with anyio.fail_after(60):
-        with pytest.raises(type(error)) as caught:
-            await node.ainvoke(ask("leave", "stuck"))
+    with pytest.raises(type(error)) as caught:
+        await node.ainvoke(ask("leave", "stuck"))
     assert caught.value is error
     assert rec.count("cleaned up") == 1
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
 async def test_a_tool_that_cancels_itself_ends_alone() -> None:
-    """Promise 1: the other calls go on, and the call's result says that it cancelled itself."""
-
     async def confused() -> None:
         await anyio.sleep(1)
         raise asyncio.CancelledError
 
     rec = Recorder()
     node = ToolNode([make(confused), rec.tool("slow", seconds=2)])
-    with anyio.fail_after(60):
-        first, second = await node.ainvoke(ask("confused", "slow"))
+    first, second = await node.ainvoke(ask("confused", "slow"))
     assert (first.status, ended(first), second.content) == ("error", "cancelled", "slow")
 
 
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize("cancels", [1, 3])
 async def test_a_tool_that_cancels_its_own_task_ends_alone(cancels: int) -> None:
-    """Promise 1: the cancellation does not affect code after the call."""
-
     async def confused() -> None:
         for _ in range(cancels):
             asyncio.current_task().cancel()
@@ -440,16 +410,13 @@ async def test_a_tool_that_cancels_its_own_task_ends_alone(cancels: int) -> None
 
     rec = Recorder()
     node = ToolNode([make(confused), rec.tool("slow", seconds=2)])
-    with anyio.fail_after(60):
-        first, second = await node.ainvoke(ask("confused", "slow"))
-        await anyio.sleep(1)
+    first, second = await node.ainvoke(ask("confused", "slow"))
+    await anyio.sleep(1)
     assert (first.status, ended(first), second.content) == ("error", "cancelled", "slow")
 
 
 @pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
 async def test_a_value_returned_instead_of_the_cancellation_changes_nothing(how: How) -> None:
-    """Promise 1: the caller still gets the error or its own cancellation."""
-
     async def stuck() -> str:
         try:
             await anyio.sleep_forever()
@@ -458,14 +425,11 @@ async def test_a_value_returned_instead_of_the_cancellation_changes_nothing(how:
 
     node = node_for(Recorder(), make(stuck), how)
     before = live_tasks()
-    with anyio.fail_after(60):
-        await how(node, "stuck")
+    await how(node, "stuck")
     assert (live_tasks(), node.statistics()) == (before, IDLE)
 
 
 async def test_a_value_returned_within_the_grace_of_a_timeout_is_the_result() -> None:
-    """Promise 1: the returned value ends the attempt, and no timeout remains in the task."""
-
     async def stuck() -> str:
         try:
             await anyio.sleep_forever()
@@ -478,14 +442,11 @@ async def test_a_value_returned_within_the_grace_of_a_timeout_is_the_result() ->
         return message
 
     node = ToolNode([make(stuck)], timeout=1, awrap_tool_call=slowly)
-    with anyio.fail_after(60):
-        [message] = await node.ainvoke(ask("stuck"))
+    [message] = await node.ainvoke(ask("stuck"))
     assert message.content == "half of it"
 
 
 async def test_a_timeout_held_back_to_the_end_of_the_body_does_not_hit_what_follows() -> None:
-    """Promise 1: a cancellation that `cleanup()` deferred belongs to the attempt, and ends with it."""
-
     async def stuck() -> str:
         with cleanup():
             await anyio.sleep(2)
@@ -497,13 +458,11 @@ async def test_a_timeout_held_back_to_the_end_of_the_body_does_not_hit_what_foll
         return message
 
     node = ToolNode([make(stuck)], timeout=1, awrap_tool_call=slowly)
-    with anyio.fail_after(60):
-        [message] = await node.ainvoke(ask("stuck"))
+    [message] = await node.ainvoke(ask("stuck"))
     assert (message.content, message.status) == ("done", "success")
 
 
 async def test_a_scope_of_the_middleware_can_end_an_attempt() -> None:
-    """Promise 1: `move_on_after` around `execute` ends the attempt, which does not count as self-cancellation."""
     rec = Recorder()
 
     async def impatient(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -514,8 +473,7 @@ async def test_a_scope_of_the_middleware_can_end_an_attempt() -> None:
         return ToolMessage("given up", tool_call_id=request.tool_call["id"])
 
     node = ToolNode([rec.tool("stuck", hang=True, cleanup=0.2, shield=cleanup)], awrap_tool_call=impatient)
-    with anyio.fail_after(60):
-        [message] = await node.ainvoke(ask("stuck"))
+    [message] = await node.ainvoke(ask("stuck"))
     assert message.content == "given up"
     assert rec.count("cleaned up") == 1
     assert (rec.running, node.statistics()) == (0, IDLE)
@@ -523,7 +481,6 @@ async def test_a_scope_of_the_middleware_can_end_an_attempt() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_native_timeout_of_the_middleware_can_end_an_attempt() -> None:
-    """Promise 1: `asyncio.timeout` around `execute` ends the attempt and raises its `TimeoutError`."""
     rec = Recorder()
 
     async def impatient(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
@@ -534,15 +491,13 @@ async def test_a_native_timeout_of_the_middleware_can_end_an_attempt() -> None:
             return ToolMessage("given up", tool_call_id=request.tool_call["id"])
 
     node = ToolNode([rec.tool("stuck", hang=True)], awrap_tool_call=impatient)
-    with anyio.fail_after(60):
-        [message] = await node.ainvoke(ask("stuck"))
+    [message] = await node.ainvoke(ask("stuck"))
     assert message.content == "given up"
     assert (rec.running, node.statistics()) == (0, IDLE)
 
 
 @pytest.mark.real_clock
 async def test_a_sync_wrapper_leaves_nothing_behind_when_its_call_is_cancelled() -> None:
-    """Promise 1: an attempt that the wrapper's thread started ends with the batch."""
     rec = Recorder()
 
     def through(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
@@ -551,9 +506,8 @@ async def test_a_sync_wrapper_leaves_nothing_behind_when_its_call_is_cancelled()
     tools = [rec.tool("stuck", hang=True), rec.tool("boom", raises=ValueError("boom"))]
     node = ToolNode(tools, wrap_tool_call=through)
     before = live_tasks()
-    with anyio.fail_after(60):
-        with pytest.raises(ValueError, match="boom"):
-            await node.ainvoke(ask("stuck", "stuck", "boom"))
+    with pytest.raises(ValueError, match="boom"):
+        await node.ainvoke(ask("stuck", "stuck", "boom"))
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
@@ -590,11 +544,11 @@ def behaving(kind: str, seconds: float, log: list[int]) -> Callable[[], Awaitabl
     return body
 
 
+@pytest.mark.hangs_after(200000)
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 async def test_any_mix_of_behaviours_ends_with_one_result_a_call_or_a_bare_error(data: st.DataObject) -> None:
-    """Promises 1, 2 and 3: nothing that the batch started is left."""
     moments = st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.0])
     mix = data.draw(st.lists(st.tuples(st.sampled_from(BEHAVIOURS), moments), min_size=1, max_size=8))
     spans = st.sampled_from([None, 0.5, 1.0, 3.0])
@@ -623,12 +577,11 @@ async def test_any_mix_of_behaviours_ends_with_one_result_a_call_or_a_bare_error
     before = live_tasks()
     messages = None
     errors: list[BaseException] = []
-    with anyio.fail_after(100_000):
-        with anyio.move_on_after(30) as scope:
-            try:
-                messages = await node.ainvoke(ask(*[tool.name for tool in asked]))
-            except Exception as error:
-                errors.append(error)
+    with anyio.move_on_after(30) as scope:
+        try:
+            messages = await node.ainvoke(ask(*[tool.name for tool in asked]))
+        except Exception as error:
+            errors.append(error)
     assert live_tasks() == before
     assert sum(log) == 0
     assert node.statistics() == IDLE
@@ -664,7 +617,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.real_clock
 async def test_a_thread_that_goes_on_is_counted_and_named_in_a_warning(release: threading.Event) -> None:
-    """Promise 1: a late result of an abandoned thread has no effect."""
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=0.4)
     with anyio.fail_after(10):
@@ -682,7 +634,6 @@ async def test_a_thread_that_goes_on_is_counted_and_named_in_a_warning(release: 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
 async def test_a_thread_does_not_hold_the_caller_up(how: How, release: threading.Event) -> None:
-    """Promise 1: after a failure or a cancellation, the caller does not wait for the thread, and a warning names it."""
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release), rec.tool("boom", seconds=0.4, raises=ValueError("boom"))])
     before = live_tasks()
@@ -724,7 +675,6 @@ async def test_an_abandoned_thread_holds_its_place_until_it_ends(release: thread
 
 @pytest.mark.real_clock
 async def test_when_all_threads_are_lost_sync_calls_are_rejected(release: threading.Event) -> None:
-    """Promise 1: abandoned threads are capped; async calls still run, and sync calls run again when threads return."""
     rec = Recorder()
     tools = [rec.sync_tool("stuck", release=release), rec.sync_tool("quick"), rec.tool("other")]
     node = ToolNode(tools, policies={"stuck": CallPolicy(timeout=0.3)})
@@ -763,7 +713,6 @@ async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejecte
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 async def test_without_handling_a_lost_thread_raises_the_typed_rejection(release: threading.Event) -> None:
-    """Promise 1: without error handling, the caller gets `CallRejectedError`."""
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release)], timeout=1.0, handle_tool_errors=False, on_error="finish")
     with anyio.fail_after(30):
@@ -797,7 +746,6 @@ async def test_a_thread_that_asks_whether_it_is_cancelled_is_not_abandoned() -> 
 
 @pytest.mark.real_clock
 async def test_a_sync_wrapper_that_goes_on_is_named_in_a_warning(release: threading.Event) -> None:
-    """Promise 1: a sync wrapper's thread is lost like a tool's, and attempts that it starts later do not run."""
     rec = Recorder()
     after: list[BaseException] = []
 
@@ -821,19 +769,17 @@ async def test_a_sync_wrapper_that_goes_on_is_named_in_a_warning(release: thread
 
 @pytest.mark.real_clock
 async def test_a_thread_that_never_began_is_not_abandoned() -> None:
-    """Promise 1: a sync call that is cancelled before its thread begins returns all its places."""
     quick = Recorder().sync_tool("quick", seconds=0.001)
     node = ToolNode([quick], policies={"quick": CallPolicy(limit=Limit(concurrency=10))})
-    with anyio.fail_after(60):
-        for steps in range(5):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(node.ainvoke, ask(*["quick"] * 20))
-                for _ in range(steps):
-                    await anyio.lowlevel.checkpoint()
-                tasks.cancel_scope.cancel()
-        with anyio.fail_after(5):
-            await until(lambda: node.statistics() == IDLE)
-            assert len(await node.ainvoke(ask(*["quick"] * 20))) == 20
+    for steps in range(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.ainvoke, ask(*["quick"] * 20))
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    with anyio.fail_after(5):
+        await until(lambda: node.statistics() == IDLE)
+        assert len(await node.ainvoke(ask(*["quick"] * 20))) == 20
 
 
 async def test_a_node_within_a_tool_has_no_more_grace_than_the_tool() -> None:
@@ -854,7 +800,6 @@ async def test_a_node_within_a_tool_has_no_more_grace_than_the_tool() -> None:
 
     node = ToolNode([make(outer)], policies={"outer": CallPolicy(timeout=1, grace=0.5)})
     start = anyio.current_time()
-    with anyio.fail_after(60):
-        [message] = await node.ainvoke(ask("outer"))
+    [message] = await node.ainvoke(ask("outer"))
     assert message.additional_kwargs["callboard"]["ended"] == "timeout"
     assert ended[0] - start <= 1.5 + 0.1

@@ -113,7 +113,6 @@ def signals() -> list[GraphBubbleUp]:
 async def test_a_signal_of_the_graph_passes_error_handling_and_wrappers(
     handling: str, wrapper: str, sync: bool
 ) -> None:
-    """Promise 4: neither `handle_tool_errors` nor `except Exception` turns a signal into a message."""
     for signal in signals():
         swallow = Swallow()
         node = ToolNode(
@@ -133,7 +132,6 @@ async def test_a_signal_of_the_graph_passes_error_handling_and_wrappers(
 
 @pytest.mark.parametrize("wrapper", ["retrying"])
 async def test_a_wrapper_that_tries_again_does_not_run_the_body_again(wrapper: str) -> None:
-    """Promise 4: after a signal, a second `execute` runs no attempt."""
     ran = 0
 
     async def ask() -> str:
@@ -168,8 +166,6 @@ async def test_an_interrupt_reaches_the_caller_and_its_answer_the_tool(wrapper: 
 @pytest.mark.parametrize("late", ["it tidies up behind a shield", "it catches the question and waits"])
 @pytest.mark.parametrize("outside", [False, True])
 async def test_a_question_is_not_lost_to_middleware_that_takes_too_long(late: str, outside: bool) -> None:
-    """Promises 4 and 6: the timeout ends the middleware, but not the question that the tool has asked before."""
-
     async def slow(request: Any, call_next: Any) -> Any:
         try:
             return await call_next(request)
@@ -190,11 +186,10 @@ async def test_a_question_is_not_lost_to_middleware_that_takes_too_long(late: st
         return f"they said {interrupt('which?')}"
 
     node = ToolNode([make(ask)], timeout=2, middleware=[passing, slow] if outside else [slow])
-    with anyio.fail_after(60):
-        with pytest.raises(CallsInterrupted) as asked:
-            await node.ainvoke([calls("ask")])
-        [question] = asked.value.interrupts
-        answered = await node.ainvoke([calls("ask")], ledger=asked.value.ledger, resume={question.id: "this"})
+    with pytest.raises(CallsInterrupted) as asked:
+        await node.ainvoke([calls("ask")])
+    [question] = asked.value.interrupts
+    answered = await node.ainvoke([calls("ask")], ledger=asked.value.ledger, resume={question.id: "this"})
     assert question.value == "which?"
     assert [message.content for message in answered] == ["they said this"]
 
@@ -202,7 +197,6 @@ async def test_a_question_is_not_lost_to_middleware_that_takes_too_long(late: st
 @pytest.mark.real_clock
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 async def test_a_wrapper_may_ask_itself(sync: bool) -> None:
-    """Promise 4: a question of the wrapper passes as well, and the wrapper gets its answer."""
     rec = Recorder()
 
     def approved(request: Any, execute: Callable[[Any], Any]) -> Any:
@@ -229,8 +223,6 @@ class Answer(BaseModel):
 @pytest.mark.real_clock
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 async def test_a_wrong_answer_is_told_to_who_gave_it(wrapper: str) -> None:
-    """Promise 4: an invalid answer raises a `ValidationError` for the caller, and is no error message for the model."""
-
     async def ask() -> str:
         return str(interrupt("ok?", response_schema=Answer).ok)
 
@@ -250,14 +242,13 @@ async def test_a_wrong_answer_is_told_to_who_gave_it(wrapper: str) -> None:
 @pytest.mark.parametrize("handling", HANDLING)
 @pytest.mark.parametrize("wrapper", ["none", "awrap_tool_call", "translating", "retrying"])
 async def test_cancellation_passes_error_handling_and_wrappers(handling: str, wrapper: str) -> None:
-    """Promise 4: the tool receives the caller's cancellation, and the caller gets it back as a cancellation."""
     rec = Recorder()
     swallow = Swallow()
     node = ToolNode(
         [rec.tool("slow", seconds=100)], handle_tool_errors=HANDLING[handling], **options_of(wrapper, swallow)
     )
     finished = False
-    with anyio.fail_after(60), anyio.move_on_after(3) as scope:
+    with anyio.move_on_after(3) as scope:
         await node.ainvoke([calls("slow", "slow")])
         finished = True
     assert scope.cancelled_caught
@@ -269,7 +260,6 @@ async def test_cancellation_passes_error_handling_and_wrappers(handling: str, wr
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", ["wrap_tool_call", "middleware"])
 async def test_cancellation_passes_sync_wrappers(kind: str) -> None:
-    """Promise 4: this holds also for a wrapper in a thread that catches the exceptions of its call."""
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=100)], handle_tool_errors=True, **options_of(kind, Swallow()))
     began = time.monotonic()
@@ -288,7 +278,7 @@ async def test_a_native_cancellation_passes_as_such() -> None:
     task = asyncio.ensure_future(node.ainvoke([calls("slow")]))
     await anyio.sleep(1)
     task.cancel()
-    with anyio.fail_after(60), pytest.raises(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError):
         await task
     assert (rec.count("cancelled"), rec.running) == (1, 0)
 
@@ -301,13 +291,12 @@ async def test_the_siblings_of_an_interrupt_finish() -> None:
         return str(interrupt("why?"))
 
     node = ToolNode([make(ask), rec.tool("slow", seconds=5)])
-    with anyio.fail_after(60), pytest.raises(CallsInterrupted):
+    with pytest.raises(CallsInterrupted):
         await node.ainvoke([calls("slow", "ask", "slow")])
     assert (rec.count("finished", "slow"), rec.count("cancelled")) == (2, 0)
 
 
 async def test_a_real_error_wins_over_a_question() -> None:
-    """Promise 4: an unhandled error ends the batch, and the question is asked again in the next run."""
     rec = Recorder()
 
     async def ask() -> str:
@@ -315,10 +304,9 @@ async def test_a_real_error_wins_over_a_question() -> None:
 
     node = ToolNode([make(ask), rec.tool("boom", seconds=1, raises=KeyError("no"), times=1)])
     ledger: dict[str, Any] = {}
-    with anyio.fail_after(60):
-        with pytest.raises(KeyError):
-            await node.ainvoke([calls("ask", "boom")], ledger=ledger)
-        with pytest.raises(CallsInterrupted) as caught:
-            await node.ainvoke([calls("ask", "boom")], ledger=ledger)
-        messages = await node.ainvoke([calls("ask", "boom")], ledger=caught.value.ledger, resume="so")
+    with pytest.raises(KeyError):
+        await node.ainvoke([calls("ask", "boom")], ledger=ledger)
+    with pytest.raises(CallsInterrupted) as caught:
+        await node.ainvoke([calls("ask", "boom")], ledger=ledger)
+    messages = await node.ainvoke([calls("ask", "boom")], ledger=caught.value.ledger, resume="so")
     assert [message.content for message in messages] == ["so", "boom"]

@@ -160,7 +160,6 @@ def ids(state: Any) -> dict[Any, str]:
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async tools", "sync tools"])
 def test_answers_by_id_one_after_the_other(run: Run, sync: bool) -> None:
-    """Promise 5: in any order of answers, finished and unanswered calls do not run."""
     asking = Asking()
     node = ToolNode([asking.tool(sync=sync)])
 
@@ -242,7 +241,6 @@ def test_a_plain_answer_to_two_questions_is_refused_by_langgraph(quick: Run) -> 
 
 
 def test_strict_resume_knows_our_questions(run: Run) -> None:
-    """Promise 5: LangGraph's check refuses unknown and used ids, and accepts those of callboard's questions."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     strict = {"__pregel_strict_resume": True}
@@ -264,7 +262,6 @@ def test_strict_resume_knows_our_questions(run: Run) -> None:
 
 
 def test_a_resume_without_an_answer_asks_the_same_again(run: Run) -> None:
-    """Promise 5: `invoke(None)` runs no call that waits."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -278,7 +275,6 @@ def test_a_resume_without_an_answer_asks_the_same_again(run: Run) -> None:
 
 @pytest.mark.xfail(reason="LangGraph keeps a plain answer until the next checkpoint, and offers it to every later run")
 def test_a_plain_answer_is_not_used_twice(quick: Run) -> None:
-    """Promise 5: in LangGraph, the answer of the last resume also answers the next question."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -296,7 +292,6 @@ class Decision(BaseModel):
 
 
 def test_a_wrong_answer_may_be_given_again(run: Run) -> None:
-    """Promise 5: after `response_schema` refuses an answer, the other answers of that resume are kept."""
     asking = Asking()
 
     async def decide() -> str:
@@ -337,7 +332,6 @@ def around(node: ToolNode, log: Counter[str], *, before: bool, after: bool) -> C
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("how", ["plain", "by id"])
 def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: bool, quiet: bool, tmp_path: Path) -> None:
-    """Promise 5: a node asks before and after its batch, and each answer reaches its question."""
     asking, log = Asking(), Counter[str]()
     work = around(ToolNode([asking.tool()]), log, before=before, after=after)
     number = 0 if quiet else 1
@@ -372,7 +366,6 @@ def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: boo
 
 
 def test_two_batches_in_one_node(run: Run) -> None:
-    """Promise 5: each batch keeps its own results and questions."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -397,7 +390,6 @@ def test_two_batches_in_one_node(run: Run) -> None:
 
 @pytest.mark.parametrize("queries", ["12", "11"], ids=["other arguments", "same arguments"])
 def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, queries: str) -> None:
-    """Promises 2 and 5: some models number their calls anew in each message; every call still runs."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -442,7 +434,6 @@ def test_questions_of_two_batches_with_the_same_ids_in_one_node(run: Run) -> Non
 
 
 def test_an_agent_in_a_node_whose_model_repeats_its_ids(run: Run) -> None:
-    """Promise 2: both calls run in two turns with one id, and the model reads both results."""
     asking = Asking()
 
     async def work(state: State, config: RunnableConfig) -> Any:
@@ -469,7 +460,6 @@ def _both(work: Callable[..., Any]) -> Any:
 
 
 def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
-    """Promise 5: with LangGraph's `RetryPolicy` for the node, finished calls and answers are kept."""
     asking = Asking()
     node = ToolNode([asking.tool(), asking.boom(times=2)])
     policy = RetryPolicy(initial_interval=0.01, jitter=False, max_attempts=3, retry_on=Boom)
@@ -487,7 +477,6 @@ def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
 
 
 def test_after_an_error_the_next_run_does_what_is_left(run: Run) -> None:
-    """Promise 5: after an error of a sibling, `invoke(None)` runs only the unfinished calls."""
     asking = Asking()
     node = ToolNode([asking.tool(), asking.boom()])
     message = calls(*asks(("p", 0), ("a", 1), ("q", 0)).tool_calls, tool_call("boom", "id-x"))
@@ -547,7 +536,6 @@ def skip_if_saver_has_no_such_calls(request: pytest.FixtureRequest, *, sync: boo
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async tool", "sync tool"])
 def test_a_graph_as_a_tool_asks_through_the_call(run: Run, sync: bool, request: pytest.FixtureRequest) -> None:
-    """Promise 5: the inner graph keeps its checkpoints, and its finished node does not run again."""
     skip_if_saver_has_no_such_calls(request, sync=sync)
     log = Counter[str]()
     node = ToolNode([subgraph_tool(log, sync=sync)])
@@ -629,7 +617,6 @@ def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pyte
 
 
 def test_questions_of_a_node_in_a_subgraph(run: Run) -> None:
-    """Promise 5: questions work through two levels of graphs with one saver."""
     asking, log = Asking(), Counter[str]()
     node = ToolNode([asking.tool()])
 
@@ -646,7 +633,6 @@ def test_questions_of_a_node_in_a_subgraph(run: Run) -> None:
 
 
 def test_a_fork_runs_everything_again() -> None:
-    """Promise 5: time travel starts from the checkpoint, without later answers."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -679,7 +665,6 @@ def send_graph(node: Any, saver: Any) -> Any:
 
 
 def test_one_task_a_call_through_send(run: Run) -> None:
-    """Promise 5: with `Send`, ids and answers agree with those of a batch."""
     asking = Asking()
     node = ToolNode([asking.tool()])
 
@@ -699,7 +684,6 @@ def test_one_task_a_call_through_send(run: Run) -> None:
 @pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_in_langgraphs_agent(run: Run, version: Any) -> None:
-    """Promise 5: callboard's node works in `langgraph.prebuilt.create_react_agent`."""
     asking = Asking()
     asked = asks(("a", 1), ("p", 0), ("b", 1))
     model = ScriptedModel([asked, "done"])
@@ -721,7 +705,6 @@ def test_in_langgraphs_agent(run: Run, version: Any) -> None:
 
 @pytest.mark.parametrize("how", ["plain", "by id"])
 def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, how: str) -> None:
-    """Promise 12: a thread with one call is interrupted under LangGraph's node, and resumed under callboard's."""
     asking = Asking()
     theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
     state = run(lambda saver: graph_of(theirs, saver), starting(("a", 1)))
@@ -732,7 +715,6 @@ def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, how: str) -> No
 
 
 def test_a_thread_with_two_questions_since_langgraphs_own_node(run: Run) -> None:
-    """Promise 12: the first question is answered under LangGraph's node, and the second one under callboard's."""
     asking = Asking()
     theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
     run(lambda saver: graph_of(theirs, saver), starting(("a", 2)))
@@ -750,7 +732,6 @@ def test_without_a_checkpointer_the_questions_come_and_nothing_is_stored() -> No
 
 
 def test_a_finished_batch_leaves_no_resume_slot_for_the_next_one() -> None:
-    """Promise 5: the same calls in a later turn are new calls."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -764,7 +745,6 @@ def test_a_finished_batch_leaves_no_resume_slot_for_the_next_one() -> None:
 
 
 def test_a_message_instead_of_an_answer_leaves_the_question_behind() -> None:
-    """Promises 2 and 5: a person writes a new message, and the old question is not asked again."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -778,7 +758,6 @@ def test_a_message_instead_of_an_answer_leaves_the_question_behind() -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_any_durability(durability: Any) -> None:
-    """Promise 5: the time at which LangGraph writes does not change which calls run."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -791,7 +770,6 @@ def test_any_durability(durability: Any) -> None:
 
 
 def test_the_stream_shows_every_question_once() -> None:
-    """Promise 5: `updates` has one entry with all questions, in the form that LangGraph uses for one."""
     asking, saver = Asking(), InMemorySaver()
     graph = graph_of(ToolNode([asking.tool()]), saver)
     config: Any = {"configurable": {"thread_id": "t"}}
@@ -808,7 +786,6 @@ def test_the_stream_shows_every_question_once() -> None:
 
 
 def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> None:
-    """Promise 5: if another node of the graph fails, the batch's finished results are kept."""
     asking = Asking()
     node = ToolNode([asking.tool()])
     failures = Counter[str]()

@@ -67,7 +67,6 @@ class Crash:
 
 @SAVERS
 def test_what_finished_before_the_process_ended_itself_does_not_run_again(saver: str, tmp_path: Path) -> None:
-    """Promise 10: after `os._exit(9)`, a second process keeps the results of an async and a sync sibling."""
     crash = Crash(tmp_path, saver)
     crash.dies()
     assert crash.ran == {"quick a": 1, "blocking b": 1, "quick c": 1, "deadly": 1}
@@ -77,7 +76,6 @@ def test_what_finished_before_the_process_ended_itself_does_not_run_again(saver:
 
 @SAVERS
 def test_what_finished_before_kill_9_does_not_run_again(saver: str, tmp_path: Path) -> None:
-    """Promise 10: the process is killed from outside, twice."""
     crash = Crash(tmp_path, saver)
     crash.is_killed()
     crash.is_killed()
@@ -87,7 +85,6 @@ def test_what_finished_before_kill_9_does_not_run_again(saver: str, tmp_path: Pa
 
 @SAVERS
 def test_a_node_in_a_subgraph(saver: str, tmp_path: Path) -> None:
-    """Promise 10: the checkpoint of the inner graph holds the finished results."""
     (tmp_path / "nested").touch()
     crash = Crash(tmp_path, saver)
     crash.dies()
@@ -97,7 +94,6 @@ def test_a_node_in_a_subgraph(saver: str, tmp_path: Path) -> None:
 
 @SAVERS
 def test_questions_that_were_open_are_asked_by_the_next_process(saver: str, tmp_path: Path) -> None:
-    """Promise 5: the questions had not been shown yet; finished calls are kept until all questions are answered."""
     (tmp_path / "asking").touch()
     crash = Crash(tmp_path, saver)
     crash.dies()

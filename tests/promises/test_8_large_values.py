@@ -84,7 +84,6 @@ def counting(onlooker: Onlooker) -> BaseTool:
 
 
 async def test_large_arguments_are_repaired_in_a_thread() -> None:
-    """Promise 8: finding a repair among tens of thousands of values takes a good part of a second."""
     onlooker = Onlooker()
     message = await outcome(counting(onlooker), RepairArguments(), {"numbers": LARGE, "label": 1}, onlooker)
     assert "20000" in message.content or message.status == "error"
@@ -114,7 +113,6 @@ async def echo(values: list[str]) -> str:
 
 @pytest.mark.parametrize("reveal", [[], ["echo"]], ids=["hidden", "revealed"])
 async def test_large_arguments_are_redacted_in_a_thread(reveal: list[str]) -> None:
-    """Promise 8: each detector searches each text, which takes seconds for tens of thousands of texts."""
     onlooker = Onlooker()
     tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
     middleware = Redact([nosy(onlooker)], reveal=reveal)
@@ -128,18 +126,16 @@ async def test_large_values_are_hidden_in_a_thread() -> None:
     """Promise 8: a value that a user wrote may be as large."""
     onlooker = Onlooker()
     redact = Redact([nosy(onlooker)])
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(onlooker.take_turns)
-            hidden = await redact.hide(["secret-1", *LARGE[:2000]])
-            tasks.cancel_scope.cancel()
-        assert hidden[0].startswith("<word:")
-        assert (await redact.restore(hidden))[0] == "secret-1"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(onlooker.take_turns)
+        hidden = await redact.hide(["secret-1", *LARGE[:2000]])
+        tasks.cancel_scope.cancel()
+    assert hidden[0].startswith("<word:")
+    assert (await redact.restore(hidden))[0] == "secret-1"
     assert not onlooker.in_loop
 
 
 async def test_a_person_is_asked_about_large_arguments_in_a_thread() -> None:
-    """Promise 8: digest, copy and description of the arguments take longer than the question itself."""
     onlooker = Onlooker()
 
     def describe(request: ToolCallRequest) -> str:
@@ -155,7 +151,7 @@ async def test_a_person_is_asked_about_large_arguments_in_a_thread() -> None:
         if event.phase == "noted":
             notes.append((event.what or "", threading.get_ident()))
 
-    with anyio.fail_after(60), observe(note):
+    with observe(note):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(onlooker.take_turns)
             with pytest.raises(CallsInterrupted) as caught:
@@ -191,9 +187,8 @@ async def test_the_key_of_large_arguments_is_made_in_a_thread(monkeypatch: pytes
     monkeypatch.setattr(_cache, "_in_steps", seen)
     tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
     node = ToolNode([tool], middleware=[Cache(["echo"])])
-    with anyio.fail_after(60):
-        first = await node.ainvoke([calls(("echo", {"values": LARGE}))])
-        second = await node.ainvoke([calls(("echo", {"values": LARGE}))])
+    first = await node.ainvoke([calls(("echo", {"values": LARGE}))])
+    second = await node.ainvoke([calls(("echo", {"values": LARGE}))])
     assert [message.content for message in (*first, *second)] == ["0", "0"]
     assert threads == [True, True]
 
@@ -243,7 +238,6 @@ PARTS = [
 
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=60))
 def test_pieces_change_nothing(parts: list[str]) -> None:
-    """Promise 9: a sequence that spans two pieces is recognised."""
     text = "".join(parts)
     whole = _text._without_sequences(text)
     with pytest.MonkeyPatch.context() as patch:

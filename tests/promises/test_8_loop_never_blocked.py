@@ -79,7 +79,6 @@ def blocking() -> str:
 
 @pytest.mark.parametrize("tool", [make_sync(blocking), Subclass(), blocking], ids=["tool", "class", "function"])
 async def test_the_loop_goes_round_while_sync_tools_block(tool: object) -> None:
-    """Promise 8: this holds for every kind of sync tool."""
     node = ToolNode([tool])
     with anyio.fail_after(10):
         async with Ticks() as ticks:
@@ -91,7 +90,6 @@ async def test_the_loop_goes_round_while_sync_tools_block(tool: object) -> None:
 
 
 async def test_the_loop_goes_round_while_a_sync_wrapper_blocks() -> None:
-    """Promise 8: the body that a wrapper executes runs on the event loop's own thread again."""
     threads: dict[str, object] = {}
 
     async def quick() -> str:
@@ -116,7 +114,6 @@ async def test_the_loop_goes_round_while_a_sync_wrapper_blocks() -> None:
 
 
 async def test_a_sync_wrapper_may_execute_any_number_of_times_or_never() -> None:
-    """Promise 8: each execution runs the body on the loop, and errors return to the wrapper's thread."""
     rec = Recorder()
 
     def wrapper(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
@@ -137,8 +134,6 @@ async def test_a_sync_wrapper_may_execute_any_number_of_times_or_never() -> None
 
 
 async def test_context_variables_reach_sync_tools_and_what_they_set_stays_with_them() -> None:
-    """Promise 8: a thread has a copy of its caller's context."""
-
     def whoami() -> str:
         found = user.get()
         user.set("tool")
@@ -156,8 +151,6 @@ async def test_context_variables_reach_sync_tools_and_what_they_set_stays_with_t
 
 @pytest.mark.parametrize("sync", [True, False], ids=["sync tool", "async tool"])
 async def test_what_a_sync_wrapper_sets_reaches_the_body_below_it(sync: bool) -> None:
-    """Promise 8: context variables flow from the wrapper's thread to the body, wherever the body runs."""
-
     def whoami() -> str:
         return user.get()
 
@@ -181,7 +174,6 @@ async def test_what_a_sync_wrapper_sets_reaches_the_body_below_it(sync: bool) ->
 
 
 async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
-    """Promise 8: the limit determines the number of threads, and not the event loop's default pool."""
     counter = Counter()
     together = threading.Barrier(100)  # on a slow machine, too, the first hundred run at the same time
 
@@ -192,9 +184,8 @@ async def test_a_thousand_sync_tools_run_a_hundred_at_once() -> None:
             time.sleep(0.01)
 
     node = ToolNode([make_sync(work)], limit=Limit(concurrency=100))
-    with anyio.fail_after(60):
-        async with Ticks() as ticks:
-            messages = await node.ainvoke(ask(*[("work", {"query": str(n)}) for n in range(1000)]))
+    async with Ticks() as ticks:
+        messages = await node.ainvoke(ask(*[("work", {"query": str(n)}) for n in range(1000)]))
     assert len(messages) == 1000
     assert counter.peak == 100
     assert ticks.count >= 5
@@ -213,8 +204,7 @@ async def test_a_run_that_asks_for_a_hundred_at_once_gets_as_many_threads() -> N
 
     node = ToolNode([make_sync(work)])
     requests = ask(*[("work", {"query": str(n)}) for n in range(300)])
-    with anyio.fail_after(60):
-        messages = await node.ainvoke(requests, {"max_concurrency": 100})
+    messages = await node.ainvoke(requests, {"max_concurrency": 100})
     assert [message.status for message in messages] == ["success"] * 300
     assert counter.peak == 100
     assert node.statistics() == IDLE
@@ -222,7 +212,6 @@ async def test_a_run_that_asks_for_a_hundred_at_once_gets_as_many_threads() -> N
 
 @pytest.mark.parametrize("where", ["result", "argument"])
 async def test_the_loop_goes_round_while_a_large_text_is_cleaned(where: str) -> None:
-    """Promise 8: cleaning half a million characters takes a thread a good part of a second."""
     large = "\u200d" * 500_000
 
     async def read(text: str = "") -> str:
@@ -230,9 +219,8 @@ async def test_the_loop_goes_round_while_a_large_text_is_cleaned(where: str) -> 
 
     sanitize = Sanitize(text=Text(max_chars=10**9), max_size=10**9, results=Results(max_chars=None))
     node = ToolNode([make(read)], middleware=[sanitize])
-    with anyio.fail_after(60):
-        async with Ticks() as ticks:
-            [message] = await node.ainvoke(ask(("read", {"text": large if where == "argument" else ""})))
+    async with Ticks() as ticks:
+        [message] = await node.ainvoke(ask(("read", {"text": large if where == "argument" else ""})))
     assert message.content == ("" if where == "result" else "read")
     assert ticks.count >= 5
 
@@ -245,8 +233,7 @@ async def test_many_sync_wrappers_around_sync_tools_do_not_starve_one_another() 
         return execute(request)
 
     node = ToolNode([rec.sync_tool("work", seconds=0.001)], wrap_tool_call=wrapper)
-    with anyio.fail_after(60):
-        messages = await node.ainvoke(ask(*["work"] * 400))
+    messages = await node.ainvoke(ask(*["work"] * 400))
     assert len(messages) == 400
     assert node.statistics() == IDLE
 
@@ -285,7 +272,6 @@ async def test_an_exit_out_of_a_thread_arrives_and_ends_the_others(kind: str) ->
 
 
 async def test_an_exit_out_of_a_body_below_a_sync_wrapper_arrives_too() -> None:
-    """Promises 1 and 8: the exit passes through the thread that waits for the body."""
     rec = Recorder()
 
     async def leave() -> None:
@@ -301,8 +287,6 @@ async def test_an_exit_out_of_a_body_below_a_sync_wrapper_arrives_too() -> None:
 
 
 async def test_a_sync_wrapper_that_is_cancelled_at_any_step_gives_its_thread_back() -> None:
-    """Promises 1 and 8: this includes a cancellation before the thread has begun."""
-
     async def work() -> str:
         return "done"
 
@@ -310,13 +294,12 @@ async def test_a_sync_wrapper_that_is_cancelled_at_any_step_gives_its_thread_bac
         return execute(request)
 
     node = ToolNode([make(work)], wrap_tool_call=wrapper)
-    with anyio.fail_after(60):
-        for steps in range(4):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(node.ainvoke, ask(*["work"] * 260))
-                for _ in range(steps):
-                    await anyio.lowlevel.checkpoint()
-                tasks.cancel_scope.cancel()
-        with anyio.fail_after(5):
-            assert len(await node.ainvoke(ask("work"))) == 1
+    for steps in range(4):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.ainvoke, ask(*["work"] * 260))
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    with anyio.fail_after(5):
+        assert len(await node.ainvoke(ask("work"))) == 1
     assert node.statistics() == IDLE

@@ -43,44 +43,42 @@ class Begun:
         return ToolNode([StructuredTool.from_function(coroutine=self.wait, name="wait", description="Waits.")])
 
 
+@pytest.mark.hangs_after(600)
 async def test_many_calls_start_in_portions() -> None:
-    """Promise 8: each portion takes a few milliseconds, however many calls the batch has."""
     begun = Begun()
-    with anyio.fail_after(600):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(begun.node().ainvoke, [calls(*["wait"] * MANY)])
-            await begun.take_turns()
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(begun.node().ainvoke, [calls(*["wait"] * MANY)])
+        await begun.take_turns()
+        tasks.cancel_scope.cancel()
     assert max(begun.between_turns) <= 100
 
 
+@pytest.mark.hangs_after(600)
 @pytest.mark.parametrize("most", [1, 40, 500])
 async def test_a_batch_that_is_cancelled_while_it_starts_starts_no_more(most: int) -> None:
-    """Promise 1: the started calls end before the caller continues, and the others never begin."""
     begun = Begun()
     node = begun.node()
-    with anyio.fail_after(600):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(node.ainvoke, [calls(*["wait"] * MANY)])
-            await begun.take_turns(most)
-            tasks.cancel_scope.cancel()
-        after = begun.count
-        assert most <= after < most + 100
-        assert begun.ended == after
-        await anyio.sleep(100)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.ainvoke, [calls(*["wait"] * MANY)])
+        await begun.take_turns(most)
+        tasks.cancel_scope.cancel()
+    after = begun.count
+    assert most <= after < most + 100
+    assert begun.ended == after
+    await anyio.sleep(100)
     assert begun.count == after
     assert node.statistics() == IDLE
 
 
+@pytest.mark.hangs_after(600)
 async def test_a_call_that_fails_while_others_start_ends_the_batch_there() -> None:
-    """Promises 1 and 3: the error arrives unwrapped, and calls that have not begun never do."""
     begun = Begun()
 
     async def boom() -> None:
         raise ValueError("boom")
 
     tools = [*begun.node().tools_by_name.values(), StructuredTool.from_function(coroutine=boom, description="Fails.")]
-    with anyio.fail_after(600), pytest.raises(ValueError, match="boom"):
+    with pytest.raises(ValueError, match="boom"):
         await ToolNode(tools).ainvoke([calls("wait", "boom", *["wait"] * MANY)])
     assert begun.count == begun.ended < 100
 
@@ -95,9 +93,9 @@ class Counted(dict[str, object]):
         return super().__getitem__(key)
 
 
+@pytest.mark.hangs_after(600)
 @pytest.mark.parametrize("form", ["message", "calls"])
 async def test_very_many_calls_are_read_in_portions(form: str) -> None:
-    """Promise 8: before the first call starts, all calls have to be read."""
     begun = Begun()
     node = begun.node()
     reply = calls(*["wait"] * 20 * MANY)
@@ -111,17 +109,16 @@ async def test_very_many_calls_are_read_in_portions(form: str) -> None:
             await anyio.lowlevel.checkpoint()
             looks.append(Counted.looks - before)
 
-    with anyio.fail_after(600):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(node.ainvoke, [reply] if form == "message" else reply.tool_calls)
-            await watch()
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.ainvoke, [reply] if form == "message" else reply.tool_calls)
+        await watch()
+        tasks.cancel_scope.cancel()
     # A thousand calls at a time, some values of each; trio may give one task two turns in a row.
     assert max(looks) <= 15 * MANY < sum(looks) / 3
 
 
+@pytest.mark.hangs_after(600)
 async def test_large_arguments_are_weighed_in_portions() -> None:
-    """Promise 8: measuring a hundred thousand values takes as long as reading a thousand calls."""
     turns = 0
     over = False
 
@@ -137,10 +134,9 @@ async def test_large_arguments_are_weighed_in_portions() -> None:
         return len(values)
 
     node = ToolNode([StructuredTool.from_function(coroutine=read, description="Reads.")])
-    with anyio.fail_after(600):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(take_turns)
-            [message] = await node.ainvoke([calls(("read", {"values": list(range(90_000))}))])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take_turns)
+        [message] = await node.ainvoke([calls(("read", {"values": list(range(90_000))}))])
     assert message.content == "90000"
     assert turns >= 50
 
@@ -150,6 +146,7 @@ NAMES = [f"file {number}" for number in range(50_000)]
 BLOCKS = [{"type": "text", "text": name} for name in NAMES]
 
 
+@pytest.mark.hangs_after(600)
 @pytest.mark.parametrize(
     ("result", "turns"),
     [
@@ -185,24 +182,21 @@ async def test_a_large_result_is_written_in_portions(result: Any, turns: int, sy
     tool = StructuredTool.from_function(
         fetch if sync else None, None if sync else afetch, name="fetch", description="Fetches."
     )
-    with anyio.fail_after(600):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(take_turns)
-            [message] = await ToolNode([tool]).ainvoke([calls("fetch")])
-            assert taken >= turns
-            assert message.content == expected
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take_turns)
+        [message] = await ToolNode([tool]).ainvoke([calls("fetch")])
+        assert taken >= turns
+        assert message.content == expected
+        tasks.cancel_scope.cancel()
 
 
+@pytest.mark.hangs_after(600)
 async def test_many_blocks_stay_what_they_are() -> None:
-    """Promise 12: a message has its own list of blocks, as LangChain makes it, and not the tool's list."""
-
     async def fetch() -> list[dict[str, str]]:
         return BLOCKS
 
-    with anyio.fail_after(600):
-        [message] = await ToolNode([StructuredTool.from_function(coroutine=fetch, description="Fetches.")]).ainvoke(
-            [calls("fetch")]
-        )
+    [message] = await ToolNode([StructuredTool.from_function(coroutine=fetch, description="Fetches.")]).ainvoke(
+        [calls("fetch")]
+    )
     assert message.content == BLOCKS
     assert not any(mine is its for mine, its in zip(message.content, BLOCKS, strict=True))

@@ -63,7 +63,6 @@ async def test_a_tool_that_blocks_the_loop_is_named_once() -> None:
 
 
 async def test_a_timeout_says_who_held_the_loop() -> None:
-    """Promise 6: the error of a call that timed out names the code that blocked the loop."""
     node = ToolNode([make(blocking), make(slow)], timeout=0.3, handle_tool_errors=(CallTimeoutError,))
     with anyio.fail_after(30), pytest.warns(LoopBlockedWarning):
         messages = await node.ainvoke([calls("blocking", "slow")])
@@ -81,8 +80,6 @@ async def test_what_was_ready_when_the_loop_was_held_is_in_time() -> None:
 
 
 async def test_a_middleware_that_blocks_the_loop_is_named() -> None:
-    """Promise 8: the warning names the middleware, and not the tool."""
-
     async def sleepy(request: object, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
         time.sleep(0.8)
         return await execute(request)
@@ -92,8 +89,6 @@ async def test_a_middleware_that_blocks_the_loop_is_named() -> None:
 
 
 async def test_an_observer_that_blocks_the_loop_is_named() -> None:
-    """Promise 8: the warning names the observer, and neither the tool nor the middleware."""
-
     def nosy(event: CallEvent) -> None:
         if event.phase == "started":
             time.sleep(0.8)
@@ -109,8 +104,6 @@ async def test_an_observer_that_blocks_the_loop_is_named() -> None:
 
 
 async def test_what_does_not_block_the_loop_is_not_named() -> None:
-    """Promise 8: neither a blocking thread nor a busy body that yields to the loop is named."""
-
     async def busy() -> str:
         end = time.monotonic() + 0.6
         while time.monotonic() < end:

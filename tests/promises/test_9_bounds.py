@@ -3,7 +3,6 @@
 import itertools
 from typing import Any
 
-import anyio
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -15,7 +14,6 @@ from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel
 from callboard.tools._bounds import MAX_CHARACTERS, MAX_DEPTH, MAX_ID, MAX_NAME, MAX_VALUES, offence
 
-WAIT = 60
 SHALLOW = 500
 """A number of levels at which copying or writing of arguments once failed."""
 
@@ -51,7 +49,6 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("kind", TOO_MUCH)
 async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(kind: str) -> None:
-    """Middleware and observers never see such a call; its message names the bound."""
     rec, seen = Recorder(), list[Any]()
     bad, words = TOO_MUCH[kind]
 
@@ -61,7 +58,7 @@ async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(ki
 
     node = ToolNode([rec.tool("work")], middleware=[middleware])
     events: list[CallEvent] = []
-    with anyio.fail_after(WAIT), observe(events.append):
+    with observe(events.append):
         outputs = await node.ainvoke([call(call_id="a"), bad, call(call_id="b")])
 
     first, refused, last = outputs["messages"]
@@ -75,24 +72,21 @@ async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(ki
 
 
 async def test_a_finished_neighbour_is_kept_where_a_person_is_asked() -> None:
-    """Arguments with 500 levels once raised RecursionError next to a call that waited for approval."""
     rec = Recorder()
     node = ToolNode([rec.tool("work"), rec.tool("delete")], middleware=[RequireApproval(["delete"])])
     asked = [call("a", call_id="1"), call(nested(SHALLOW), "delete", "2"), call("c", "delete", "3")]
-    with anyio.fail_after(WAIT):
-        with pytest.raises(CallsInterrupted) as caught:
-            await node.ainvoke(asked)
-        (question,) = caught.value.interrupts
-        assert question.value[0]["action_request"]["args"] == {"query": "c"}
-        answer = {question.id: {"type": "accept"}}
-        outputs = await node.ainvoke(asked, ledger=caught.value.ledger, resume=answer)
+    with pytest.raises(CallsInterrupted) as caught:
+        await node.ainvoke(asked)
+    (question,) = caught.value.interrupts
+    assert question.value[0]["action_request"]["args"] == {"query": "c"}
+    answer = {question.id: {"type": "accept"}}
+    outputs = await node.ainvoke(asked, ledger=caught.value.ledger, resume=answer)
 
     assert [message.status for message in outputs["messages"]] == ["success", "error", "success"]
     assert rec.order == ["work(a)", "delete(c)"]
 
 
 def test_what_is_within_the_bounds_is_let_in() -> None:
-    """The bounds are far above the arguments that models write."""
     assert offence(call(nested(MAX_DEPTH - 1))) is None
     assert offence(call(nested(MAX_DEPTH))) is not None
     assert offence(call("x" * (MAX_CHARACTERS - len("query")))) is None
@@ -115,15 +109,13 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_calls_beyond_max_calls_are_rejected_one_by_one(form: str) -> None:
-    """This holds whether the node gets the calls of a reply together or one by one."""
     rec = Recorder()
     node = ToolNode([rec.tool("work")], max_calls=2)
     reply = AIMessage("", tool_calls=[call(query, call_id=query) for query in "abcd"])
     outputs: list[ToolMessage] = []
-    with anyio.fail_after(WAIT):
-        for value in FORMS[form](reply):
-            output = await node.ainvoke(value)
-            outputs += output["messages"] if isinstance(output, dict) else output
+    for value in FORMS[form](reply):
+        output = await node.ainvoke(value)
+        outputs += output["messages"] if isinstance(output, dict) else output
 
     assert [message.status for message in outputs] == ["success", "success", "error", "error"]
     assert [message.tool_call_id for message in outputs] == ["a", "b", "c", "d"]
@@ -133,18 +125,15 @@ async def test_calls_beyond_max_calls_are_rejected_one_by_one(form: str) -> None
 
 
 async def test_answered_calls_of_a_reply_count() -> None:
-    """If the node gets a reply again, no further calls of it run."""
     rec = Recorder()
     reply = AIMessage("", tool_calls=[call(query, call_id=query) for query in "abc"])
-    with anyio.fail_after(WAIT):
-        outputs = await ToolNode([rec.tool("work")], max_calls=2).ainvoke([reply, ToolMessage("a", tool_call_id="a")])
+    outputs = await ToolNode([rec.tool("work")], max_calls=2).ainvoke([reply, ToolMessage("a", tool_call_id="a")])
 
     assert [message.status for message in outputs] == ["success", "error"]
 
 
 @pytest.mark.parametrize(("value", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), ("2", TypeError)])
 def test_a_wrong_max_calls_is_refused(value: Any, error: type[Exception]) -> None:
-    """The error names the argument."""
     with pytest.raises(error, match="max_calls"):
         ToolNode([Recorder().tool("work")], max_calls=value)
 
@@ -153,18 +142,16 @@ def test_a_wrong_max_calls_is_refused(value: Any, error: type[Exception]) -> Non
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("hook", [None, lambda _: {}], ids=["", "hook"])
 async def test_an_agent_goes_on_after_calls_beyond_the_bounds(version: Any, hook: Any) -> None:
-    """The thread is kept, a person is asked about the other calls, and the model reads the error."""
     rec = Recorder()
     asked = [call("a", call_id="1"), call(nested(SHALLOW), call_id="2"), call("c", call_id="3"), call("d", call_id="4")]
     model = ScriptedModel([AIMessage("", tool_calls=asked), "done"])
     options: Any = {"version": version, "post_model_hook": hook, "checkpointer": InMemorySaver(), "max_calls": 3}
     agent = create_react_agent(model, [rec.tool("work")], middleware=[RequireApproval()], **options)
     at: Any = {"configurable": {"thread_id": "1"}}
-    with anyio.fail_after(WAIT):
-        stopped = await agent.ainvoke({"messages": [("user", "go")]}, at)
-        assert len(stopped["__interrupt__"]) == 2
-        answers = {question.id: {"type": "accept"} for question in stopped["__interrupt__"]}
-        result = await agent.ainvoke(Command(resume=answers), at)
+    stopped = await agent.ainvoke({"messages": [("user", "go")]}, at)
+    assert len(stopped["__interrupt__"]) == 2
+    answers = {question.id: {"type": "accept"} for question in stopped["__interrupt__"]}
+    result = await agent.ainvoke(Command(resume=answers), at)
 
     statuses = {one.tool_call_id: one.status for one in result["messages"] if isinstance(one, ToolMessage)}
     assert statuses == {"1": "success", "2": "error", "3": "success", "4": "error"}
@@ -176,16 +163,14 @@ async def test_an_agent_goes_on_after_calls_beyond_the_bounds(version: Any, hook
 @pytest.mark.real_clock
 @pytest.mark.parametrize("hook", [None, lambda _: {}], ids=["", "hook"])
 async def test_an_agent_goes_on_where_no_call_of_a_reply_could_be_kept(hook: Any) -> None:
-    """The model reads the error and is asked again; the provider's own copy of the arguments is not kept either."""
     rec, asked = Recorder(), call(nested(SHALLOW), call_id="1")
     repeated = {"type": "tool_use", "id": "1", "name": "work", "input": asked["args"]}
     content: Any = [{"type": "text", "text": "so"}, repeated]
     model = ScriptedModel([AIMessage(content, tool_calls=[asked]), "done"])
     agent = create_react_agent(model, [rec.tool("work")], post_model_hook=hook, checkpointer=InMemorySaver())
     at: Any = {"configurable": {"thread_id": "1"}}
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke({"messages": [("user", "go")]}, at)
-        messages = (await agent.aget_state(at)).values["messages"]
+    await agent.ainvoke({"messages": [("user", "go")]}, at)
+    messages = (await agent.aget_state(at)).values["messages"]
 
     assert [message.type for message in messages] == ["human", "ai", "tool", "ai"]
     assert messages[1].tool_calls[0]["args"] == {}
@@ -207,7 +192,6 @@ class Query(BaseModel):
 
 
 def test_a_validation_node_has_the_same_bounds() -> None:
-    """The node writes arguments as JSON, which allows at most 255 levels."""
     asked = [call("a", "Query", "1"), call(nested(SHALLOW), "Query", "2")]
     fine, refused = ValidationNode([Query]).invoke([AIMessage("", tool_calls=asked)])
 

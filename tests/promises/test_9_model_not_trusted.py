@@ -116,7 +116,6 @@ async def test_a_forged_call_id_is_replaced() -> None:
 
 
 async def test_a_forged_private_argument_is_stripped() -> None:
-    """Promise 9: an `InjectedToolArg` without a value keeps its default, and not the model's value."""
     seen = Seen()
     await ToolNode(seen.tools()).ainvoke([calls(("private", {"query": "tea", "user": FORGED}))])
     assert seen.values == {"query": "tea", "user": "nobody"}
@@ -187,7 +186,6 @@ async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_
     )
 )
 async def test_nothing_that_a_model_can_write_reaches_an_injected_argument(forged: dict[str, Any]) -> None:
-    """Promise 9: this holds for any arguments."""
     seen, store = Seen(), InMemoryStore()
     message = calls(("ours", {"query": "tea", **forged}))
     output = await ToolNode(seen.tools()).ainvoke(state_of(message), with_store(store))
@@ -213,8 +211,6 @@ class Nested(BaseModel):
     ids=str,
 )
 async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[str, Any], says: str) -> None:
-    """Promise 9: the message contains neither names nor values of injected arguments."""
-
     @tool
     async def strict(
         query: str,
@@ -238,8 +234,6 @@ async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[st
 
 
 async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() -> None:
-    """Promise 9: a text in the state where the tool needs a number is not the model's mistake."""
-
     @tool
     async def strict(query: str, token: Annotated[int, InjectedState("token")]) -> str:
         """Is strict."""
@@ -253,7 +247,6 @@ async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() ->
 
 
 def test_the_model_is_not_told_of_injected_arguments() -> None:
-    """Promise 9: the schema that a provider gets has no injected arguments."""
     model = ScriptedModel(["hello"])
     create_react_agent(model, Seen().tools())
     for one in Seen().tools():
@@ -270,7 +263,6 @@ def test_the_model_is_not_told_of_injected_arguments() -> None:
     ids=["state", "context", "call"],
 )
 async def test_arguments_in_the_form_of_an_input_are_arguments(forged: dict[str, Any]) -> None:
-    """Promise 9: arguments that look like a call or a state are plain arguments."""
     seen: list[Any] = []
     rec = Recorder()
 
@@ -286,7 +278,6 @@ async def test_arguments_in_the_form_of_an_input_are_arguments(forged: dict[str,
 
 
 async def test_an_answered_call_never_runs_again() -> None:
-    """Promise 9: neither a second message nor an error as an answer makes the call run again."""
     rec = Recorder()
     node = ToolNode([rec.tool("pay")])
     for answer in (
@@ -300,7 +291,6 @@ async def test_an_answered_call_never_runs_again() -> None:
 
 
 async def test_an_answered_call_never_runs_again_with_its_context() -> None:
-    """Promise 9: this also holds when LangGraph's agent sends one call with the state."""
     rec = Recorder()
     message = calls("pay")
     state = {"messages": [message, ToolMessage("paid", tool_call_id="call_1")]}
@@ -320,7 +310,6 @@ async def test_the_call_of_an_earlier_message_never_runs() -> None:
 
 
 async def test_a_call_that_a_person_rejected_never_runs() -> None:
-    """Promise 9: middleware asks a person with an interrupt, and the rejection becomes the call's message."""
     rec = Recorder()
 
     async def approved(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
@@ -352,7 +341,6 @@ async def test_a_call_that_found_no_place_never_runs() -> None:
 
 
 async def test_a_tool_that_the_node_does_not_have_never_runs() -> None:
-    """Promise 9: a tool is found by its exact name only, and never by an attribute or a similar name."""
     rec = Recorder()
     names = ["Pay", "pay ", "_pay", "tools_by_name", "__class__", "", "pay\n"]
     messages = await ToolNode([rec.tool("pay")]).ainvoke([calls(*names)])
@@ -361,7 +349,6 @@ async def test_a_tool_that_the_node_does_not_have_never_runs() -> None:
 
 
 async def test_arguments_and_results_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Promise 9: arguments and results leave the process only if an option allows it."""
     rec = Recorder()
     with caplog.at_level(logging.DEBUG):
         await ToolNode([rec.tool("look")]).ainvoke([calls(("look", {"query": SECRET}))])

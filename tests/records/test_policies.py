@@ -85,7 +85,6 @@ def test_the_context_is_not_made_for_a_key_of_the_call() -> None:
 
 
 def test_what_cannot_be_hashed_is_no_key() -> None:
-    """In either form, a key that is not hashable raises `TypeError`."""
     for key in (lambda call: call["args"], lambda call, context: context.state):
         with pytest.raises(TypeError, match="unhashable"):
             key_function("key", key).of(CALL, lambda: CONTEXT)
