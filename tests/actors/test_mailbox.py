@@ -1,12 +1,13 @@
-"""Order of messages in a mailbox, tested without an event loop."""
+"""Decisions of a mailbox, tested without an event loop: order of messages, circles of waiting ones, and poison."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors._mailbox import Mailbox
+from callboard.actors._mailbox import NOTHING, Mailbox, Needs, Poison, check_mailbox, circle, room_wanted
 
 
 @dataclass(eq=False)
@@ -22,6 +23,12 @@ class Fake:
 
     number: int
     handler: Handler
+    target: str = "a"
+    above: list[Any] = field(default_factory=list)
+    is_awaited_here: bool = False
+
+    def ancestors(self) -> list[Any]:
+        return self.above
 
 
 GROUPS = {"reads": 2}
@@ -109,3 +116,99 @@ def test_one_that_was_taken_back_is_the_first_again() -> None:
         assert one is not None
         mailbox.take_back(one)
     assert [mailbox.next() for _ in many] == many
+
+
+def test_one_that_a_handler_here_awaits_may_be_taken_before_the_others() -> None:
+    mailbox, one, two = box(), message(1), message(2)
+    two.is_awaited_here = True
+    mailbox.put(one)
+    mailbox.put(two)
+    assert mailbox.next(only_awaited_here=True) is two
+    assert mailbox.next(only_awaited_here=True) is None
+    mailbox.ended(two)
+    assert mailbox.next() is one
+
+
+@pytest.mark.parametrize(
+    ("waits", "when_full", "error"),
+    [(0, "wait", ValueError), ("many", "wait", TypeError), (1, "drop_newest", ValueError)],
+)
+def test_wrong_options_are_refused(waits: Any, when_full: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="the actor"):
+        check_mailbox("the actor", waits, when_full)
+    check_mailbox("the actor", 1, "drop_oldest")
+
+
+# Circles: messages "a" to "d", by what each of them waits for
+
+
+def found(needs: dict[str, Any], asked: str, *above: str) -> str | None:
+    """Return the chain of the circle that a call closes; `above` are the messages whose handlers wait for it."""
+    every = {name: Fake(0, Handler(None), name.rstrip("12")) for name in [*needs, asked, *above]}
+    every[asked].above = [every[name] for name in above]
+
+    def needs_of(one: Any) -> Needs:
+        name = next(name for name, other in every.items() if other is one)
+        ways = needs.get(name, [()])
+        return Needs(tuple(tuple(every[part] for part in way) for way in ways))
+
+    chain: Any = circle(every[asked], needs_of)
+    return chain and " ".join(next(name for name, other in every.items() if other is one) for one in chain)
+
+
+CIRCLES: dict[str, tuple[dict[str, Any], str, tuple[str, ...], str | None]] = {
+    "no handler waits for it": ({"b": [("b",)]}, "b", (), None),
+    "it can begin": ({"b": [()]}, "b", ("a",), None),
+    "it waits for its asker": ({"b": [("a",)]}, "b", ("a",), "a b a"),
+    "through another": ({"b": [("c",)], "c": [("a",)]}, "b", ("a",), "a b c a"),
+    "an actor that calls itself": ({"a2": [("a1",)]}, "a2", ("a1",), "a1 a2"),
+    "it waits for the asker of its asker": ({"c": [("a",)]}, "c", ("b", "a"), "a b c a"),
+    "one of two ways is free": ({"b": [("a",), ("c",)], "c": [()]}, "b", ("a",), None),
+    "one of two needed is stuck": ({"b": [("a", "c")], "c": [()]}, "b", ("a",), "a b a"),
+    "the shorter of two": ({"b": [("c",), ("a",)], "c": [("d",)], "d": [("a",)]}, "b", ("a",), "a b a"),
+    "a circle of others": ({"b": [("c",)], "c": [("d",)], "d": [("c",)]}, "b", ("a",), "b b"),
+}
+
+
+@pytest.mark.parametrize(("needs", "asked", "above", "chain"), CIRCLES.values(), ids=CIRCLES)
+def test_a_call_that_would_wait_for_itself_is_found(
+    needs: dict[str, Any], asked: str, above: tuple[str, ...], chain: str | None
+) -> None:
+    assert found(needs, asked, *above) == chain
+
+
+def test_the_room_that_a_message_needs_is_named() -> None:
+    needs = {1: NOTHING, 2: Needs(((),), "no room"), 3: Needs(((),), "nor here")}
+    chain: Any = [1, 2, 3]
+    assert room_wanted(chain, needs.__getitem__) == "no room"
+    assert not room_wanted(chain[:1], needs.__getitem__)
+
+
+# Poison
+
+
+def test_a_call_is_refused_when_it_has_crashed_its_actor_too_often() -> None:
+    poison, kinds = Poison(2), ("read", (1,), {"page": 2})
+    assert poison.refuses(*kinds) is None
+    key, is_refused = poison.has_ended(*kinds)
+    assert (poison.refuses(*kinds), is_refused) == (None, False)
+    assert poison.has_ended(*kinds) == (key, True)
+    assert poison.refuses(*kinds) == 2
+    others = [("write", (1,), {"page": 2}), ("read", (2,), {"page": 2}), ("read", (1,), {"page": 3})]
+    assert [poison.refuses(*other) for other in others] == [None] * 3
+
+
+def test_the_calls_that_crashed_last_are_counted() -> None:
+    poison = Poison(1)
+    for number in range(100):
+        poison.has_ended("read", (number,), {})
+    poison.has_ended("read", (0,), {})
+    poison.has_ended("read", (100,), {})
+    assert [poison.refuses("read", (number,), {}) for number in (0, 1, 2, 100)] == [2, None, 1, 1]
+
+
+def test_arguments_that_are_not_json_count_by_their_type() -> None:
+    poison = Poison(1)
+    poison.has_ended("read", (object(),), {})
+    assert poison.refuses("read", (object(),), {}) == 1
+    assert poison.refuses("read", (Poison(1),), {}) is None

@@ -74,6 +74,10 @@ def test_the_jitter_makes_a_wait_shorter_by_at_most_its_part() -> None:
     assert backoff.delay(1, 1.0) == 1
 
 
+def test_without_a_first_wait_there_is_none_however_often_it_restarts() -> None:
+    assert [Backoff(first=0, factor=10).delay(number, 0.0) for number in (1, 10_000)] == [0, 0]
+
+
 @pytest.mark.parametrize(("shutdown", "ends"), [("never", None), ("any_significant", 0), ("all_significant", 1)])
 def test_a_supervisor_ends_with_its_significant_children(shutdown: Any, ends: int | None) -> None:
     kinds = [
@@ -115,6 +119,21 @@ def test_a_poison_of_one_child_forgives_no_death_of_another() -> None:
     assert isinstance(machine.ended(0, "abnormal", 2.0, cause="x", is_refused=True), StartAgain)
     assert isinstance(machine.ended(0, "abnormal", 3.0), StartAgain)
     assert machine.ended(0, "abnormal", 4.0) == GiveUp(0, 3)
+
+
+def test_a_supervisor_ends_with_the_last_of_its_children_if_all_are_significant() -> None:
+    machine = restarts(RestartOptions("a", "temporary", significant=True), auto_shutdown="all_significant")
+    assert machine.ended(0, "normal", 0.0) == ShutDown(0)
+
+
+def test_the_limits_of_a_backoff_are_allowed() -> None:
+    assert Backoff(first=0, factor=1, most=0, jitter=1).jitter == Backoff(jitter=1).jitter
+
+
+@pytest.mark.parametrize("options", [{"factor": True}, {"jitter": "much"}])
+def test_a_backoff_of_a_wrong_kind_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=rf"Backoff\({next(iter(options))}=\.\.\.\) is a number"):
+        Backoff(**options)
 
 
 @pytest.mark.parametrize("options", [{"first": -1}, {"factor": 0.5}, {"most": -1}, {"jitter": 2}, {"jitter": -0.1}])

@@ -59,8 +59,10 @@ class Backoff:
         """
         if not self.first:
             return 0.0
-        # The exponent is bounded, because a large one would overflow a float.
-        whole = min(self.most, self.first * self.factor ** min(restarts - 1, 64))
+        try:
+            whole = min(self.most, self.first * self.factor ** (restarts - 1))
+        except OverflowError:  # larger than any float, and so than `most`
+            whole = self.most
         return whole * (1 - self.jitter * chance)
 
 
@@ -173,7 +175,7 @@ class Restarts:
         """Return the children that are stopped because this one has ended."""
         if self._strategy == "one_for_one":
             return ()
-        first = 0 if self._strategy == "one_for_all" else index + 1
+        first = 0 if self._strategy == "one_for_all" else index
         return tuple(one for one in range(first, len(self._children)) if one != index and one not in self._away)
 
 
