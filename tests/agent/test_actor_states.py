@@ -94,7 +94,6 @@ def last(result: Any) -> str:
 
 
 async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any) -> None:
-    """Each run starts new actors, and their states come from the thread."""
     agent = scribe(saver)
     said = [last(await agent.ainvoke(say(text), AT)) for text in "abc"]
     await agent.aclose()
@@ -180,7 +179,6 @@ async def test_an_update_from_outside_is_a_fork_with_the_state_of_its_place(save
 
 
 async def test_each_thread_has_its_own_and_each_key_within_it(saver: Any) -> None:
-    """Two threads never share an actor, even if their calls compute the same key."""
     notebook = child(Notebook, key=lambda call: call["args"]["line"][0], snapshots="journal", cap=1)
     agent = create_react_agent(ScriptedModel([reply], loop=True), [notebook], checkpointer=saver)
     other: Any = {"configurable": {"thread_id": "2"}}
@@ -362,7 +360,6 @@ async def test_calls_that_run_again_at_their_place_find_the_state_before_them(
 
 
 async def test_a_deleted_thread_takes_its_states_along() -> None:
-    """A deleted thread leaves no states behind, even if its actor is alive."""
     saver = InMemorySaver()
     agent = scribe(saver)
     async with agent:
@@ -374,7 +371,6 @@ async def test_a_deleted_thread_takes_its_states_along() -> None:
 
 
 async def test_a_thread_that_was_copied_has_the_states(tmp_path: Path) -> None:
-    """Copying a thread in the database, row by row under another name, also copies its actors' states."""
     async with saver_of("sqlite", tmp_path / "db") as saver:
         agent = scribe(saver)
         await agent.ainvoke(say("a"), AT)

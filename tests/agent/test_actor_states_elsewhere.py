@@ -91,14 +91,12 @@ async def by_key() -> object:
 
 @pytest.mark.parametrize("make", [supervised, runs, by_key])
 async def test_without_an_agent_it_is_refused_where_it_is_said(make: Callable[[], Any]) -> None:
-    """A node without an agent has no thread to store the state; the error suggests a store."""
     with pytest.raises(ValueError, match=r"for the tools of an agent .* snapshots=InMemorySnapshots\(\)"):
         await make()
 
 
 @pytest.mark.parametrize("checkpointer", [None, False])
 async def test_an_agent_without_a_checkpointer_refuses_before_the_model_is_asked(checkpointer: Any) -> None:
-    """The error comes before the first model request, and names the missing checkpointer."""
     model = appending("a")
     with pytest.raises(ValueError, match=r"actor Notebook has snapshots='journal', .* no checkpointer: create_react"):
         await scribe(model, checkpointer=checkpointer).ainvoke(GO, AT)
@@ -107,8 +105,6 @@ async def test_an_agent_without_a_checkpointer_refuses_before_the_model_is_asked
 
 
 async def test_a_node_by_itself_refuses_before_any_call_begins() -> None:
-    """No call of the batch begins, including the plain tool beside the actor."""
-
     @tool
     def plain() -> None:
         """Say so."""
@@ -239,7 +235,6 @@ async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
 
 
 async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() -> None:
-    """Two agents may share a node, and their threads of the same name still have separate states."""
     shared = node()
     agents = [create_react_agent(appending("a"), shared, checkpointer=InMemorySaver()) for _ in range(2)]
     async with agents[0]:
@@ -250,7 +245,6 @@ async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() ->
 
 
 def test_from_sync_code(tmp_path: Path) -> None:
-    """`invoke` stores the states, with a database by URL."""
     agent = scribe(appending("a", "b"), checkpointer=f"sqlite:///{tmp_path / 'db'}")
     for _ in range(2):
         agent.invoke(GO, AT)

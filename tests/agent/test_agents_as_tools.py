@@ -54,7 +54,6 @@ async def test_questions_three_levels_deep_are_answered_in_any_order(order: tupl
 
 
 async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
-    """Parallel calls ask the same question; each gets its own answer."""
     desk = Desk()
 
     def reply(messages: Any) -> Any:
@@ -191,7 +190,6 @@ async def test_a_supervisor_hands_tasks_out_and_puts_the_answers_together() -> N
 
 
 async def test_an_agent_leaves_nothing_behind_for_the_next_one() -> None:
-    """Two runs in one task are independent: the second has a conversation of its own."""
     desk, saver = Desk(), InMemorySaver()
     first = create_react_agent(ScriptedModel(["one"]), [], checkpointer=saver)
     second = create_react_agent(ScriptedModel([calls(tool_call("ask", "1", query="a"))]), desk.tools())

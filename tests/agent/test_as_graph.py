@@ -93,7 +93,6 @@ async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str)
 
 
 def test_sync_code_has_the_same_doors() -> None:
-    """The sync methods `invoke`, `stream`, `get_state`, history and updates work, too."""
     graph = made(checkpointer=InMemorySaver()).as_graph()
     open_ids = ids(graph.invoke(QUESTION, AT))
     answers = {open_ids["a"]: "yes", open_ids["b"]: "no"}
@@ -106,7 +105,6 @@ def test_sync_code_has_the_same_doors() -> None:
 
 
 async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
-    """Stops, config, name and store of the graph apply to the agent, whichever way they were set."""
     seen: list[Any] = []
 
     def prompt(state: Any, *, store: BaseStore) -> Any:
@@ -126,7 +124,6 @@ async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
 
 
 async def test_the_config_of_the_agent_is_that_of_its_graph() -> None:
-    """A config bound with `with_config` before `as_graph` is the config of the graph."""
     graph = made("done", checkpointer="memory").with_config(AT).as_graph()
     await graph.ainvoke(QUESTION)
     assert (await graph.aget_state({})).next == ()
@@ -237,14 +234,12 @@ def agent_of(maker: Any, tools: Any, **options: Any) -> Any:
     "name", ["context_schema", "cache", "cache_policy", "debug", "retry_policy", "store", "name", "config"]
 )
 def test_an_agent_has_the_attributes_of_a_graph(name: str) -> None:
-    """Servers and libraries read the attributes of a compiled graph."""
     options: Any = {"context_schema": Context, "store": InMemoryStore(), "name": "helper", "debug": True}
     ours, theirs = (agent_of(maker, [remember], **options) for maker in (create_react_agent, langgraph_agent))
     assert getattr(ours, name) == getattr(theirs, name)
 
 
 def test_an_agent_lists_its_channels_and_is_valid() -> None:
-    """The channels are listed by key, as for LangGraph's agent."""
     ours, theirs = (agent_of(maker, [remember]) for maker in (create_react_agent, langgraph_agent))
     assert {"messages", "remaining_steps"} <= ours.channels.keys() & theirs.channels.keys()
     assert ours.validate() is ours
@@ -268,7 +263,6 @@ async def test_a_store_that_is_set_is_what_tools_get() -> None:
 
 
 def test_what_an_agent_cannot_have_is_an_error() -> None:
-    """Settings that the agent would ignore, such as a retry policy of a graph, are refused."""
     agent = agent_of(create_react_agent, [remember])
     with pytest.raises(AttributeError, match="retry_policy"):
         agent.retry_policy = [RetryPolicy()]
@@ -347,7 +341,6 @@ async def test_an_agent_takes_langgraphs_own_node(version: Any) -> None:
 
 
 async def test_langgraphs_own_default_for_errors_stays_the_default() -> None:
-    """Errors of tools are raised, and errors of arguments become messages for the model."""
     agent = create_react_agent(
         ScriptedModel([calls(tool_call("fail", wrong=1)), calls(tool_call("fail", path="/"))]),
         LangGraphToolNode([fail]),
@@ -426,7 +419,6 @@ def test_an_agent_is_made_a_tool_by_its_schema(side: Any) -> None:
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_command_may_begin_a_conversation(side: Any, kept: bool) -> None:
-    """The update of a `Command` is treated as input."""
     one = agent(side, "hi", checkpointer=InMemorySaver() if kept else None)
 
     assert texts(one.invoke(Command(update=say("go")), AT)["messages"]) == ["go", "hi"]
@@ -444,7 +436,6 @@ def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_model_that_is_chosen_has_to_be_one() -> None:
-    """The error names the function that chose the model."""
     one = callboard.create_react_agent(lambda state, runtime: 3, [])  # type: ignore[arg-type,return-value]
 
     with pytest.raises(TypeError, match="has to return a chat model for the state, got 3"):
@@ -452,7 +443,6 @@ def test_a_model_that_is_chosen_has_to_be_one() -> None:
 
 
 def test_the_drawing_is_that_of_langgraph() -> None:
-    """The drawing shows the names of the tools."""
     ours, theirs = (agent(side, "hi").get_graph().draw_mermaid() for side in SIDES)
 
     assert ours == theirs
@@ -461,7 +451,6 @@ def test_the_drawing_is_that_of_langgraph() -> None:
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 def test_the_nodes_of_an_agent_can_be_looked_at(side: Any) -> None:
-    """The agent's own nodes are functions, and the tools node is a `ToolNode`."""
     one = agent(side, "hi")
 
     assert list(one.nodes) == ["__start__", "agent", "tools"]
@@ -546,7 +535,6 @@ async def test_a_sync_call_on_the_loop_of_its_saver_is_refused_and_does_not_hang
 
 @pytest.mark.real_clock
 async def test_several_conversations_run_at_once_on_any_loop() -> None:
-    """`abatch` runs as many inputs at a time as the config says, and returns the results in order."""
     running: list[int] = []
     most: list[int] = []
 
@@ -572,7 +560,6 @@ async def test_several_conversations_run_at_once_on_any_loop() -> None:
 
 @pytest.mark.real_clock
 async def test_an_error_of_one_conversation_ends_the_others_or_takes_its_place() -> None:
-    """`return_exceptions` decides whether an error cancels the other runs or is returned in its place."""
     inputs = [[], [callboard.testing.tool_call("double", "1", x=2)]]
     node = callboard.ToolNode([double])
 
@@ -587,8 +574,6 @@ async def test_an_error_of_one_conversation_ends_the_others_or_takes_its_place()
 
 @pytest.mark.parametrize("number", range(1, 7))
 def test_steps_of_a_fork_are_numbered_as_in_langgraph(number: int) -> None:
-    """The numbers are the same for every starting place, with `None` and with new input."""
-
     def steps(side: Any, given: Any) -> list[int]:
         one = agent(side, *"abcdef", checkpointer=InMemorySaver())
         one.invoke(say("go"), AT)

@@ -65,7 +65,6 @@ async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainl
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_a_graph_in_sync_code_has_the_same_nested_agent(kind: str, tmp_path: Path) -> None:
-    """`graph.invoke` works with a nested agent and savers for sync code."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
     connection = sqlite3.connect(tmp_path / "db", check_same_thread=False)
     saver: Any = InMemorySaver() if kind == "memory" else SqliteSaver(connection)
@@ -263,7 +262,6 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
 
 
 async def test_the_recursion_limit_of_the_graph_holds_inside_too() -> None:
-    """As in LangGraph, the limit counts the steps of each graph separately."""
     desk = Desk()
     model = ScriptedModel([calls(tool_call("work", query="x"))], loop=True)
     graph = chain(("worker", create_react_agent(model, desk.tools())), saver=InMemorySaver())
@@ -388,7 +386,6 @@ async def test_a_node_streams_the_tokens_of_an_agent_by_hand() -> None:
 
 @pytest.mark.parametrize("send", [False, True], ids=["goto", "send"])
 async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> None:
-    """Each agent of a swarm takes over the whole conversation with a command for the graph, and asks a question."""
     desk = Desk()
     ada = ScriptedModel([calls(tool_call("to_bob", "1")), "the end"])
     bob = ScriptedModel([calls(tool_call("ask", "2", query="a")), calls(tool_call("to_ada", "3"))])

@@ -50,7 +50,6 @@ def url(tmp_path: Path) -> str:
 
 
 async def test_a_conversation_goes_on_in_another_agent_on_the_same_file(url: str) -> None:
-    """Two processes need to share only the URL."""
     await agent_of(calls("work"), "done", url=url).ainvoke(QUESTION, THREAD)
     result = await agent_of("again", url=url).ainvoke(QUESTION, THREAD)
 
@@ -83,7 +82,6 @@ def test_a_relative_path_is_taken_from_where_the_agent_was_made(
 
 @pytest.mark.parametrize("url", ["memory", "MEMORY", "memory://", "sqlite://", "sqlite:///:memory:"])
 def test_in_memory_is_langgraphs_own(url: str) -> None:
-    """URLs for memory give LangGraph's savers and stores, which two agents never share."""
     assert type(saver_of(url)) is InMemorySaver
     assert type(store_of(url)) is InMemoryStore
     assert saver_of(url) is not saver_of(url)
@@ -96,7 +94,6 @@ def test_what_langgraph_takes_for_a_checkpointer_stays_as_it_is(given: Any) -> N
 
 
 def test_a_store_stays_as_it_is() -> None:
-    """A store object, or None, is used as given."""
     store = InMemoryStore()
 
     assert store_of(store) is store
@@ -323,7 +320,6 @@ def busy(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connection) -> None:
-    """A lock that is released in time causes no error."""
     results: list[Any] = []
 
     async def ask() -> None:
@@ -341,7 +337,6 @@ async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connecti
 async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
     url: str, busy: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the error, later runs succeed."""
     monkeypatch.setattr("callboard.conversations._sqlite.PATIENCE", 0.2)
     agent = agent_of("hi", "hi", url=url)
 
@@ -357,7 +352,6 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
 
 @pytest.mark.parametrize("kind", ["saver", "store"])
 def test_many_may_open_a_new_file_at_once(tmp_path: Path, kind: str) -> None:
-    """Each process finds the tables, whichever of them creates them."""
     for number in range(5):
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
         things: list[Any] = [saver_of(url) if kind == "saver" else store_of(url) for _ in range(8)]
@@ -383,7 +377,6 @@ def test_many_may_open_a_new_file_at_once(tmp_path: Path, kind: str) -> None:
 
 
 async def test_many_threads_of_one_agent_share_its_connection(url: str) -> None:
-    """Fifty concurrent conversations are each stored completely."""
     agent = create_react_agent(
         ScriptedModel([lambda messages: f"reply to {messages[-1].content}"], loop=True), [], checkpointer=url
     )
@@ -412,7 +405,6 @@ has_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts
 
 @has_proc
 async def test_a_file_can_be_closed(tmp_path: Path, url: str) -> None:
-    """The owner of an agent can close its file."""
     agent = agent_of("hi", url=url)
     await agent.ainvoke(QUESTION, THREAD)
     assert open_files(tmp_path / "agent.db") == 1
@@ -424,8 +416,6 @@ async def test_a_file_can_be_closed(tmp_path: Path, url: str) -> None:
 @has_proc
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, backend: str) -> None:
-    """The file is closed with the agent object, without an explicit call."""
-
     async def main() -> None:
         agent = agent_of("hi", url=url)
         await agent.ainvoke(QUESTION, THREAD)
@@ -450,7 +440,6 @@ async def test_a_run_leaves_no_config_with_its_caller() -> None:
 
 @has_proc
 async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_path: Path, url: str) -> None:
-    """The block closes saver and store opened by URL, but not a saver that the user created."""
     async with agent_of("hi", url=url, store=url) as agent:
         await agent.ainvoke(QUESTION, THREAD)
         await agent._runner.store.aget(("a",), "b")
@@ -460,7 +449,6 @@ async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_pa
 
 
 async def test_what_was_closed_is_opened_again_when_it_is_used_again(url: str) -> None:
-    """A closed agent opens its file again when needed; closing twice does nothing."""
     agent = agent_of("one", "two", url=url)
     await close(agent.checkpointer, None, InMemorySaver())
     await agent.ainvoke(QUESTION, THREAD)
@@ -473,7 +461,6 @@ async def test_what_was_closed_is_opened_again_when_it_is_used_again(url: str) -
 
 @pytest.mark.exhaustive
 def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
-    """A process with open agents ends without warnings or errors."""
     script = tmp_path / "script.py"
     script.write_text(
         "import logging\n"
@@ -501,8 +488,6 @@ def test_a_process_may_end_without_closing(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:The default datetime adapter:DeprecationWarning")  # LangGraph's, on 3.12
 async def test_tools_use_a_store_on_any_loop(url: str) -> None:
-    """LangGraph's SQLite store has sync methods only; by URL, sync and async methods work on each loop."""
-
     async def learn(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
         """Learn."""
         await store.aput(("facts",), fact, {"fact": fact})

@@ -61,7 +61,6 @@ DONE = ["human:go", "ai:", "tool:work", "ai:done"]
 
 
 async def test_a_model_is_told_of_the_tools() -> None:
-    """The agent binds its tools to a plain model instance."""
     model = script()
 
     assert shape(await run(create_react_agent(model, [work()]))) == DONE
@@ -69,7 +68,6 @@ async def test_a_model_is_told_of_the_tools() -> None:
 
 
 async def test_a_sequence_that_ends_in_a_bound_model_is_taken_as_it_is() -> None:
-    """The steps before the model in `prompt | model.bind_tools(tools)` are kept."""
     model, tool = script(), work()
     prefix = RunnableLambda(lambda messages: [SystemMessage("brief"), *messages])
 
@@ -91,7 +89,6 @@ FORMS = pytest.mark.parametrize("form", [in_openai_form, in_anthropic_form])
 
 @FORMS
 async def test_a_model_that_has_the_tools_already_is_not_bound_again(form: Callable[[str], Any]) -> None:
-    """The test covers each provider's format of a tool."""
     model, other = script(), work("other")
     bound = model.bind(tools=[form("other"), form("work")])
 
@@ -110,7 +107,6 @@ async def test_tools_of_the_provider_alone_make_no_tools_node() -> None:
 
 
 async def test_a_bound_model_counts_the_tools_of_the_provider() -> None:
-    """Tools of the provider are counted among the bound tools, but not among the agent's tools."""
     model, tool = script(), work()
     bound = model.bind(tools=[in_openai_form("work"), in_openai_form("web_search")])
 
@@ -124,7 +120,6 @@ class Tier:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool) -> None:
-    """The function is called at each step, and returns a model with bound tools."""
     tool, small, large = work(), script(), ScriptedModel(["done"])
     seen: list[tuple[int, str]] = []
 
@@ -144,7 +139,6 @@ async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool)
 
 
 async def test_a_chosen_model_gives_the_structured_response_too() -> None:
-    """The function is called once more for the structured response."""
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
 
     result = await run(create_react_agent(lambda state, runtime: model, [], response_format=Answer))
@@ -160,7 +154,6 @@ class Provided(ScriptedModel):
 
 
 async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The string `provider:model` is resolved by `init_chat_model`."""
     package = ModuleType("langchain_openai")
     package.ChatOpenAI = Provided  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "langchain_openai", package)
@@ -170,13 +163,11 @@ async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("model", [None, 5, ["a", "b"]], ids=repr)
 def test_what_is_no_model_is_refused(model: Any) -> None:
-    """The error shows the invalid value."""
     with pytest.raises(TypeError, match=re.escape(f"got {model!r}")):
         create_react_agent(model, [work()])
 
 
 def test_a_runnable_that_takes_no_tools_is_refused_where_there_are_some() -> None:
-    """Tools could not be bound to such a runnable."""
     with pytest.raises(TypeError, match="has no bind_tools"):
         create_react_agent(RunnableLambda(lambda messages: AIMessage("hi")), [work()])
 
@@ -185,8 +176,6 @@ def test_a_runnable_that_takes_no_tools_is_refused_where_there_are_some() -> Non
 
 
 async def test_tools_may_be_functions_sync_and_async() -> None:
-    """Sync and async functions become tools, as everywhere in LangChain."""
-
     def first(query: str = "") -> str:
         """Sync."""
         return "first"
@@ -202,13 +191,11 @@ async def test_tools_may_be_functions_sync_and_async() -> None:
 
 @pytest.mark.parametrize("tools", [[5], ["work"]], ids=repr)
 def test_what_is_no_tool_is_refused(tools: Any) -> None:
-    """The error shows the invalid value."""
     with pytest.raises(TypeError, match="A tool is a LangChain tool or a function, got"):
         create_react_agent(script(), tools)
 
 
 async def test_middleware_is_around_every_call() -> None:
-    """`middleware=` has the meaning that it has for a `ToolNode`."""
     seen: list[str] = []
 
     def middleware(name: str) -> Any:
@@ -244,7 +231,6 @@ async def by_everything_async(state: Any, config: RunnableConfig, *, store: Base
 
 @pytest.mark.parametrize("prompt", [by_everything, by_everything_async])
 async def test_a_prompt_gets_the_parameters_that_it_declares(prompt: Any) -> None:
-    """A function of a prompt is called like a node of a graph."""
     store = InMemoryStore()
     store.put(("users",), "1", {"name": "Ann"})
     model = script()
@@ -256,7 +242,6 @@ async def test_a_prompt_gets_the_parameters_that_it_declares(prompt: Any) -> Non
 
 
 async def test_an_error_of_a_prompt_arrives_bare() -> None:
-    """Promise 3: an exception in a prompt function arrives without a wrapper."""
     error = LookupError("no such user")
 
     def prompt(state: Any) -> Any:
@@ -399,7 +384,6 @@ async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as
 
 
 async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
-    """The error comes before the model is asked."""
     model = script()
 
     with pytest.raises(TypeError, match="colour"):
@@ -409,7 +393,6 @@ async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
 
 
 async def test_without_a_context_there_is_none() -> None:
-    """As in LangGraph, a context schema does not make the context required."""
     seen: list[Any] = []
 
     def hook(state: Any, runtime: Runtime[Any]) -> Any:
@@ -442,7 +425,6 @@ async def test_the_hook_after_the_model_may_answer_calls() -> None:
 
 
 async def test_the_hook_after_the_model_may_answer_some_calls() -> None:
-    """Only calls without an answer run."""
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
 
@@ -483,7 +465,6 @@ async def test_a_hook_may_ask_a_person(when: str, version: Any) -> None:
 
 
 async def test_a_hook_may_read_the_store_and_the_config() -> None:
-    """Hooks get the store and the config through their parameter names, like nodes of a graph."""
     store = InMemoryStore()
     seen: list[str] = []
 
@@ -501,7 +482,6 @@ async def test_a_hook_may_read_the_store_and_the_config() -> None:
 
 @pytest.mark.parametrize("when", ["pre_model_hook", "post_model_hook"])
 async def test_an_error_of_a_hook_arrives_bare(when: str) -> None:
-    """Promise 3: an exception in a hook arrives without a wrapper."""
     error = ValueError("no")
 
     def hook(state: Any) -> Any:
@@ -515,7 +495,6 @@ async def test_an_error_of_a_hook_arrives_bare(when: str) -> None:
 
 
 async def test_a_hook_that_returns_no_update_says_so() -> None:
-    """The error has LangGraph's text, which shows the returned value."""
     with pytest.raises(Exception, match="Expected dict, got nonsense"):
         await run(create_react_agent(script(), [work()], pre_model_hook=lambda state: "nonsense"))
 
@@ -539,7 +518,6 @@ async def test_a_prompt_of_the_response_stands_before_the_conversation() -> None
 
 
 async def test_a_json_schema_gives_a_dict() -> None:
-    """A JSON schema gives a dict, as LangChain's `with_structured_output` does."""
     schema = {"title": "Answer", "description": "It.", "type": "object", "properties": {"number": {"type": "integer"}}}
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
 
@@ -552,7 +530,6 @@ async def test_a_json_schema_gives_a_dict() -> None:
 
 
 async def test_a_run_may_have_stops_of_its_own() -> None:
-    """`ainvoke(interrupt_before=...)` replaces the agent's stops for one run."""
     agent = create_react_agent(script(), [work()], checkpointer=InMemorySaver(), interrupt_before=["agent"])
 
     await run(agent, config=THREAD, interrupt_before=["tools"])
@@ -563,7 +540,6 @@ async def test_a_run_may_have_stops_of_its_own() -> None:
 @pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
 @pytest.mark.parametrize("node", ["nowhere", "pre_model_hook"])
 def test_a_stop_at_an_unknown_node_is_refused(option: str, node: str) -> None:
-    """The error names the unknown node."""
     options: dict[str, Any] = {option: [node]}
 
     with pytest.raises(ValueError, match=f"`{node}` not found"):
@@ -583,7 +559,6 @@ def test_stops_that_are_no_list_are_refused(option: str) -> None:
 
 
 async def test_debug_prints_each_step(capsys: pytest.CaptureFixture[str]) -> None:
-    """Updates and states are printed as in LangGraph, even if the stream has no reader."""
     await run(create_react_agent(script(), [work()], debug=True))
 
     printed = capsys.readouterr().out
@@ -593,20 +568,17 @@ async def test_debug_prints_each_step(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_unknown_options_are_refused() -> None:
-    """The error names all unknown options."""
     with pytest.raises(TypeError, match=r"unexpected keyword arguments: {'nonsense': 1, 'more': 2}"):
         create_react_agent(script(), [], nonsense=1, more=2)
 
 
 @pytest.mark.parametrize("version", ["v3", None, 2], ids=repr)
 def test_an_unknown_version_is_refused(version: Any) -> None:
-    """The error names the unknown version and the known ones."""
     with pytest.raises(ValueError, match=f"Invalid version {version}.*'v1' and 'v2'"):
         create_react_agent(script(), [], version=version)
 
 
 async def test_the_older_name_of_the_context_schema_still_works() -> None:
-    """The deprecated name works with LangGraph's warning."""
     with pytest.warns(LangGraphDeprecatedSinceV10, match="`config_schema` is deprecated"):
         agent = create_react_agent(script(), [work()], config_schema=Tier)
 
@@ -615,7 +587,6 @@ async def test_the_older_name_of_the_context_schema_still_works() -> None:
 
 @pytest.mark.parametrize("checkpointer", [5, object], ids=repr)
 def test_what_keeps_no_threads_is_refused(checkpointer: Any) -> None:
-    """The error shows the type of the invalid checkpointer."""
     with pytest.raises(TypeError, match=f"Received {type(checkpointer).__name__}"):
         create_react_agent(script(), [], checkpointer=checkpointer)
 

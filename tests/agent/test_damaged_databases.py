@@ -76,7 +76,6 @@ USES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("use", USES)
 def test_a_whole_database_passes(use: str, whole: Path, tmp_path: Path) -> None:
-    """Control: without damage, no error is reported."""
     USES[use](agent_on(Path(shutil.copy(whole, tmp_path / "agent.db"))))
 
 

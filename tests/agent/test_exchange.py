@@ -74,7 +74,6 @@ async def assert_all_read_the_same(agents: list[Any]) -> list[BaseMessage]:
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str, ours: str, first: str) -> None:
-    """After five changes of the agent, all messages are kept once under their ids."""
     desk = Desk()
     turns = [(calls(tool_call("work", f"{n}", query=f"{n}")), f"done {n}") for n in range(5)]
     model = ScriptedModel([line for turn in turns for line in turn])
@@ -95,7 +94,6 @@ async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_a_thread_goes_back_and_forth_in_sync_code(kind: str, tmp_path: Path) -> None:
-    """The agents take turns with `invoke` and a sync saver."""
     desk = Desk()
     model = ScriptedModel(["one", "two", "three"])
 
@@ -400,8 +398,6 @@ async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver:
 
 
 async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> None:
-    """A key of LangGraph's schema that callboard's agent lacks still has its value after a turn of callboard's."""
-
     class Noting(AgentState):
         notes: str
 
@@ -419,8 +415,6 @@ async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> No
 
 @pytest.mark.parametrize("pair", [("react v2", "ours"), ("ours", "react v2")], ids=" > ".join)
 async def test_state_that_both_know_is_handed_on(saver: Any, pair: tuple[str, str]) -> None:
-    """A structured response and a key that a hook writes are passed on."""
-
     class State(AgentStateWithStructuredResponse):
         count: int
 

@@ -182,7 +182,6 @@ def outcome_of(add: Any, *args: Any) -> Any:
 
 @given(st.lists(WRITES, max_size=4))
 def test_what_is_written_is_what_add_messages_makes_of_it(writes: list[Any]) -> None:
-    """The result is equal also where messages are replaced, removed, without ids, or not yet message objects."""
     channel: Any = BinaryOperatorAggregate(list, add_messages)
 
     def theirs(value: Any) -> Any:

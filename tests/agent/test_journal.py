@@ -64,7 +64,6 @@ async def feel(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> 
 
 
 async def test_a_thread_goes_on_where_it_stands_with_another_agent(saver: Any) -> None:
-    """The checkpointer has the whole state of a thread, so a new agent object can continue."""
     model = ScriptedModel([calls(("work", {"query": "a"})), "one", "two"])
 
     for given in (QUESTION, MORE):
@@ -77,7 +76,6 @@ async def test_a_thread_goes_on_where_it_stands_with_another_agent(saver: Any) -
 
 @pytest.mark.exhaustive
 async def test_threads_know_nothing_of_each_other(saver: Any) -> None:
-    """A hundred concurrent runs, each on its own thread, share one checkpointer."""
     recorder = Recorder()
     model = ScriptedModel(
         [lambda sent: calls(("work", {"query": sent[0].content})) if len(sent) == 1 else sent[-1].content], loop=True
@@ -102,7 +100,6 @@ async def test_threads_know_nothing_of_each_other(saver: Any) -> None:
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_what_the_run_goes_on_with_is_stored_before_but_for_exit(durability: Any) -> None:
-    """For each durability, the model inspects the checkpointer when it is asked."""
     memory = InMemorySaver()
     seen: list[list[str]] = []
 
@@ -234,7 +231,6 @@ class Odd:
 
 
 async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
-    """A serializer that may use pickle stores such values."""
     saver = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
 
     async def work(query: str = "") -> Any:
@@ -574,7 +570,6 @@ async def test_a_failed_call_is_seen_in_the_tasks() -> None:
 
 
 async def test_a_run_without_a_thread_id_says_how_to_name_one(saver: Any) -> None:
-    """Without a thread id, nothing could be stored."""
     agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
 
     for attempt in (agent.ainvoke, agent.aget_state_history, agent.aget_state, agent.aupdate_state):
@@ -583,7 +578,6 @@ async def test_a_run_without_a_thread_id_says_how_to_name_one(saver: Any) -> Non
 
 
 async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) -> None:
-    """The numeric id and its text select the same thread, as in savers on disk."""
     agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
 
     await agent.ainvoke(QUESTION, {"configurable": {"thread_id": 1}})
@@ -610,7 +604,6 @@ async def test_an_unknown_checkpoint_is_an_error(saver: Any, new: bool) -> None:
 
 
 async def test_without_a_checkpointer_there_is_no_state_to_look_at() -> None:
-    """The error has LangGraph's text."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with pytest.raises(ValueError, match="No checkpointer set"):

@@ -64,7 +64,6 @@ def stream(client: Any, name: str, thread: str, **asked: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_run_streams_what_langgraphs_agent_streams(client: Any, name: str) -> None:
-    """Updates, values, messages and tasks are equal part by part, with a context."""
     theirs, ours = (
         stream(client, one, new_thread(client), input=says("look"), context={"user": "ann"}) for one in ("theirs", name)
     )
@@ -111,7 +110,6 @@ def test_two_questions_are_answered_one_at_a_time(client: Any, name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_stops_before_a_node_and_goes_on(client: Any, name: str) -> None:
-    """The request sets `interrupt_before`."""
     thread = new_thread(client)
     client.runs.wait(thread, name, input=says("look"), interrupt_before=["tools"])
     assert client.threads.get_state(thread)["next"] == ["tools"]
@@ -163,7 +161,6 @@ def _untitled(schema: Any) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_without_a_thread_streams_its_events(client: Any, name: str) -> None:
-    """The server calls `astream_events` on the graph."""
     parts = client.runs.stream(None, name, input=says("look"), stream_mode="events")
     events = {(part.data["event"], part.data["name"]) for part in parts if part.event == "events"}
 

@@ -282,7 +282,6 @@ def read_one(memory: MessageMemory, text: str, made: list[str]) -> Any:
 
 
 def test_those_go_first_that_were_not_read_for_longest() -> None:
-    """The cache has a bound, and evicts the least recently read messages."""
     memory, made = MessageMemory(room=20_000), list[str]()
     for number in range(100):
         read_one(memory, "often", made)

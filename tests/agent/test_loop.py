@@ -63,7 +63,6 @@ async def mood(mood: Annotated[str, InjectedState("mood")]) -> str:
 
 @versions
 async def test_a_command_stands_beside_plain_results(version: Any) -> None:
-    """Each call has its message, in the order of the calls."""
     recorder = Recorder()
     model = ScriptedModel([calls("work", "cheer", "work"), "done"])
     agent = create_react_agent(model, [cheer, recorder.tool("work")], state_schema=Moods, version=version)
@@ -76,8 +75,6 @@ async def test_a_command_stands_beside_plain_results(version: Any) -> None:
 
 @versions
 async def test_a_tool_may_return_several_commands(version: Any) -> None:
-    """One of the commands contains the message."""
-
     @tool
     async def many(tool_call_id: CallId) -> Any:
         """Many."""
@@ -164,7 +161,6 @@ class Answer(BaseModel):
 
 @versions
 async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
-    """The limit belongs to one run, and the thread can be continued."""
     recorder = Recorder()
     model = ScriptedModel([calls("work"), calls("work"), "done"])
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=InMemorySaver(), version=version)
@@ -275,7 +271,6 @@ async def test_a_run_leaves_no_config_behind(label: str) -> None:
 
 
 async def test_a_failed_run_leaves_no_config_behind() -> None:
-    """The config is restored even if the model raised."""
     with pytest.raises(ConnectionError):
         await run(create_react_agent(ScriptedModel([ConnectionError("down")]), []))
 
@@ -283,8 +278,6 @@ async def test_a_failed_run_leaves_no_config_behind() -> None:
 
 
 async def test_a_second_run_in_one_task_is_like_the_first() -> None:
-    """The second run is independent of the first: it returns its questions and does not raise them."""
-
     @tool
     def ask() -> str:
         """Ask."""
@@ -308,7 +301,6 @@ class Ears(BaseCallbackHandler):
 
 
 async def test_handlers_hear_nothing_of_the_next_run() -> None:
-    """Callbacks receive events only of the run to which they were passed."""
     ears = Ears()
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [])
 
@@ -337,7 +329,6 @@ async def test_a_failed_call_is_shown_where_the_thread_stands(version: Any) -> N
 
 
 async def test_policies_hold_within_the_loop() -> None:
-    """A timeout becomes a message, and the loop continues."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
 
@@ -422,7 +413,6 @@ async def test_an_unanswered_call_in_the_history_is_answered_where_it_was_asked(
 
 @pytest.mark.parametrize("given", [{}, {"question": "hi"}, None], ids=repr)
 async def test_an_agent_without_messages_says_what_it_needs(given: Any) -> None:
-    """The error shows the required form."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with pytest.raises(EmptyInputError, match="An agent starts from messages"):
@@ -430,6 +420,5 @@ async def test_an_agent_without_messages_says_what_it_needs(given: Any) -> None:
 
 
 async def test_input_that_is_no_state_is_refused() -> None:
-    """The error has LangGraph's text."""
     with pytest.raises(InvalidUpdateError, match="Expected dict, got hello"):
         await create_react_agent(ScriptedModel(["hi"]), []).ainvoke("hello")

@@ -387,7 +387,6 @@ ENDS = [_cancelled, _spent, _left, _stopped, _out_of_steps, _without_input, _ans
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
 async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
-    """After each kind of end, this process and all others can use the thread."""
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
 
@@ -404,7 +403,6 @@ async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("boom"), KeyboardInterrupt()], ids=repr)
 async def test_a_failed_run_lets_go(error: BaseException) -> None:
-    """The hold is released after exceptions and after a `BaseException`."""
     if isinstance(error, KeyboardInterrupt):
         error = SystemError("boom")
     recorder, saver = Recorder(), Entries()
@@ -420,7 +418,6 @@ async def test_a_failed_run_lets_go(error: BaseException) -> None:
 
 
 async def test_an_interrupted_run_lets_go() -> None:
-    """Any process may answer the question."""
     saver = Entries()
 
     async def ask(query: str = "") -> str:
@@ -491,7 +488,6 @@ async def test_a_run_on_another_machine_has_the_thread_until_its_lease_is_over(s
 
 
 async def test_a_lease_that_nobody_prolongs_runs_out(short_lease: float) -> None:
-    """After the lease has ended, the next run takes the thread automatically."""
     saver = InMemorySaver()
 
     agent = await _begun(saver)
@@ -546,7 +542,6 @@ def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None:
-    """The lease is renewed during the run, and not after it."""
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
 

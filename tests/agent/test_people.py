@@ -111,7 +111,6 @@ async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one
 
 
 async def test_two_questions_of_one_call_come_one_after_the_other(saver: Any) -> None:
-    """A sync body asks twice next to a body that asks once; each question has an id of its own."""
     asking = Asking()
     model = ScriptedModel([calls(("ask_twice", {"query": "a"}), ("ask", {"query": "b"})), "done"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver)
@@ -198,7 +197,6 @@ async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver
 
 
 async def test_an_answer_without_a_checkpointer_is_refused() -> None:
-    """The error has LangGraph's text."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with pytest.raises(RuntimeError, match="without checkpointer"):
@@ -252,8 +250,6 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
 
 
 async def test_an_answer_with_an_update_changes_the_state_too(saver: Any) -> None:
-    """`Command(resume=..., update=...)` continues the call, and finished calls do not run again."""
-
     class State(AgentState):
         mood: str
 
@@ -289,7 +285,6 @@ async def test_a_command_that_goes_elsewhere_leaves_the_questions_and_keeps_the_
 
 
 async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
-    """Hooks may ask before and after the model, and the model is asked only once."""
     log: list[str] = []
 
     def before(state: Any) -> Any:
@@ -315,8 +310,6 @@ async def test_a_hook_may_ask_and_is_answered(saver: Any) -> None:
 
 
 async def test_a_prompt_may_ask_and_is_answered(saver: Any) -> None:
-    """The model's step waits for the answer and is then continued."""
-
     def prompt(state: Any) -> Any:
         return [*state["messages"], HumanMessage(interrupt("really?"))]
 
@@ -389,7 +382,6 @@ async def test_a_waiting_call_is_refused_and_its_neighbours_results_are_kept(sav
 
 
 async def test_a_message_is_added_while_the_run_waits(saver: Any) -> None:
-    """The message follows the results, and precedes the next request to the model."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
     agent = _stopping(saver, recorder, model, interrupt_after=["tools"])
 
@@ -404,7 +396,6 @@ async def test_a_message_is_added_while_the_run_waits(saver: Any) -> None:
 
 
 async def test_every_node_is_stopped_at_if_all_are_named(saver: Any) -> None:
-    """`interrupt_before="*"` may be set for the agent, or for one run."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "a"})), "done"])
     agent = _stopping(saver, recorder, model)
 
@@ -419,7 +410,6 @@ async def test_every_node_is_stopped_at_if_all_are_named(saver: Any) -> None:
 
 
 async def test_a_question_after_a_stop_is_answered(saver: Any) -> None:
-    """The run stops before the tools, and then a call asks a question."""
     asking = Asking()
     model = ScriptedModel([calls(("ask", {"query": "a"})), "done"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver, interrupt_before=["tools"])

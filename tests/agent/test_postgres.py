@@ -62,7 +62,6 @@ def contents(result: Any) -> list[str]:
 
 @KINDS
 async def test_a_conversation_goes_on_in_another_agent(postgres_url: str, kind: str) -> None:
-    """The second agent has its own saver, as on another machine."""
     recorder = Recorder()
     async with saver_on(postgres_url, kind) as saver:
         model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
@@ -326,7 +325,6 @@ async def test_a_wrong_password_is_told_and_not_shown(postgres_server: Server) -
 
 
 async def test_a_database_that_there_is_not_is_told(postgres_server: Server) -> None:
-    """The database is not created."""
     assert 'database "nowhere" does not exist' in await refusal(postgres_server.url("nowhere"))
 
 
@@ -396,8 +394,6 @@ def test_many_machines_may_make_the_tables_at_once(postgres_url: str, kind: str)
 
 
 async def test_tools_use_a_store_on_any_loop(postgres_url: str) -> None:
-    """Ten tools use the store at once, and another agent finds their entries."""
-
     async def learn(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
         """Learn."""
         await store.aput(("facts",), fact, {"fact": fact})

@@ -211,7 +211,6 @@ async def test_a_reader_that_leaves_closes_the_connection_to_the_provider() -> N
 
 @pytest.mark.exhaustive
 async def test_many_conversations_share_one_client() -> None:
-    """Each of fifty concurrent conversations gets its own answers."""
     results: dict[int, str] = {}
     async with provider_and_model(*[reply("Lovely.")] * 50) as (provider, model):
         agent = create_react_agent(model, [], checkpointer=InMemorySaver())

@@ -85,7 +85,6 @@ versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
 @versions
 async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -> None:
-    """This also holds among the calls of one send."""
     works = Works()
     works.fails = True
     agent = agent_of(works, "hi", "end", version=version)
@@ -104,7 +103,6 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
 
 @versions
 async def test_questions_of_several_calls_of_one_send_are_answered_one_by_one(version: Any) -> None:
-    """Neither a finished sibling nor the other send runs again."""
     works = Works()
     agent = agent_of(works, "hi", "end", version=version)
     asking = to_tools(

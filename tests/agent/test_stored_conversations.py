@@ -294,7 +294,6 @@ def test_short_conversations_are_not_kept(plain: Any) -> None:
 
 
 def test_threads_may_write_and_read_at_once(plain: Any) -> None:
-    """Several threads may use one saver."""
     conversations, wrong = kept(room=200_000), list[int]()
 
     def work(number: int) -> None:

@@ -317,8 +317,6 @@ async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: P
 
 
 async def test_a_question_is_read_again(tmp_path: Path) -> None:
-    """LangGraph's own types for questions are allowed."""
-
     def ask() -> str:
         """Ask."""
         return str(interrupt({"which": ["a", "b"]}))

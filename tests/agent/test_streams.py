@@ -48,7 +48,6 @@ async def read(agent: Any, mode: Any, given: Any = QUESTION, config: Any = None,
 
 
 async def test_without_a_mode_a_stream_has_updates() -> None:
-    """Updates are the default mode, as in LangGraph."""
     chunks = await read(agent_with(Recorder().tool("work")), None)
 
     assert [list(chunk) for chunk in chunks] == [["agent"], ["tools"], ["agent"]]
@@ -112,7 +111,6 @@ WRITERS = ["config", "runtime", "thread", "runtime_in_thread"]
 @versions
 @pytest.mark.parametrize("kind", WRITERS)
 async def test_tools_write_to_the_stream(kind: str, version: Any) -> None:
-    """Tools on the event loop and in threads can use both of LangGraph's ways to write."""
     assert await read(agent_with(writing(kind), version=version), "custom") == [{"from": kind}]
 
 
@@ -127,8 +125,6 @@ async def test_what_a_tool_writes_is_the_agents_own(kind: str, kept: bool, versi
 
 
 async def test_hooks_and_prompts_write_to_the_stream() -> None:
-    """Code in any node can write to the stream, under the agent's namespace."""
-
     def before(state: Any) -> Any:
         get_stream_writer()("before")
         return {}
@@ -172,7 +168,6 @@ async def test_a_task_that_failed_says_so_before_its_error_is_raised(version: An
 
 @versions
 async def test_a_model_that_failed_says_so_too(version: Any) -> None:
-    """The model's node is a task like any other."""
     error = ConnectionError("down")
     agent = create_react_agent(ScriptedModel([error]), [], version=version)
     chunks: list[Any] = []
@@ -202,7 +197,6 @@ async def test_checkpoints_are_places_to_go_back_to(version: Any) -> None:
 
 
 async def test_without_a_checkpointer_there_are_no_checkpoints() -> None:
-    """Without a checkpointer this mode yields nothing, as in LangGraph."""
     assert await read(agent_with(Recorder().tool("work")), "checkpoints") == []
 
 
@@ -272,7 +266,6 @@ class Settled(AgentStatePydantic):
 
 
 async def test_parts_have_the_state_as_its_schema_says() -> None:
-    """The state of a pydantic schema is yielded as an instance."""
     agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], state_schema=Settled)
 
     parts = await read(agent, "values", version="v2")
@@ -284,7 +277,6 @@ async def test_parts_have_the_state_as_its_schema_says() -> None:
 
 @pytest.mark.parametrize("keys", ["nonsense", ["messages", "nonsense"]], ids=repr)
 async def test_an_unknown_output_key_is_refused(keys: Any) -> None:
-    """Streams and `ainvoke` name the unknown key in their error."""
     agent = create_react_agent(ScriptedModel(["hi"]), [])
 
     with pytest.raises(ValueError, match="nonsense"):
@@ -330,7 +322,6 @@ async def test_a_resumed_stream_tells_only_what_is_new(version: Any) -> None:
 
 
 async def test_a_question_is_told_while_its_neighbours_run() -> None:
-    """In v2 a question is yielded before the slowest call of the batch has ended."""
     recorder = Recorder()
     agent = agent_with(ask, recorder.tool("stuck", hang=True))
 
@@ -347,7 +338,6 @@ async def test_a_question_is_told_while_its_neighbours_run() -> None:
 
 @pytest.mark.parametrize("mode", ["updates", "values", "messages", "tasks", "tools"])
 async def test_chunks_arrive_while_the_run_goes_on(mode: str) -> None:
-    """The result of a call is yielded before its neighbour has ended."""
     recorder = Recorder()
     release = anyio.Event()
 
@@ -366,7 +356,6 @@ async def test_chunks_arrive_while_the_run_goes_on(mode: str) -> None:
 
 
 async def test_a_slow_reader_loses_nothing() -> None:
-    """Chunks are queued for the reader, and the run does not wait."""
     recorder = Recorder()
     agent = agent_with(recorder.tool("work"))
     seen: list[Any] = []
@@ -379,8 +368,6 @@ async def test_a_slow_reader_loses_nothing() -> None:
 
 
 async def test_chunks_from_many_threads_arrive_once() -> None:
-    """Tools in several threads write at the same time."""
-
     @tool
     def chatter(number: int) -> str:
         """Chatter."""
@@ -397,7 +384,6 @@ async def test_chunks_from_many_threads_arrive_once() -> None:
 
 
 async def test_two_streams_of_one_agent_do_not_mix() -> None:
-    """Each reader gets only the chunks of its own run."""
     agent = create_react_agent(ScriptedModel([lambda messages: f"to {messages[-1].content}"], loop=True), [])
     seen: dict[str, list[str]] = {"a": [], "b": []}
 
@@ -510,7 +496,6 @@ async def test_a_stream_that_is_forgotten_ends_its_run() -> None:
 
 
 async def test_a_stream_that_was_never_begun_runs_nothing() -> None:
-    """A generator starts with its first `anext`."""
     model = ScriptedModel(["hi"])
     stream = create_react_agent(model, []).astream(QUESTION)
 
@@ -540,7 +525,6 @@ async def test_a_thread_whose_stream_was_left_goes_on() -> None:
 
 
 async def test_a_model_in_mid_sentence_is_cancelled_too() -> None:
-    """The request to the model ends with the stream."""
     before = live_tasks()
     agent = create_react_agent(ScriptedModel(["never said"], delay=60), [])
 
@@ -552,7 +536,6 @@ async def test_a_model_in_mid_sentence_is_cancelled_too() -> None:
 
 
 async def test_an_error_comes_after_the_chunks_before_it() -> None:
-    """The error arrives once, and not in a group."""
     error = ValueError("no")
     agent = agent_with(Recorder().tool("work", raises=error))
     seen: list[Any] = []
@@ -569,14 +552,12 @@ async def test_an_error_comes_after_the_chunks_before_it() -> None:
 
 
 def test_sync_code_reads_the_same_chunks() -> None:
-    """`stream` yields the chunks that `astream` yields."""
     chunks = list(agent_with(Recorder().tool("work")).stream(QUESTION, stream_mode=["updates", "values"]))
 
     assert [mode for mode, _ in chunks].count("updates") == 3
 
 
 def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
-    """The run has ended when `close()` returns."""
     recorder = Recorder()
     stream = stuck(recorder, with_cleanup=True).stream(QUESTION)
 
@@ -614,7 +595,6 @@ async def test_a_sync_stream_works_in_the_thread_of_a_loop() -> None:
 
 
 async def test_a_timeout_is_a_chunk_like_every_result() -> None:
-    """The stream contains the message that the model will read."""
     node = ToolNode([Recorder().tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
     agent = create_react_agent(ScriptedModel([calls("slow"), "done"]), node)
 
@@ -670,7 +650,6 @@ def worked(desk: Desk, make: Any, **options: Any) -> Any:
 async def test_a_graph_tells_of_a_nested_agent_what_it_tells_of_langgraphs(
     mode: str, subgraphs: bool, version: str
 ) -> None:
-    """The chunks are equal one by one, including their namespaces."""
     expected, actual = [
         await heard(worked(Desk(), make, version=version).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs))
         for make in (langgraphs_agent, create_react_agent)
@@ -758,7 +737,6 @@ async def test_an_agent_tells_of_an_agent_in_its_call_if_asked_to(mode: str) -> 
 @pytest.mark.parametrize("subgraphs", [False, True], ids=["of the agent", "of all"])
 @pytest.mark.parametrize("mode", ["values", "updates", "messages", "custom"])
 async def test_an_agent_within_a_call_is_told_of_as_by_langgraph(mode: str, subgraphs: bool) -> None:
-    """The chunks equal those of two agents of LangGraph."""
     expected, actual = [
         await heard(delegating(make, Desk()).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs))
         for make in (langgraphs_agent, create_react_agent)
@@ -769,7 +747,6 @@ async def test_an_agent_within_a_call_is_told_of_as_by_langgraph(mode: str, subg
 
 @on_asyncio
 async def test_an_agent_tells_of_a_graph_of_langgraph_in_its_call() -> None:
-    """The graph's nodes are streamed under the namespace of the call."""
     desk = Desk()
 
     async def say(state: Any) -> Any:

@@ -85,7 +85,6 @@ async def test_one_client_serves_both_doors_in_turn() -> None:
 
 
 def test_many_threads_invoke_one_agent() -> None:
-    """A sync web server invokes one agent from many threads."""
     script = [reply("Lovely.")] * 60
     with Provider(*script) as provider, ThreadPoolExecutor(30) as threads:
         agent = create_react_agent(openai_model(provider), [])

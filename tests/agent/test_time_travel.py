@@ -95,7 +95,6 @@ async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any
 
 
 async def test_each_place_knows_the_one_before(saver: Any) -> None:
-    """`parent_config` leads from the latest place to the beginning, one place at a time."""
     agent = echo(Recorder(), saver)
 
     await agent.ainvoke(say("a"), AT)
@@ -110,7 +109,6 @@ async def test_each_place_knows_the_one_before(saver: Any) -> None:
 
 
 async def test_steps_are_numbered_the_same_while_they_run_and_afterwards(saver: Any) -> None:
-    """Numbers start at -1; a place has the same number during the run and in the history."""
     agent = echo(Recorder(), saver)
 
     await agent.ainvoke(say("a"), AT)
@@ -124,7 +122,6 @@ async def test_steps_are_numbered_the_same_while_they_run_and_afterwards(saver: 
 
 
 async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
-    """Filters are metadata, a place to stop before, and a number of places."""
     agent = echo(Recorder(), saver)
 
     await agent.ainvoke(say("a"), AT)
@@ -146,7 +143,6 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
 
 
 def test_from_sync_code() -> None:
-    """`get_state`, `get_state_history`, `update_state` and `bulk_update_state` work in sync code."""
     agent = echo(Recorder(), InMemorySaver())
     agent.invoke(say("a"), AT)
     place = next(iter(agent.get_state_history(AT, limit=1)))
@@ -205,7 +201,6 @@ async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: 
 
 
 async def test_a_fork_of_a_fork(saver: Any) -> None:
-    """Each branch keeps its own past, and the newest branch is the current one."""
     agent = echo(Recorder(), saver)
 
     await agent.ainvoke(say("a"), AT)

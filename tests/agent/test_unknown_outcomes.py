@@ -72,39 +72,57 @@ def questions_in(result: Any) -> list[Any]:
     return list(result.get("__interrupt__", ()))
 
 
-@pytest.mark.parametrize("policy", ["ask", "fail", "rerun"])
-@pytest.mark.parametrize("saver", ON_DISK)
-@pytest.mark.exhaustive
-async def test_killed_before_its_claim_a_call_simply_runs(resumed: Resumed, saver: str, policy: str) -> None:
-    """Without a claim, the call cannot have had an effect."""
-    async with resumed(Case(saver, "before claim"), policy) as (agent, log):
-        result = await agent.ainvoke(None, CONFIG)
+RUNS = [
+    *(pytest.param(Case(saver, "before claim"), policy, marks=pytest.mark.exhaustive)
+      for saver in ON_DISK for policy in ("ask", "fail", "rerun")),
+    (Case("sqlite", "before claim", policy="default"), "default"),
+    (Case("sqlite", "before claim", durability="exit"), "ask"),
+    *((Case("sqlite", point, policy="rerun"), "rerun") for point in ("in body", "before write")),
+]  # fmt: skip
+"""Killed before the claim, or where the policy says so, the call runs at the next start of the run."""
 
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
-    assert log.lines == ["pay p1"]
+KEPT = [
+    *((Case(saver, "after write"), policy) for saver in ON_DISK for policy in ("ask", "fail", "rerun")),
+    (Case("sqlite", "after write", policy="default"), "default"),
+]
+"""Promise 10: a stored result is kept under every policy."""
+
+FAILS = [
+    *((Case(saver, point), "fail") for saver in ON_DISK for point in BEGUN),
+    *((Case("sqlite", point, durability=durability), "fail")
+      for point in ("after claim", "in body") for durability in ("sync", "exit")),
+]  # fmt: skip
+"""A claim is stored at once, whatever the durability: a claim that is stored late would not survive the crash."""
 
 
-@pytest.mark.parametrize("policy", ["ask", "fail", "rerun"])
-@pytest.mark.parametrize("saver", ON_DISK)
-async def test_killed_after_the_write_a_call_does_not_run_again(resumed: Resumed, saver: str, policy: str) -> None:
-    """Promise 10: a stored result is kept under every policy."""
-    async with resumed(Case(saver, "after write"), policy) as (agent, log):
-        result = await agent.ainvoke(None, CONFIG)
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
-    assert log.lines == ["pay p1"]
-
-
-@pytest.mark.parametrize("point", BEGUN)
-@pytest.mark.parametrize("saver", ON_DISK)
-async def test_one_that_was_begun_fails_if_its_policy_says_so(resumed: Resumed, saver: str, point: str) -> None:
-    """The model reads that the outcome is unknown, and the body does not run."""
-    async with resumed(Case(saver, point), "fail") as (agent, log):
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize(("case", "policy"), RUNS, ids=str)
+async def test_killed_before_its_claim_a_call_simply_runs(
+    resumed: Resumed, case: Case, policy: str, version: str
+) -> None:
+    """With durability "exit", a run that was killed before any claim has left nothing and starts again."""
+    async with resumed(case, policy, version=version) as (agent, log):
         before = log.lines
-        result = await agent.ainvoke(None, CONFIG)
+        given = GO if case.durability == "exit" else None
+        result = await agent.ainvoke(given, CONFIG, durability=case.durability)
 
-    assert shape(result["messages"]) == ["human:go", "ai:", f"tool:{UNKNOWN}", "ai:done"]
-    assert result["messages"][2].status == "error"
+    assert shape(result["messages"]) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
+    assert log.lines == [*before, "pay p1"]
+
+
+@pytest.mark.parametrize(
+    ("case", "policy", "said"), [*((*one, "p1 is paid") for one in KEPT), *((*one, UNKNOWN) for one in FAILS)], ids=str
+)
+async def test_killed_after_its_claim_a_call_does_not_run_again(
+    resumed: Resumed, case: Case, policy: str, said: str
+) -> None:
+    """It has its stored result, or the message that its outcome is unknown."""
+    async with resumed(case, policy) as (agent, log):
+        before = log.lines
+        result = await agent.ainvoke(None, CONFIG, durability=case.durability)
+
+    assert shape(result["messages"]) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
+    assert result["messages"][2].status == ("error" if said == UNKNOWN else "success")
     assert log.lines == before
 
 
@@ -121,18 +139,6 @@ async def test_by_default_the_model_is_told_once_that_the_outcome_is_unknown(res
     assert [(message.tool_call_id, message.status, message.content) for message in told] == [("p1", "error", UNKNOWN)]
     assert "Find out before calling the tool again." in UNKNOWN
     assert log.lines == before
-
-
-@pytest.mark.parametrize(("point", "said"), [("before claim", "p1 is paid"), ("after write", "p1 is paid")])
-async def test_by_default_what_had_not_begun_runs_and_what_had_finished_does_not(
-    resumed: Resumed, point: str, said: str
-) -> None:
-    """Only the calls between these two states are unknown."""
-    async with resumed(Case("sqlite", point, policy="default"), "default") as (agent, log):
-        result = await agent.ainvoke(None, CONFIG)
-
-    assert shape(result["messages"]) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
-    assert log.lines == ["pay p1"]
 
 
 @pytest.mark.parametrize("point", BEGUN)
@@ -200,46 +206,6 @@ async def test_asked_twice_it_is_the_same_question(resumed: Resumed) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("point", ["in body", "before write"])
-async def test_a_call_runs_again_where_the_policy_says_so(resumed: Resumed, point: str, version: str) -> None:
-    """The call runs at least once, as in LangGraph; no claim was written."""
-    async with resumed(Case("sqlite", point, policy="rerun"), "rerun", version=version) as (agent, log):
-        result = await agent.ainvoke(None, CONFIG)
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
-    assert log.lines == ["pay p1", "pay p1"]
-
-
-@pytest.mark.parametrize(
-    ("case", "is_begun"),
-    [
-        (Case("sqlite", "after claim", durability="sync"), True),
-        (Case("sqlite", "in body", durability="sync"), True),
-        (Case("sqlite", "after claim", durability="exit"), True),
-        (Case("sqlite", "in body", durability="exit"), True),
-    ],
-    ids=str,
-)
-async def test_a_claim_is_stored_at_once_whatever_the_durability(resumed: Resumed, case: Case, is_begun: bool) -> None:
-    """A claim that is stored late would not survive the crash."""
-    async with resumed(case, "fail") as (agent, log):
-        before = log.lines
-        result = await agent.ainvoke(None, CONFIG, durability=case.durability)
-
-    assert shape(result["messages"]) == ["human:go", "ai:", f"tool:{UNKNOWN}", "ai:done"]
-    assert log.lines == before
-
-
-async def test_with_durability_exit_a_run_killed_before_any_claim_leaves_nothing(resumed: Resumed) -> None:
-    """As documented, the run starts again from the beginning."""
-    async with resumed(Case("sqlite", "before claim", durability="exit")) as (agent, log):
-        result = await agent.ainvoke(GO, CONFIG, durability="exit")
-
-    assert shape(result["messages"]) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
-    assert log.lines == ["pay p1"]
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("saver", ON_DISK)
 async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Resumed, saver: str, version: str) -> None:
     """All questions appear together, each is answered by its id, and no other call runs again."""
@@ -264,7 +230,6 @@ async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Res
 
 
 async def test_all_of_several_fail_if_their_policy_says_so(resumed: Resumed) -> None:
-    """The call whose policy is to ask still asks."""
     async with resumed(Case("sqlite", "in body", "many"), "fail") as (agent, log):
         before = log.lines
         asked = await agent.ainvoke(None, CONFIG)
@@ -290,7 +255,6 @@ async def test_a_new_message_instead_of_an_answer_leaves_the_body_alone(resumed:
 
 
 async def test_the_state_of_a_killed_thread_shows_what_is_open(resumed: Resumed) -> None:
-    """The state shows the question even before the thread is continued."""
     async with resumed(Case("sqlite", "in body")) as (agent, _):
         state = await agent.aget_state(CONFIG)
 
@@ -314,7 +278,6 @@ async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed:
 
 
 async def test_killed_after_its_answer_a_call_fails_if_its_policy_says_so(resumed: Resumed) -> None:
-    """The calls whose policy is "fail" need no further answer."""
     async with resumed(Case("sqlite", "in body", "asking"), "fail") as (agent, log):
         result = await agent.ainvoke(None, CONFIG)
 
@@ -346,20 +309,15 @@ async def test_killed_after_it_asked_a_call_is_not_unknown(resumed: Resumed, sav
     assert log.lines == ["pay p1"]
 
 
-async def test_streams_show_the_question(resumed: Resumed) -> None:
-    """The question is streamed under LangGraph's key."""
-    async with resumed(Case("sqlite", "in body")) as (agent, _):
+@pytest.mark.parametrize("policy", ["ask", "fail"])
+async def test_streams_show_the_question_or_the_message(resumed: Resumed, policy: str) -> None:
+    async with resumed(Case("sqlite", "in body"), policy) as (agent, _):
         chunks = [chunk async for chunk in agent.astream(None, CONFIG, stream_mode="updates")]
 
-    assert [list(chunk) for chunk in chunks] == [["__interrupt__"]]
-
-
-async def test_streams_show_the_message_of_one_that_failed(resumed: Resumed) -> None:
-    """The message is streamed like that of any other call."""
-    async with resumed(Case("sqlite", "in body"), "fail") as (agent, _):
-        chunks = [chunk async for chunk in agent.astream(None, CONFIG, stream_mode="updates")]
-
-    assert [shape(chunk["tools"]["messages"]) for chunk in chunks if "tools" in chunk] == [[f"tool:{UNKNOWN}"]]
+    if policy == "ask":
+        assert [list(chunk) for chunk in chunks] == [["__interrupt__"]]
+    else:
+        assert [shape(chunk["tools"]["messages"]) for chunk in chunks if "tools" in chunk] == [[f"tool:{UNKNOWN}"]]
 
 
 # No process is killed.
@@ -392,7 +350,6 @@ def node_of(*tools: Any, policy: Any = "ask", **options: Any) -> ToolNode:
 
 @pytest.mark.parametrize("policy", ["ask", "fail"])
 async def test_a_claim_is_stored_before_the_body_starts(policy: str) -> None:
-    """One claim for each call is enough."""
     saver, seen = Ledgers(), list[str]()
 
     async def pay(query: str = "") -> str:
@@ -514,7 +471,6 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
 
 
 async def test_a_timeout_is_an_outcome() -> None:
-    """A call with a timeout has its message."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("pay", hang=True)], policies={"pay": CallPolicy(on_unknown="ask", timeout=0.05)})
     agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node, checkpointer=InMemorySaver())
@@ -795,7 +751,6 @@ async def test_anything_else_is_told_as_unknown_and_does_not_run(tools: Any) -> 
 
 
 async def test_one_option_of_the_agent_lets_everything_run_again() -> None:
-    """The option restores LangGraph's behaviour, also for a node of LangGraph."""
     found, after = await rerun_after_kill(lambda work: [work.tool()], "a", on_unknown="rerun")
     assert (found, after.begun) == (["did a"], ["a"])
     found, after = await rerun_after_kill(
