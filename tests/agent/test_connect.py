@@ -17,11 +17,9 @@ import anyio
 import pytest
 from anyio import to_thread
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from callboard import InjectedStore, StorageError, create_react_agent
@@ -91,19 +89,8 @@ def test_in_memory_is_langgraphs_own(url: str) -> None:
 def test_what_langgraph_takes_for_a_checkpointer_stays_as_it_is(given: Any) -> None:
     """True and False are settings for agents within graphs."""
     assert saver_of(given) is given
-
-
-def test_a_store_stays_as_it_is() -> None:
-    store = InMemoryStore()
-
-    assert store_of(store) is store
     assert store_of(None) is None
-
-
-def test_what_is_made_of_a_url_is_of_langgraphs_types(url: str) -> None:
-    """Code that checks for LangGraph's types works with savers made of URLs."""
-    assert isinstance(saver_of(url), BaseCheckpointSaver)
-    assert isinstance(store_of(url), BaseStore)
+    assert store_of(store := InMemoryStore()) is store
 
 
 @pytest.mark.parametrize("given", [3, Path("agent.db"), object])
@@ -115,15 +102,7 @@ def test_what_is_no_saver_and_no_url_is_refused(given: object) -> None:
         create_react_agent(ScriptedModel([]), [], store=given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "url", ["agent.db", "", "redis://host", "sqlite", "sqlite:agent.db", "postgresql", "file:///x"]
-)
-def test_an_unknown_form_is_named_beside_the_known_ones(url: str) -> None:
-    """A bare path is refused, because otherwise each misspelt URL would create a file."""
-    with pytest.raises(ValueError, match="known are sqlite:///relative") as caught:
-        saver_of(url)
-
-    assert repr(url) in str(caught.value)
+UNKNOWN = ["agent.db", "", "redis://host", "sqlite", "sqlite:agent.db", "postgresql", "file:///x"]
 
 
 @pytest.mark.parametrize(
@@ -133,10 +112,11 @@ def test_an_unknown_form_is_named_beside_the_known_ones(url: str) -> None:
         ("sqlite:///", "names no file"),
         ("sqlite:///agent.db?mode=ro", "write 'sqlite:///agent.db'"),
         ("postgresql://me:100%@host/db", "write postgresql://user:password@host"),
+        *((url, f"{url!r}; known are sqlite:///relative") for url in UNKNOWN),
     ],
 )
 def test_a_slip_in_a_url_is_answered_with_the_right_form(url: str, advice: str) -> None:
-    """An empty variable in `sqlite:///{path}` must not select a database in memory."""
+    """An empty variable must not select a database in memory, and a bare path must not create a file."""
     with pytest.raises(ValueError, match=advice):
         saver_of(url)
     with pytest.raises(ValueError, match=advice):
@@ -224,19 +204,15 @@ async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, ur
     assert path.read_bytes() == content
 
 
-async def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "said"), [("no/agent.db", "there is no directory '{}/no'"), ("", "is a directory; name a file in it")]
+)
+async def test_a_path_that_is_no_file_is_named_and_not_made(tmp_path: Path, path: str, said: str) -> None:
     """A missing directory usually means a misspelt path."""
-    error = await broken(agent_of("never", url=f"sqlite:///{tmp_path / 'no' / 'agent.db'}"))
+    error = await broken(agent_of("never", url=f"sqlite:///{tmp_path / path}"))
 
-    assert f"there is no directory {str(tmp_path / 'no')!r}" in str(error)
+    assert said.format(tmp_path) in str(error)
     assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_directory_is_no_file(tmp_path: Path) -> None:
-    """SQLite's own error is the same for a directory and for a missing file."""
-    error = await broken(agent_of("never", url=f"sqlite:///{tmp_path}"))
-
-    assert "is a directory; name a file in it" in str(error)
 
 
 @contextmanager
@@ -404,13 +380,17 @@ has_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts
 
 
 @has_proc
-async def test_a_file_can_be_closed(tmp_path: Path, url: str) -> None:
-    agent = agent_of("hi", url=url)
+async def test_a_file_can_be_closed_and_is_opened_again(tmp_path: Path, url: str) -> None:
+    agent = agent_of("one", "two", url=url)
+    await close(agent.checkpointer, None, InMemorySaver())
     await agent.ainvoke(QUESTION, THREAD)
     assert open_files(tmp_path / "agent.db") == 1
     await close(agent.checkpointer)
-
+    await close(agent.checkpointer)
     assert open_files(tmp_path / "agent.db") == 0
+    result = await agent.ainvoke(QUESTION, THREAD)
+
+    assert contents(result) == ["go", "one", "go", "two"]
 
 
 @has_proc
@@ -446,17 +426,6 @@ async def test_an_agent_closes_what_it_has_opened_at_the_end_of_its_block(tmp_pa
         assert open_files(tmp_path / "agent.db") == 2
 
     assert open_files(tmp_path / "agent.db") == 0
-
-
-async def test_what_was_closed_is_opened_again_when_it_is_used_again(url: str) -> None:
-    agent = agent_of("one", "two", url=url)
-    await close(agent.checkpointer, None, InMemorySaver())
-    await agent.ainvoke(QUESTION, THREAD)
-    await close(agent.checkpointer)
-    await close(agent.checkpointer)
-    result = await agent.ainvoke(QUESTION, THREAD)
-
-    assert contents(result) == ["go", "one", "go", "two"]
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -161,17 +162,6 @@ async def test_a_name_is_looked_up_by_langchain(monkeypatch: pytest.MonkeyPatch)
     assert shape(await run(create_react_agent("openai:small", []))) == ["human:go", "ai:I am small"]
 
 
-@pytest.mark.parametrize("model", [None, 5, ["a", "b"]], ids=repr)
-def test_what_is_no_model_is_refused(model: Any) -> None:
-    with pytest.raises(TypeError, match=re.escape(f"got {model!r}")):
-        create_react_agent(model, [work()])
-
-
-def test_a_runnable_that_takes_no_tools_is_refused_where_there_are_some() -> None:
-    with pytest.raises(TypeError, match="has no bind_tools"):
-        create_react_agent(RunnableLambda(lambda messages: AIMessage("hi")), [work()])
-
-
 # The tools.
 
 
@@ -187,12 +177,6 @@ async def test_tools_may_be_functions_sync_and_async() -> None:
     model = ScriptedModel([calls("first", "second"), "done"])
 
     assert shape(await run(create_react_agent(model, [first, second])))[2:] == ["tool:first", "tool:second", "ai:done"]
-
-
-@pytest.mark.parametrize("tools", [[5], ["work"]], ids=repr)
-def test_what_is_no_tool_is_refused(tools: Any) -> None:
-    with pytest.raises(TypeError, match="A tool is a LangChain tool or a function, got"):
-        create_react_agent(script(), tools)
 
 
 async def test_middleware_is_around_every_call() -> None:
@@ -211,12 +195,6 @@ async def test_middleware_is_around_every_call() -> None:
     assert seen == ["outer before work", "inner before work"]
 
 
-def test_middleware_beside_a_node_is_refused() -> None:
-    """A node has middleware of its own, and two lists would be ambiguous."""
-    with pytest.raises(ValueError, match="give middleware="):
-        create_react_agent(script(), ToolNode([work()]), middleware=[lambda request, call_next: call_next(request)])
-
-
 # The prompt.
 
 
@@ -230,27 +208,21 @@ async def by_everything_async(state: Any, config: RunnableConfig, *, store: Base
 
 
 @pytest.mark.parametrize("prompt", [by_everything, by_everything_async])
-async def test_a_prompt_gets_the_parameters_that_it_declares(prompt: Any) -> None:
+async def test_prompts_and_hooks_get_the_parameters_that_they_declare(prompt: Any) -> None:
     store = InMemoryStore()
     store.put(("users",), "1", {"name": "Ann"})
-    model = script()
-    agent = create_react_agent(model, [work()], prompt=prompt, store=store, context_schema=Tier)
+    model, seen = script(), []
+
+    async def hook(state: Any, config: RunnableConfig, *, store: BaseStore) -> Any:
+        seen.append((config["configurable"]["user"], await store.aget(("users",), "1") is not None))
+        return {}
+
+    agent = create_react_agent(model, [work()], prompt=prompt, pre_model_hook=hook, store=store, context_schema=Tier)
 
     await run(agent, config={"configurable": {"user": "ann"}}, context=Tier("gold"))
 
     assert [shape(request)[0] for request in model.requests] == ["system:ann gold"] * 2
-
-
-async def test_an_error_of_a_prompt_arrives_bare() -> None:
-    error = LookupError("no such user")
-
-    def prompt(state: Any) -> Any:
-        raise error
-
-    with pytest.raises(LookupError) as caught:
-        await run(create_react_agent(script(), [work()], prompt=prompt))
-
-    assert caught.value is error
+    assert seen == [("ann", True)] * 2
 
 
 # The state.
@@ -285,8 +257,9 @@ async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any
     """Prompts, hooks, model choosers and tools get the state as its schema; the result is a dict, as in LangGraph."""
     kinds: dict[str, type[Any]] = {}
 
-    def note(who: str, state: Any) -> None:
+    def note(who: str, state: Any) -> Any:
         kinds[who] = type(state)
+        return {}
 
     def look(
         query: str, state: Annotated[Any, InjectedState], seen: Annotated[list[str], InjectedState("seen")],
@@ -300,24 +273,15 @@ async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any
         note("prompt", state)
         return field(state, "messages")
 
-    def before(state: Any) -> Any:
-        note("before", state)
-        return {}
-
-    def after(state: Any) -> Any:
-        note("after", state)
-        return {}
-
+    hooks: dict[str, Any] = {f"{name}_model_hook": partial(note, name) for name in ("pre", "post")}
     model = ScriptedModel([calls(("look", {"query": "a"}), ("look", {"query": "b"})), "done"])
-    agent = create_react_agent(
-        model, [look], prompt=prompt, state_schema=schema, pre_model_hook=before, post_model_hook=after, version=version
-    )
+    agent = create_react_agent(model, [look], prompt=prompt, state_schema=schema, version=version, **hooks)
 
     result = await run(agent, {**QUESTION, "seen": ["start"]})
 
     assert result["seen"] == ["start", "a", "b"]
     assert shape(result) == ["human:go", "ai:", "tool:['start']", "tool:['start']", "ai:done"]
-    assert set(kinds) == {"tool", "prompt", "before", "after"}
+    assert set(kinds) == {"tool", "prompt", "pre", "post"}
     assert all(issubclass(kind, dict if schema is TypedState else schema) for kind in kinds.values())
 
 
@@ -407,35 +371,20 @@ async def test_without_a_context_there_is_none() -> None:
 # The hooks.
 
 
-async def test_the_hook_after_the_model_may_answer_calls() -> None:
+@pytest.mark.parametrize(("denied", "ran"), [(2, []), (1, ["work(b)"])], ids=["all", "some"])
+async def test_the_hook_after_the_model_may_answer_calls(denied: int, ran: list[str]) -> None:
     """Answered calls do not run, and the model is asked again."""
-    recorder = Recorder()
-    model = ScriptedModel([calls("work", "work"), "done"])
-
-    def deny(state: Any) -> Any:
-        last = state["messages"][-1]
-        return {
-            "messages": [ToolMessage("denied", tool_call_id=call["id"]) for call in getattr(last, "tool_calls", ())]
-        }
-
-    result = await run(create_react_agent(model, [recorder.tool("work")], post_model_hook=deny))
-
-    assert shape(result) == ["human:go", "ai:", "tool:denied", "tool:denied", "ai:done"]
-    assert recorder.count("started") == 0
-
-
-async def test_the_hook_after_the_model_may_answer_some_calls() -> None:
     recorder = Recorder()
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
 
-    def deny_first(state: Any) -> Any:
-        found = getattr(state["messages"][-1], "tool_calls", ())[:1]
+    def deny(state: Any) -> Any:
+        found = getattr(state["messages"][-1], "tool_calls", ())[:denied]
         return {"messages": [ToolMessage("denied", tool_call_id=call["id"]) for call in found]}
 
-    result = await run(create_react_agent(model, [recorder.tool("work")], post_model_hook=deny_first))
+    result = await run(create_react_agent(model, [recorder.tool("work")], post_model_hook=deny))
 
-    assert shape(result) == ["human:go", "ai:", "tool:denied", "tool:b", "ai:done"]
-    assert recorder.order == ["work(b)"]
+    assert shape(result) == ["human:go", "ai:", *["tool:denied"] * denied, *["tool:b"] * len(ran), "ai:done"]
+    assert recorder.order == ran
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -464,31 +413,15 @@ async def test_a_hook_may_ask_a_person(when: str, version: Any) -> None:
     assert [len(model.requests), starts] == [2, 3]
 
 
-async def test_a_hook_may_read_the_store_and_the_config() -> None:
-    store = InMemoryStore()
-    seen: list[str] = []
+@pytest.mark.parametrize("where", ["prompt", "pre_model_hook", "post_model_hook"])
+async def test_an_error_of_a_prompt_or_hook_arrives_bare(where: str) -> None:
+    error = LookupError("no such user")
 
-    async def hook(state: Any, config: RunnableConfig, *, store: BaseStore) -> Any:
-        seen.append(config["configurable"]["user"])
-        await store.aput(("seen",), "1", {"value": 1})
-        return {}
-
-    agent = create_react_agent(ScriptedModel(["done"]), [], pre_model_hook=hook, store=store)
-    await run(agent, config={"configurable": {"user": "ann"}})
-
-    assert seen == ["ann"]
-    assert store.get(("seen",), "1") is not None
-
-
-@pytest.mark.parametrize("when", ["pre_model_hook", "post_model_hook"])
-async def test_an_error_of_a_hook_arrives_bare(when: str) -> None:
-    error = ValueError("no")
-
-    def hook(state: Any) -> Any:
+    def fails(state: Any) -> Any:
         raise error
 
-    options: dict[str, Any] = {when: hook}
-    with pytest.raises(ValueError, match="no") as caught:
+    options: dict[str, Any] = {where: fails}
+    with pytest.raises(LookupError) as caught:
         await run(create_react_agent(script(), [work()], **options))
 
     assert caught.value is error
@@ -537,24 +470,6 @@ async def test_a_run_may_have_stops_of_its_own() -> None:
     assert (await agent.aget_state(THREAD)).next == ("tools",)
 
 
-@pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
-@pytest.mark.parametrize("node", ["nowhere", "pre_model_hook"])
-def test_a_stop_at_an_unknown_node_is_refused(option: str, node: str) -> None:
-    options: dict[str, Any] = {option: [node]}
-
-    with pytest.raises(ValueError, match=f"`{node}` not found"):
-        create_react_agent(script(), [work()], **options)
-
-
-@pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
-def test_stops_that_are_no_list_are_refused(option: str) -> None:
-    """`interrupt_before="tools"` is a likely mistake; the error shows the right form."""
-    options: dict[str, Any] = {option: "tools"}
-
-    with pytest.raises(TypeError, match=rf"{option} is a list of nodes, such as \['tools'\]"):
-        create_react_agent(script(), [work()], **options)
-
-
 # The rest.
 
 
@@ -567,17 +482,6 @@ async def test_debug_prints_each_step(capsys: pytest.CaptureFixture[str]) -> Non
     assert "done" in printed
 
 
-def test_unknown_options_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"unexpected keyword arguments: {'nonsense': 1, 'more': 2}"):
-        create_react_agent(script(), [], nonsense=1, more=2)
-
-
-@pytest.mark.parametrize("version", ["v3", None, 2], ids=repr)
-def test_an_unknown_version_is_refused(version: Any) -> None:
-    with pytest.raises(ValueError, match=f"Invalid version {version}.*'v1' and 'v2'"):
-        create_react_agent(script(), [], version=version)
-
-
 async def test_the_older_name_of_the_context_schema_still_works() -> None:
     with pytest.warns(LangGraphDeprecatedSinceV10, match="`config_schema` is deprecated"):
         agent = create_react_agent(script(), [work()], config_schema=Tier)
@@ -585,21 +489,32 @@ async def test_the_older_name_of_the_context_schema_still_works() -> None:
     assert shape(await run(agent, context={"name": "gold"})) == DONE
 
 
-@pytest.mark.parametrize("checkpointer", [5, object], ids=repr)
-def test_what_keeps_no_threads_is_refused(checkpointer: Any) -> None:
-    with pytest.raises(TypeError, match=f"Received {type(checkpointer).__name__}"):
-        create_react_agent(script(), [], checkpointer=checkpointer)
+def passing(request: Any, call_next: Any) -> Any:
+    return call_next(request)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("pre_model_hook", 5), ("post_model_hook", 5), ("tools", 5), ("state_schema", 5)], ids=repr
-)
-def test_an_option_of_a_wrong_type_is_named(option: str, value: Any) -> None:
-    """With several options in one call, the error has to say which one is wrong."""
-    options: dict[str, Any] = {"tools": [work()], option: value}
+STOPS = ("interrupt_before", "interrupt_after")
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    *(({"model": model}, TypeError, re.escape(f"got {model!r}")) for model in (None, 5, ["a", "b"])),
+    ({"model": RunnableLambda(lambda messages: AIMessage("hi"))}, TypeError, "has no bind_tools"),
+    *(({"tools": tools}, TypeError, "A tool is a LangChain tool or a function, got") for tools in ([5], ["work"])),
+    ({"tools": ToolNode([work()]), "middleware": [passing]}, ValueError, "give middleware="),
+    *(({option: [node]}, ValueError, f"`{node}` not found") for option in STOPS for node in ("no", "pre_model_hook")),
+    *(({option: "tools"}, TypeError, rf"{option} is a list of nodes, such as \['tools'\]") for option in STOPS),
+    ({"nonsense": 1, "more": 2}, TypeError, r"unexpected keyword arguments: {'nonsense': 1, 'more': 2}"),
+    *(({"version": given}, ValueError, f"Invalid version {given}.*'v1' and 'v2'") for given in ("v3", None, 2)),
+    *(({"checkpointer": given}, TypeError, f"Received {type(given).__name__}") for given in (5, object)),
+    *(({name: 5}, TypeError, rf"{name}.*5") for name in ("pre_model_hook", "post_model_hook", "tools", "state_schema")),
+]
 
-    with pytest.raises(TypeError, match=rf"{option}.*5"):
-        create_react_agent(script(), **options)
+
+@pytest.mark.parametrize(("options", "error", "said"), REFUSED, ids=str)
+def test_a_slip_is_refused_when_the_agent_is_made(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    """The error names the option and its value, or the right form."""
+    given: dict[str, Any] = {"model": script(), "tools": [work()], **options}
+
+    with pytest.raises(error, match=said):
+        create_react_agent(**given)
 
 
 # Promise 8: sync code runs in threads.
