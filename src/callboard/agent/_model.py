@@ -31,6 +31,7 @@ from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._current import current_loop
 from callboard._loops._entry_mode import is_missing, is_sync_entry
 from callboard._loops._threads import run_in_thread
+from callboard.conversations._flow import value_in
 
 Prompt = (
     str
@@ -88,8 +89,7 @@ def _init_chat_model(name: str) -> BaseChatModel:
 
 def _has_tools(model: Runnable[Any, Any], tools: Sequence[BaseTool], at_provider: int) -> bool:
     """Return whether the model has tools bound already; raise ValueError if they are not the agent's."""
-    if isinstance(model, RunnableSequence):
-        model = next((step for step in model.steps if isinstance(step, (RunnableBinding, BaseChatModel))), model)
+    model = _step_with_tools(model)
     if not isinstance(model, RunnableBinding) or "tools" not in model.kwargs:
         return False
     bound = model.kwargs["tools"]
@@ -125,7 +125,7 @@ class FixedModel:
         self._model = _init_chat_model(model) if isinstance(model, str) else model
         self._tools = tools
         self._provider_tools = provider_tools
-        self._prompt = prompt_of(prompt)
+        self._prompt = _Prompt(prompt)
         self._all = model_with_tools(self._model, tools, provider_tools)
 
     @property
@@ -161,7 +161,7 @@ class ChosenModel:
 
     def __init__(self, choose: ModelChoice, prompt: Prompt | None) -> None:
         self._choose = choose
-        self._prompt = prompt_of(prompt)
+        self._prompt = _Prompt(prompt)
 
     @property
     def known(self) -> None:
@@ -193,42 +193,26 @@ async def _asked_in_thread(choose: Callable[[], Any]) -> Any:
     return await model if inspect.isawaitable(model) else model
 
 
-class _Fixed:
-    """Prompt of constant messages before the conversation."""
+class _Prompt:
+    """Prompt of the user, converted once for all runs; raises ValueError for an unknown type."""
 
-    def __init__(self, messages: Sequence[BaseMessage]) -> None:
-        self._messages = messages
+    def __init__(self, prompt: Prompt | None) -> None:
+        self._messages: list[BaseMessage] = []
+        self._make: Runnable[Any, Any] | None = None
+        """Computes the model's input from a state, in place of constant messages before the conversation."""
+        if isinstance(prompt, (str, SystemMessage)):
+            self._messages = [SystemMessage(content=prompt) if isinstance(prompt, str) else prompt]
+        elif isinstance(prompt, Runnable) or callable(prompt):
+            self._make = prompt if isinstance(prompt, Runnable) else graph_runnable(prompt, "Prompt", traced=True)
+        elif prompt is not None:
+            raise ValueError(f"Got unexpected type for `prompt`: {type(prompt)}")
 
     def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
         """Return the model to run, and its input."""
+        if self._make is not None:
+            return self._make | model, state
         # A plain list: a `RunnableSequence` would take as long as the rest of the turn.
         return model, [*self._messages, *messages_of(state)]
-
-
-class _Made:
-    """Prompt that computes the model's input from a state."""
-
-    def __init__(self, make: Runnable[Any, Any]) -> None:
-        self._make = make
-
-    def asked(self, model: Model, state: Any) -> tuple[Model, Any]:
-        """Return the model to run, and its input."""
-        return self._make | model, state
-
-
-def prompt_of(prompt: Prompt | None) -> _Fixed | _Made:
-    """Return the user's prompt, converted once for all runs; raise ValueError for an unknown type."""
-    if prompt is None:
-        return _Fixed([])
-    if isinstance(prompt, str):
-        return _Fixed([SystemMessage(content=prompt)])
-    if isinstance(prompt, SystemMessage):
-        return _Fixed([prompt])
-    if isinstance(prompt, Runnable):
-        return _Made(prompt)
-    if callable(prompt):
-        return _Made(graph_runnable(prompt, "Prompt", traced=True))
-    raise ValueError(f"Got unexpected type for `prompt`: {type(prompt)}")
 
 
 async def structured(model: Model, state: Any, config: RunnableConfig, response_format: Any) -> object:
@@ -240,33 +224,30 @@ async def structured(model: Model, state: Any, config: RunnableConfig, response_
     if isinstance(response_format, tuple):
         prompt, response_format = cast("tuple[str, Any]", response_format)
         messages = [SystemMessage(content=prompt), *messages]
-    return await run_model(_bare(model).with_structured_output(response_format), messages, config)
-
-
-def _bare(model: Any) -> BaseChatModel:
-    """Return the chat model inside of bindings and sequences."""
-    model = _inside(model)
-    if not isinstance(model, BaseChatModel):
+    bare = _inside(model)
+    if not isinstance(bare, BaseChatModel):
         raise TypeError(
-            f"Expected `model` to be a ChatModel or RunnableBinding (e.g. model.bind_tools(...)), got {type(model)}"
+            f"Expected `model` to be a ChatModel or RunnableBinding (e.g. model.bind_tools(...)), got {type(bare)}"
         )
-    return model
+    return await run_model(bare.with_structured_output(response_format), messages, config)
 
 
 def _inside(model: Any) -> Any:
-    if isinstance(model, RunnableSequence):
-        model = next((step for step in model.steps if isinstance(step, (RunnableBinding, BaseChatModel))), model)
+    """Return the model inside of bindings and sequences."""
+    model = _step_with_tools(model)
     return model.bound if isinstance(model, RunnableBinding) else model
+
+
+def _step_with_tools(model: Any) -> Any:
+    if isinstance(model, RunnableSequence):
+        return next((step for step in model.steps if isinstance(step, (RunnableBinding, BaseChatModel))), model)
+    return model
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
     """Return the conversation of a state as the model sees it."""
-    found = _field(state, "llm_input_messages")
-    return list(_field(state, "messages") or () if found is None else found)
-
-
-def _field(state: Any, name: str) -> Any:
-    return state.get(name) if isinstance(state, dict) else getattr(state, name, None)
+    found = value_in(state, "llm_input_messages")
+    return list(value_in(state, "messages") or () if found is None else found)
 
 
 _lent: ContextVar[BaseChatModel | None] = ContextVar("callboard_agent_model", default=None)

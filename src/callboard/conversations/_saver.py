@@ -51,29 +51,35 @@ class Saver:
 
     async def get(self, checkpoint_id: str | None = None) -> CheckpointTuple | None:
         """Return a checkpoint with its pending writes; the latest by default. Raises StorageError if it is damaged."""
-        args = self.config(checkpoint_id), self._place
-        return self._checked(await self._awaited.call("get_tuple", partial(_get, *args), partial(_aget, *args)))
+        config, seen = self.config(checkpoint_id), partial(_remembering, place=self._place)
+        return self._checked(await self._get(config, seen))
 
     async def outline(self) -> CheckpointTuple | None:
         """Return the latest checkpoint with `None` in place of objects; plain data are complete.
 
         Most of the time to read a long thread is spent on making message objects.
         """
-        config, place = self.config(), self._place
-        found = await self._awaited.call(
-            "get_tuple",
-            lambda saver: _outlined(saver, place).get_tuple(config),
-            lambda saver: _outlined(saver, place).aget_tuple(config),
-        )
-        return self._checked(found, outlined=True)
+        return self._checked(await self._get(self.config(), partial(_outlined, place=self._place)), outlined=True)
+
+    async def _get(self, config: RunnableConfig, seen: Callable[[Any], Any]) -> CheckpointTuple | None:
+        async def aget(saver: Any) -> CheckpointTuple | None:
+            found: CheckpointTuple | None = await seen(saver).aget_tuple(config)
+            return found
+
+        return await self._awaited.call("get_tuple", lambda saver: seen(saver).get_tuple(config), aget)
 
     async def before(self, checkpoint_id: str | None, limit: int | None) -> list[CheckpointTuple]:
         """Return the thread's checkpoints, the latest first: at most `limit`, and only older than `checkpoint_id`."""
         bound = None if checkpoint_id is None else self.config(checkpoint_id)
         config = self.config()
-        listed = await self._awaited.call(
-            "list", partial(_list, config, bound, limit), partial(_alist, config, bound, limit)
-        )
+
+        def get(saver: Any) -> list[CheckpointTuple]:
+            return list(_remembering(saver).list(config, before=bound, limit=limit))
+
+        async def aget(saver: Any) -> list[CheckpointTuple]:
+            return [found async for found in _remembering(saver).alist(config, before=bound, limit=limit)]
+
+        listed = await self._awaited.call("list", get, aget)
         return [found for found in map(self._checked, listed) if found is not None]
 
     def told(self, found: CheckpointTuple) -> str:
@@ -158,16 +164,6 @@ def _id_of(found: CheckpointTuple) -> Any:
     return found.config.get("configurable", {}).get("checkpoint_id")
 
 
-def _get(config: RunnableConfig, place: Place, saver: Any) -> CheckpointTuple | None:
-    found: CheckpointTuple | None = _remembering(saver, place).get_tuple(config)
-    return found
-
-
-async def _aget(config: RunnableConfig, place: Place, saver: Any) -> CheckpointTuple | None:
-    found: CheckpointTuple | None = await _remembering(saver, place).aget_tuple(config)
-    return found
-
-
 _KEPT: WeakKeyDictionary[Any, StoredConversations] = WeakKeyDictionary()
 """Checkpoints and messages that were read or written, by saver."""
 
@@ -205,15 +201,3 @@ def _with_serde(saver: Any, serde: Any) -> Any:
     copied = copy.copy(saver)
     copied.serde = serde
     return copied
-
-
-def _list(
-    config: RunnableConfig, before: RunnableConfig | None, limit: int | None, saver: Any
-) -> list[CheckpointTuple]:
-    return list(_remembering(saver).list(config, before=before, limit=limit))
-
-
-async def _alist(
-    config: RunnableConfig, before: RunnableConfig | None, limit: int | None, saver: Any
-) -> list[CheckpointTuple]:
-    return [found async for found in _remembering(saver).alist(config, before=before, limit=limit)]
