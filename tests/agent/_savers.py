@@ -13,7 +13,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
+from callboard import create_react_agent
 from callboard._loops._bridge import run_on_asyncio
+from callboard.testing import ScriptedModel
 
 SAVERS = ("memory", "sqlite", "aiosqlite")
 ON_DISK = SAVERS[1:]
@@ -52,6 +54,11 @@ async def _async_saver(path: Path | str, aio: type[Any]) -> Any:
     connection = await aiosqlite.connect(path)
     await connection.execute("PRAGMA synchronous=OFF")
     return aio(connection)
+
+
+def scripted(replies: Sequence[Any], tools: Any = (), *, loop: bool = False, **options: Any) -> Any:
+    """Return an agent whose model gives these replies."""
+    return create_react_agent(ScriptedModel(replies, loop=loop), tools, **options)
 
 
 def shape(messages: Sequence[BaseMessage]) -> list[str]:

@@ -13,10 +13,10 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.types import Command, interrupt
 
-from callboard import Actor, CallPolicy, ToolNode, child, create_react_agent, handler
-from callboard.testing import ScriptedModel, calls
+from callboard import Actor, CallPolicy, ToolNode, child, handler
+from callboard.testing import calls
 
-from ._savers import SAVERS, saver_of
+from ._savers import SAVERS, saver_of, scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -87,7 +87,7 @@ def told(error: Exception) -> str:
 def make(saver: Any) -> Any:
     notebook = child(Notebook, key=lambda call: call["args"]["book"], cap=1, snapshots="journal", intensity=1000)
     node = ToolNode([notebook, ask], handle_tool_errors=told, policies={"crash": CallPolicy(on_unknown="fail")})
-    return create_react_agent(ScriptedModel([reply], loop=True), node, checkpointer=saver)
+    return scripted([reply], node, loop=True, checkpointer=saver)
 
 
 def wrong(messages: list[BaseMessage]) -> list[str]:

@@ -29,7 +29,7 @@ from callboard import (
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.threads import Threads
 
-from ._savers import SAVERS, saver_of
+from ._savers import SAVERS, saver_of, scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -82,7 +82,7 @@ def reply(sent: list[Any]) -> Any:
 def scribe(saver: Any, **terms: Any) -> Any:
     """An agent that appends each message to its notebook, and reads all lines."""
     notebook = child(Notebook, snapshots="journal", **terms)
-    return create_react_agent(ScriptedModel([reply], loop=True), [notebook], checkpointer=saver)
+    return scripted([reply], [notebook], loop=True, checkpointer=saver)
 
 
 def say(text: str) -> Any:
@@ -180,7 +180,7 @@ async def test_an_update_from_outside_is_a_fork_with_the_state_of_its_place(save
 
 async def test_each_thread_has_its_own_and_each_key_within_it(saver: Any) -> None:
     notebook = child(Notebook, key=lambda call: call["args"]["line"][0], snapshots="journal", cap=1)
-    agent = create_react_agent(ScriptedModel([reply], loop=True), [notebook], checkpointer=saver)
+    agent = scripted([reply], [notebook], loop=True, checkpointer=saver)
     other: Any = {"configurable": {"thread_id": "2"}}
     async with agent:
         said = [
@@ -221,9 +221,7 @@ def size(saver: Any) -> int:
 async def test_what_has_not_changed_is_not_stored_again(tmp_path: Path) -> None:
     """A large state is written once, and later turns, forks and copies refer to it."""
     async with saver_of("sqlite", tmp_path / "db") as saver:
-        agent = create_react_agent(
-            ScriptedModel([reply], loop=True), [child(Album, snapshots="journal")], checkpointer=saver
-        )
+        agent = scripted([reply], [child(Album, snapshots="journal")], loop=True, checkpointer=saver)
         await agent.ainvoke(say("shoot"), AT)
         first = size(saver)
         for _ in range(10):
@@ -249,9 +247,7 @@ class Stubborn(Notebook):
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_state_that_cannot_be_stored_is_an_error_that_names_the_actor(saver: Any, is_open: bool) -> None:
     """The call is not counted as finished, so it runs again on the state before it."""
-    agent = create_react_agent(
-        ScriptedModel([reply], loop=True), [child(Stubborn, snapshots="journal")], checkpointer=saver
-    )
+    agent = scripted([reply], [child(Stubborn, snapshots="journal")], loop=True, checkpointer=saver)
     if is_open:
         await agent.__aenter__()
     with pytest.raises(SnapshotError, match=r"the actor Stubborn\['1'\] cannot be kept in the journal: .*object"):
@@ -289,7 +285,7 @@ async def test_a_call_that_failed_has_left_its_state_too_and_one_that_the_actor_
     """An actor that survives an error keeps the change; an actor that dies of it is restored from the state before."""
     policies = {"append": CallPolicy(on_unknown="fail", timeout=0.5)}
     node = ToolNode([child(Picky, snapshots="journal")], handle_tool_errors=True, policies=policies)
-    agent = create_react_agent(ScriptedModel([reply], loop=True), node, checkpointer=saver)
+    agent = scripted([reply], node, loop=True, checkpointer=saver)
     if is_open:
         await agent.__aenter__()
     said = [last(await agent.ainvoke(say(text), AT)) for text in ("a", "bad", "slow", "worse", "b")]
@@ -312,7 +308,7 @@ async def test_a_call_that_waits_for_a_person_leaves_the_others_with_their_effec
 
     script = [calls(("append", {"line": "a"}), "ask"), calls(("append", {"line": "b"})), "done"]
     notebook = child(Notebook, snapshots="journal")
-    agent = create_react_agent(ScriptedModel(script), [notebook, ask], checkpointer=saver)
+    agent = scripted(script, [notebook, ask], checkpointer=saver)
     await agent.ainvoke(say("go"), AT)
     result = await agent.ainvoke(Command(resume="yes"), AT)
     await agent.aclose()
@@ -338,9 +334,7 @@ async def test_calls_that_run_again_at_their_place_find_the_state_before_them(
     def results(result: Any) -> list[str]:
         return [one.content for one in result["messages"] if one.type == "tool"]
 
-    agent = create_react_agent(
-        ScriptedModel([reply], loop=True), [child(Notebook, snapshots="journal"), ask], checkpointer=saver
-    )
+    agent = scripted([reply], [child(Notebook, snapshots="journal"), ask], loop=True, checkpointer=saver)
     if is_open:
         await agent.__aenter__()
     await agent.ainvoke(say("go"), AT)
@@ -431,9 +425,9 @@ async def test_nobody_but_the_actor_makes_objects_of_its_state(tmp_path: Path) -
 
     def agent(*types: type) -> Any:
         papers = [child(Paper, snapshots="journal")]
-        return create_react_agent(ScriptedModel([reply], loop=True), papers, checkpointer=url, stored_types=types)
+        return scripted([reply], papers, loop=True, checkpointer=url, stored_types=types)
 
-    plain = create_react_agent(ScriptedModel(["hello"]), [], checkpointer=url)
+    plain = scripted(["hello"], [], checkpointer=url)
     async with agent() as strict:
         with pytest.raises(SnapshotError, match=r"stored_types=\[Page\]"):
             await strict.ainvoke(say("a"), {"configurable": {"thread_id": "2"}})
@@ -527,7 +521,7 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
 
     def agent(saver: Any) -> Any:
         notebook = child(Notebook, key=lambda call: call["args"]["line"][0], snapshots="journal")
-        return create_react_agent(ScriptedModel([reply], loop=True), [notebook], checkpointer=saver, on_unknown="rerun")
+        return scripted([reply], [notebook], loop=True, checkpointer=saver, on_unknown="rerun")
 
     watched, killed = _Watched(), 0
     await agent(watched).ainvoke(say("go"), AT, durability="sync")

@@ -1,11 +1,9 @@
 """Actors whose states are stored with a thread, within calls and graphs, and without a thread."""
 
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
@@ -16,7 +14,7 @@ from langgraph.types import Command, interrupt
 from callboard import Actor, InMemorySnapshots, Supervisor, ToolNode, child, create_react_agent, handler, keyed, running
 from callboard.testing import ScriptedModel, calls, tool_call
 
-from ._savers import SAVERS, saver_of
+from ._savers import SAVERS, saver_of, scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -211,7 +209,7 @@ async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> 
         """Have somebody else do it."""
         await inner.ainvoke(GO)
 
-    outer = create_react_agent(ScriptedModel([calls("delegate"), "end"]), [delegate])
+    outer = scripted([calls("delegate"), "end"], [delegate])
     with pytest.raises(ValueError, match=r"no checkpointer: .* within a graph compile\(checkpointer="):
         await outer.ainvoke(GO)
 
@@ -242,12 +240,3 @@ async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() ->
             await agent.ainvoke(GO, AT)
 
     assert said == ["a", "a", "a,a", "a,a"]
-
-
-def test_from_sync_code(tmp_path: Path) -> None:
-    agent = scribe(appending("a", "b"), checkpointer=f"sqlite:///{tmp_path / 'db'}")
-    for _ in range(2):
-        agent.invoke(GO, AT)
-    anyio.run(partial(agent.aclose))
-
-    assert said == ["a", "a,b", "a,b,a", "a,b,a,b"]

@@ -17,7 +17,7 @@ from callboard import ToolNode, agent_model, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._graphs import AT, QUESTION, Desk, chain, delegate, ids
-from ._savers import complaint, saver_of, shape
+from ._savers import complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -60,7 +60,7 @@ async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
         said = messages[0].content
         return f"{said} done" if messages[-1].type == "tool" else calls(tool_call("ask", "same", query=said))
 
-    inner = create_react_agent(ScriptedModel([reply] * 4), desk.tools())
+    inner = scripted([reply] * 4, desk.tools())
     twice = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
     model = ScriptedModel([twice, "done"])
     agent = create_react_agent(model, [delegate(inner, "inner")], checkpointer=InMemorySaver())
@@ -118,8 +118,8 @@ async def test_a_sync_tool_has_an_agent_do_it() -> None:
 async def test_the_inner_agent_ends_with_the_run_of_the_outer_one() -> None:
     """Promise 1: when a run is cancelled, no task of an agent two levels deep is left."""
     recorder = Recorder()
-    inner = create_react_agent(ScriptedModel([calls("hangs")]), [recorder.tool("hangs", hang=True)])
-    agent = create_react_agent(ScriptedModel([calls(("inner", {"query": "x"}))]), [delegate(inner, "inner")])
+    inner = scripted([calls("hangs")], [recorder.tool("hangs", hang=True)])
+    agent = scripted([calls(("inner", {"query": "x"}))], [delegate(inner, "inner")])
     async with anyio.create_task_group() as group:
         group.start_soon(agent.ainvoke, QUESTION)
         await recorder.wait_for("started")
@@ -149,7 +149,7 @@ async def test_a_graph_of_langgraph_as_a_tool_asks_and_goes_on_where_it_was(kind
 
     asked = calls(tool_call("graph", "1", query="x"), tool_call("ask", "2", query="a"))
     async with saver_of(kind, tmp_path / "db") as saver:
-        agent = create_react_agent(ScriptedModel([asked, "done"]), desk.tools(graph), checkpointer=saver)
+        agent = scripted([asked, "done"], desk.tools(graph), checkpointer=saver)
         result = await _answered(agent)
 
     assert shape(result["messages"])[2:] == ["tool:graph: G, tool: T", "tool:a: A", "ai:done"]
@@ -172,9 +172,7 @@ async def test_a_supervisor_hands_tasks_out_and_puts_the_answers_together() -> N
     """With agents as tools that run in parallel, the supervisor sees their answers, and not their conversations."""
     desk = Desk()
     experts = {
-        name: create_react_agent(
-            ScriptedModel([calls(tool_call("work", "1", query=name)), f"{name} found"]), desk.tools()
-        )
+        name: scripted([calls(tool_call("work", "1", query=name)), f"{name} found"], desk.tools())
         for name in ("maths", "law")
     }
     both = calls(tool_call("maths", "1", query="q1"), tool_call("law", "2", query="q2"))
@@ -187,18 +185,6 @@ async def test_a_supervisor_hands_tasks_out_and_puts_the_answers_together() -> N
 
 
 # --- agents one after the other
-
-
-async def test_an_agent_leaves_nothing_behind_for_the_next_one() -> None:
-    desk, saver = Desk(), InMemorySaver()
-    first = create_react_agent(ScriptedModel(["one"]), [], checkpointer=saver)
-    second = create_react_agent(ScriptedModel([calls(tool_call("ask", "1", query="a"))]), desk.tools())
-    await first.ainvoke(QUESTION, AT)
-    assert var_child_runnable_config.get() is None
-    result = await second.ainvoke(QUESTION)
-
-    assert list(ids(result)) == ["a"]
-    assert {found.config["configurable"]["checkpoint_ns"] for found in saver.list(None)} == {""}
 
 
 async def test_a_structured_response_leaves_nothing_behind_either() -> None:
@@ -218,7 +204,7 @@ async def test_a_structured_response_leaves_nothing_behind_either() -> None:
 
 async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
     """When an inner agent has ended, `interrupt()` in the tool uses the tool's own context again."""
-    inner = create_react_agent(ScriptedModel(["one", "two"]), [])
+    inner = scripted(["one", "two"], [])
 
     @tool
     async def careful() -> str:

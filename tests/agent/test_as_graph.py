@@ -33,7 +33,7 @@ from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
 
 from ._graphs import AT, QUESTION, Desk, busy, chain, ids
-from ._savers import shape
+from ._savers import scripted, shape
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -46,7 +46,7 @@ class Context(TypedDict):
 
 
 def made(*replies: Any, **options: Any) -> Any:
-    return create_react_agent(ScriptedModel(replies or [busy(), "done"]), Desk().tools(), **options)
+    return scripted(replies or [busy(), "done"], Desk().tools(), **options)
 
 
 def test_it_is_what_langgraph_asks_for() -> None:
@@ -112,7 +112,7 @@ async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
         return state["messages"]
 
     store = InMemoryStore()
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), Desk().tools(), prompt=prompt)
+    agent = scripted([calls("work"), "done"], Desk().tools(), prompt=prompt)
     graph: Any = agent.builder.compile("memory", interrupt_before=["tools"], name="desk")
     graph.store = store
     bound = graph.with_config(AT)
@@ -341,10 +341,7 @@ async def test_an_agent_takes_langgraphs_own_node(version: Any) -> None:
 
 
 async def test_langgraphs_own_default_for_errors_stays_the_default() -> None:
-    agent = create_react_agent(
-        ScriptedModel([calls(tool_call("fail", wrong=1)), calls(tool_call("fail", path="/"))]),
-        LangGraphToolNode([fail]),
-    )
+    agent = scripted([calls(tool_call("fail", wrong=1)), calls(tool_call("fail", path="/"))], LangGraphToolNode([fail]))
     with pytest.raises(ValueError, match=r"^/\nIn tool 'fail' \(call 'call_2'\)\.$"):
         await agent.ainvoke(GO)
 
@@ -357,7 +354,7 @@ def test_a_subclass_of_langgraphs_node_is_refused_with_a_remedy() -> None:
             return None
 
     with pytest.raises(TypeError, match=r"Guard overrides _run_one .* derive it from callboard\.ToolNode"):
-        create_react_agent(ScriptedModel(["end"]), Guard([fail]))
+        scripted(["end"], Guard([fail]))
 
 
 # Behaviour that code written for `langgraph.prebuilt` expects; each test compares with LangGraph's agent.

@@ -18,6 +18,7 @@ from callboard._loops._deadline import DEFAULT_GRACE
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._provider import Handler, Provider, call, deltas_of
+from ._savers import scripted
 
 WAIT = 60
 THREAD: Any = {"configurable": {"thread_id": "1"}}
@@ -70,7 +71,7 @@ async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) 
 async def test_who_hears_no_cancellation_is_cancelled_again_when_the_grace_is_over() -> None:
     """A body that swallows one cancellation would otherwise leave an endless stream running for good."""
     hook = Deaf(3)
-    agent = create_react_agent(ScriptedModel(["done"]), [], pre_model_hook=hook)
+    agent = scripted(["done"], [], pre_model_hook=hook)
     with anyio.fail_after(10 * DEFAULT_GRACE):
         task = asyncio.create_task(agent.ainvoke(QUESTION))
         await hook.begun.wait()
@@ -89,7 +90,7 @@ async def test_what_was_cancelled_before_the_run_is_no_matter_of_the_run() -> No
         try:
             await asyncio.sleep(WAIT)
         except asyncio.CancelledError:
-            return await create_react_agent(ScriptedModel(["done"]), []).ainvoke(QUESTION)
+            return await scripted(["done"], []).ainvoke(QUESTION)
 
     task = asyncio.create_task(main())
     await asyncio.sleep(0)

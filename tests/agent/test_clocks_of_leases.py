@@ -8,13 +8,13 @@ import anyio
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard import create_react_agent
 from callboard.conversations import _lease
 from callboard.conversations._checkpoint import CHANNEL, commits_in
 from callboard.conversations._journal import SavedThread
 from callboard.conversations._saver import Saver
 from callboard.exceptions import StorageError, ThreadBusyError
-from callboard.testing import ScriptedModel
+
+from ._savers import scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -26,7 +26,7 @@ FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
 
 
 def _agent(saver: Any) -> Any:
-    return create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+    return scripted(["hi"], [], loop=True, checkpointer=saver)
 
 
 def _write(saver: Any, entry: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_firs
         clocks.append((100.0 + 2 * HOUR, 5_000.0 + 2 * HOUR))
         return {}
 
-    agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver, pre_model_hook=think)
+    agent = scripted(["hi"], [], checkpointer=saver, pre_model_hook=think)
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await agent.ainvoke(GO, CONFIG)
 
@@ -158,7 +158,7 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
     """Leases are written and read by the server's clock, so a holder whose clock is an hour behind is safe."""
     right = time.time
     monkeypatch.setattr(_lease.time, "time", lambda: right() - HOUR)
-    async with create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=postgres_url) as agent:
+    async with scripted(["hi"], [], loop=True, checkpointer=postgres_url) as agent:
         with anyio.fail_after(60):
             await agent.ainvoke(GO, CONFIG)
             saver: Any = agent.checkpointer
@@ -225,7 +225,7 @@ async def test_a_holder_trusts_its_lease_no_longer_than_others_do(monkeypatch: p
         return {}
 
     thought: list[bool] = []
-    agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=InMemorySaver(), pre_model_hook=think)
+    agent = scripted(["hi"], [], checkpointer=InMemorySaver(), pre_model_hook=think)
     await agent.ainvoke(GO, CONFIG)
 
     assert thought == [True]

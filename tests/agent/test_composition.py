@@ -20,7 +20,7 @@ from callboard import AgentState, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 from ._graphs import AT, QUESTION, Desk, busy, chain, hand_off, ids
-from ._savers import complaint, saver_of, shape
+from ._savers import complaint, saver_of, scripted, shape
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 """LangGraph's own graphs run on asyncio only."""
@@ -107,7 +107,7 @@ async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any,
 async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph() -> None:
     """The agent's own checkpointer is only used when the agent runs by itself."""
     own, around = InMemorySaver(), InMemorySaver()
-    agent = create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=own)
+    agent = scripted(["one", "two"], [], checkpointer=own)
     await chain(("worker", agent), saver=around).ainvoke(QUESTION, AT)
     assert not list(own.list(AT))
     assert {found.config["configurable"]["checkpoint_ns"].partition(":")[0] for found in around.list(None)} == {
@@ -121,7 +121,7 @@ async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph(
 async def test_a_graph_without_a_checkpointer_shows_the_questions_all_the_same() -> None:
     """Without a checkpointer the questions cannot be answered, as with LangGraph's own agents."""
     desk = Desk()
-    graph = chain(("worker", create_react_agent(ScriptedModel([busy()]), desk.tools())))
+    graph = chain(("worker", scripted([busy()], desk.tools())))
     result = await graph.ainvoke(QUESTION)
 
     assert list(ids(result)) == ["a", "b"]
@@ -164,7 +164,7 @@ async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: 
         said = messages[0].content
         return f"done {said}" if messages[-1].type == "tool" else calls(tool_call("ask", "same", query=said))
 
-    agent = create_react_agent(ScriptedModel([reply] * 6), desk.tools())
+    agent = scripted([reply] * 6, desk.tools())
     builder = StateGraph(MessagesState)
     builder.add_node("worker", agent)
     fan = [Send("worker", {"messages": [("user", name)]}) for name in "abc"]
@@ -369,7 +369,7 @@ async def test_an_agent_that_keeps_its_conversation_goes_on_with_it_at_the_next_
 
 async def test_a_node_streams_the_tokens_of_an_agent_by_hand() -> None:
     """`astream(stream_mode="messages")` in a function of a node yields the agent's own tokens."""
-    agent = create_react_agent(ScriptedModel(["one two"]), [])
+    agent = scripted(["one two"], [])
     seen: list[str] = []
 
     async def node(state: Any, config: RunnableConfig) -> None:
@@ -408,7 +408,7 @@ async def test_two_agents_hand_over_to_each_other(saver: Any, send: bool) -> Non
 async def test_a_command_for_the_parent_goes_up_one_level_only() -> None:
     """In nested graphs that both have a node of this name, the command is for the nearest parent."""
     desk = Desk()
-    agent = create_react_agent(ScriptedModel([calls(tool_call("to_next", "1"))]), [hand_off("next")])
+    agent = scripted([calls(tool_call("to_next", "1"))], [hand_off("next")])
     inner = StateGraph(MessagesState)
     inner.add_node("agent", agent, destinations=("next",))
     inner.add_node("next", desk.node("inner"))
@@ -425,7 +425,7 @@ async def test_a_command_for_the_parent_goes_up_one_level_only() -> None:
 async def test_the_second_agent_of_a_node_hands_over_too() -> None:
     """The second agent's namespace ends with a number that the surrounding graph does not know."""
     desk = Desk()
-    agent = create_react_agent(ScriptedModel(["hi", calls(tool_call("to_next", "1"))]), [hand_off("next")])
+    agent = scripted(["hi", calls(tool_call("to_next", "1"))], [hand_off("next")])
 
     async def node(state: Any, config: RunnableConfig) -> Any:
         await agent.ainvoke(state, config)

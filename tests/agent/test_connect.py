@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import anyio
 import pytest
 from anyio import to_thread
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
@@ -26,6 +25,8 @@ from callboard import InjectedStore, StorageError, create_react_agent
 from callboard.conversations._connect import masked, saver_of, store_of
 from callboard.conversations._database import LazySaver, LazyStore, close
 from callboard.testing import Recorder, ScriptedModel, calls
+
+from ._savers import scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -39,7 +40,7 @@ def contents(result: Any) -> list[str]:
 
 
 def agent_of(*replies: Any, url: Any, **options: Any) -> Any:
-    return create_react_agent(ScriptedModel(replies), [Recorder().tool("work")], checkpointer=url, **options)
+    return scripted(replies, [Recorder().tool("work")], checkpointer=url, **options)
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ def test_what_langgraph_takes_for_a_checkpointer_stays_as_it_is(given: Any) -> N
 def test_what_is_no_saver_and_no_url_is_refused(given: object) -> None:
     """The error comes when the agent is created, and not at its first run."""
     with pytest.raises(TypeError, match="Invalid checkpointer"):
-        create_react_agent(ScriptedModel([]), [], checkpointer=given)
+        scripted([], [], checkpointer=given)
     with pytest.raises(TypeError, match="A store is one of LangGraph's or a URL"):
-        create_react_agent(ScriptedModel([]), [], store=given)  # type: ignore[arg-type]
+        scripted([], [], store=given)  # type: ignore[arg-type]
 
 
 UNKNOWN = ["agent.db", "", "redis://host", "sqlite", "sqlite:agent.db", "postgresql", "file:///x"]
@@ -353,9 +354,7 @@ def test_many_may_open_a_new_file_at_once(tmp_path: Path, kind: str) -> None:
 
 
 async def test_many_threads_of_one_agent_share_its_connection(url: str) -> None:
-    agent = create_react_agent(
-        ScriptedModel([lambda messages: f"reply to {messages[-1].content}"], loop=True), [], checkpointer=url
-    )
+    agent = scripted([lambda messages: f"reply to {messages[-1].content}"], [], loop=True, checkpointer=url)
     results: dict[int, list[str]] = {}
 
     async def talk(number: int) -> None:
@@ -405,17 +404,6 @@ def test_a_file_is_closed_when_its_agent_is_forgotten(tmp_path: Path, url: str, 
     gc.collect()
 
     assert open_files(tmp_path / "agent.db") == 0
-
-
-async def test_a_run_leaves_no_config_with_its_caller() -> None:
-    """Otherwise the next agent in this task would use the first agent's thread and saver."""
-    first = agent_of("hi", url="memory")
-    second = agent_of("hi", url="memory")
-    await first.ainvoke(QUESTION, THREAD)
-    with pytest.raises(ValueError, match="name the conversation"):
-        await second.ainvoke(QUESTION)
-
-    assert var_child_runnable_config.get() is None
 
 
 @has_proc

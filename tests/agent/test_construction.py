@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import anyio
 import pytest
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import InjectedToolCallId
 from langgraph.checkpoint.memory import InMemorySaver
@@ -22,13 +22,15 @@ from langgraph.managed import RemainingSteps
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from callboard import AgentState, InjectedState, ToolNode, ToolRuntime, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls
+
+from ._savers import scripted
 
 # On trio the model runs on the background loop, in another thread, for which a virtual clock does not wait.
 pytestmark = pytest.mark.real_clock
@@ -295,7 +297,7 @@ async def test_a_key_without_a_reducer_is_written_once_a_step() -> None:
         """Cheer."""
         return Command(update={"mood": "good", "messages": [ToolMessage("ok", tool_call_id=tool_call_id)]})
 
-    agent = create_react_agent(ScriptedModel([calls("cheer", "cheer")]), [cheer], state_schema=State)
+    agent = scripted([calls("cheer", "cheer")], [cheer], state_schema=State)
 
     with pytest.raises(Exception, match="At key 'mood': Can receive only one value per step"):
         await run(agent)
@@ -363,7 +365,7 @@ async def test_without_a_context_there_is_none() -> None:
         seen.append(runtime.context)
         return {}
 
-    await run(create_react_agent(ScriptedModel(["done"]), [], pre_model_hook=hook, context_schema=Tier))
+    await run(scripted(["done"], [], pre_model_hook=hook, context_schema=Tier))
 
     assert seen == [None]
 
@@ -385,32 +387,6 @@ async def test_the_hook_after_the_model_may_answer_calls(denied: int, ran: list[
 
     assert shape(result) == ["human:go", "ai:", *["tool:denied"] * denied, *["tool:b"] * len(ran), "ai:done"]
     assert recorder.order == ran
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("when", ["pre_model_hook", "post_model_hook"])
-async def test_a_hook_may_ask_a_person(when: str, version: Any) -> None:
-    """With the answer, the hook starts again; earlier steps do not."""
-    model, starts = script(), 0
-
-    def hook(state: Any) -> Any:
-        nonlocal starts
-        starts += 1
-        answer = interrupt("go on?") if len(state["messages"]) < 3 else "yes"
-        return {"messages": [HumanMessage(f"said {answer}")]} if len(state["messages"]) < 3 and answer == "no" else {}
-
-    options: dict[str, Any] = {when: hook}
-    agent = create_react_agent(model, [work()], checkpointer=InMemorySaver(), version=version, **options)
-
-    waiting = await run(agent, config=THREAD)
-    [question] = waiting["__interrupt__"]
-    asked = len(model.requests)
-    result = await run(agent, Command(resume={question.id: "yes"}), THREAD)
-
-    assert question.value == "go on?"
-    assert asked == (0 if when == "pre_model_hook" else 1)
-    assert shape(result) == DONE
-    assert [len(model.requests), starts] == [2, 3]
 
 
 @pytest.mark.parametrize("where", ["prompt", "pre_model_hook", "post_model_hook"])

@@ -14,12 +14,13 @@ from langgraph.errors import UnknownInterruptError
 from langgraph.types import Command, interrupt
 from typer.testing import CliRunner
 
-from callboard import StorageError, ThreadBusyError, create_react_agent
+from callboard import StorageError, ThreadBusyError
 from callboard._cli._app import app
 from callboard.conversations._connect import store_of
-from callboard.testing import ScriptedModel, calls
+from callboard.testing import calls
 
 from ._damage import DAMAGES
+from ._savers import scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -42,7 +43,7 @@ def work() -> str:
 
 def agent_on(file: Path) -> Any:
     replies = [calls("work"), "hi", calls("work", ("ask", {"question": "a"}))]
-    return create_react_agent(ScriptedModel(replies, loop=True), [work, ask], checkpointer=f"sqlite:///{file}")
+    return scripted(replies, [work, ask], loop=True, checkpointer=f"sqlite:///{file}")
 
 
 @pytest.fixture(scope="module")

@@ -22,13 +22,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Overwrite, interrupt
 
-from callboard import AgentState, create_react_agent
+from callboard import AgentState
 from callboard.conversations._channels import Schema, State
 from callboard.conversations._flow import Flow, drawing
 from callboard.conversations._history import repaired
-from callboard.testing import ScriptedModel, calls, tool_call
+from callboard.testing import calls, tool_call
 
-from ._savers import complaint, shape
+from ._savers import complaint, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -49,7 +49,7 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
         given_to_model.append(messages)
         return calls(("ask", {"query": "really?"})) if len(given_to_model) == 1 else "done"
 
-    agent = create_react_agent(ScriptedModel([reply], loop=True), [ask], checkpointer=InMemorySaver())
+    agent = scripted([reply], [ask], loop=True, checkpointer=InMemorySaver())
     first = await agent.ainvoke({"messages": [("user", "go")]}, AT)
     asked = [message for message in first["messages"] if isinstance(message, AIMessage)]
     await agent.aupdate_state(AT, {"messages": [HumanMessage("by the way")]})

@@ -22,7 +22,7 @@ from callboard import AgentState, StorageError, create_react_agent
 from callboard.conversations._history import UNANSWERED
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._savers import ON_DISK, SAVERS, complaint, saver_of, shape
+from ._savers import ON_DISK, SAVERS, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -109,7 +109,7 @@ async def test_what_the_run_goes_on_with_is_stored_before_but_for_exit(durabilit
         seen.append([message.content for message in sent if message.content and message.content in stored])
         return "done" if len(seen) == 2 else calls(("work", {"query": "result a"}), ("work", {"query": "result b"}))
 
-    agent = create_react_agent(ScriptedModel([look], loop=True), [Recorder().tool("work")], checkpointer=memory)
+    agent = scripted([look], [Recorder().tool("work")], loop=True, checkpointer=memory)
     await agent.ainvoke({"messages": [("user", "the question")]}, at(), durability=durability)
     state = await agent.aget_state(at())
 
@@ -146,7 +146,7 @@ TEXT = "word " * 100
 async def test_storage_grows_with_the_number_of_turns(database: tuple[Any, Callable[[], int]]) -> None:
     """The growth is linear and not quadratic, because only the last checkpoint has its own messages."""
     saver, size = database
-    agent = create_react_agent(ScriptedModel([TEXT], loop=True), [], checkpointer=saver)
+    agent = scripted([TEXT], [], loop=True, checkpointer=saver)
     sizes = {}
 
     with anyio.fail_after(60):
@@ -189,7 +189,7 @@ async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_
             return super().get_tuple(config)
 
     saver = Counting()
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+    agent = scripted(["hi"], [], loop=True, checkpointer=saver)
     with anyio.fail_after(60):
         for _ in range(30):
             await agent.ainvoke(QUESTION, at())
@@ -210,7 +210,7 @@ async def test_to_go_on_with_a_thread_each_of_its_messages_is_read_once() -> Non
         return make(code, data)
 
     saver = InMemorySaver(serde=JsonPlusSerializer(__unpack_ext_hook__=counting))
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+    agent = scripted(["hi"], [], loop=True, checkpointer=saver)
     with anyio.fail_after(60):
         for _ in range(20):
             await agent.ainvoke(QUESTION, at())
@@ -243,7 +243,7 @@ async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
         """Stop."""
         return str(interrupt("stop?"))
 
-    agent = create_react_agent(ScriptedModel(replies), [work, stop], checkpointer=saver)
+    agent = scripted(replies, [work, stop], checkpointer=saver)
     with anyio.fail_after(60):
         await agent.ainvoke(QUESTION, at())
         await agent.ainvoke(Command(resume="go on"), at())
@@ -475,7 +475,7 @@ async def test_what_cannot_be_stored_costs_no_result_that_was_to_be_stored_along
 async def test_a_checkpoint_that_could_not_be_written_is_made_up_for(durability: Any) -> None:
     """If the write at the end of a turn fails, the next write includes the model's answer."""
     saver = Failing()
-    agent = create_react_agent(ScriptedModel(["one", "two", "three"]), [], checkpointer=saver)
+    agent = scripted(["one", "two", "three"], [], checkpointer=saver)
 
     await agent.ainvoke(QUESTION, at())
     saver.at = lambda what: what.startswith("checkpoint") and "two" in what
@@ -554,23 +554,11 @@ async def test_a_step_that_was_not_ended_is_seen_to_go_on() -> None:
     assert state.next
 
 
-async def test_a_failed_call_is_seen_in_the_tasks() -> None:
-    """The error is in the field where LangGraph puts it, next to the results of the other calls."""
-    tools = [Recorder().tool("work"), Recorder().tool("fails", raises=ValueError("no"))]
-    agent = create_react_agent(ScriptedModel([calls("work", "fails"), "fine"]), tools, checkpointer=InMemorySaver())
-
-    with pytest.raises(ValueError, match="no"):
-        await agent.ainvoke(QUESTION, at())
-    state = await agent.aget_state(at())
-
-    assert [task.error for task in state.tasks] == [None, "ValueError('no')"]
-
-
 # --- bad input
 
 
 async def test_a_run_without_a_thread_id_says_how_to_name_one(saver: Any) -> None:
-    agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
+    agent = scripted(["hi"], [], checkpointer=saver)
 
     for attempt in (agent.ainvoke, agent.aget_state_history, agent.aget_state, agent.aupdate_state):
         with pytest.raises(ValueError, match="thread_id"):
@@ -578,7 +566,7 @@ async def test_a_run_without_a_thread_id_says_how_to_name_one(saver: Any) -> Non
 
 
 async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) -> None:
-    agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
+    agent = scripted(["hi"], [], checkpointer=saver)
 
     await agent.ainvoke(QUESTION, {"configurable": {"thread_id": 1}})
     state = await agent.aget_state(at("1"))
@@ -594,7 +582,7 @@ async def test_a_thread_id_that_is_a_number_is_the_same_as_its_text(saver: Any) 
 async def test_an_unknown_checkpoint_is_an_error(saver: Any, new: bool) -> None:
     """LangGraph would start an empty conversation without an error."""
     unknown = "1f0c5b2e-0000-6000-8000-000000000000"
-    agent = create_react_agent(ScriptedModel(["hi", "oh"]), [], checkpointer=saver)
+    agent = scripted(["hi", "oh"], [], checkpointer=saver)
 
     if not new:
         await agent.ainvoke(QUESTION, at())
@@ -604,7 +592,7 @@ async def test_an_unknown_checkpoint_is_an_error(saver: Any, new: bool) -> None:
 
 
 async def test_without_a_checkpointer_there_is_no_state_to_look_at() -> None:
-    agent = create_react_agent(ScriptedModel(["hi"]), [])
+    agent = scripted(["hi"], [])
 
     with pytest.raises(ValueError, match="No checkpointer set"):
         await agent.aget_state(at())
@@ -617,7 +605,7 @@ async def test_without_a_checkpointer_there_is_no_state_to_look_at() -> None:
 )
 async def test_entries_that_are_not_understood_are_an_error_and_nothing_is_lost(saver: Any, entry: Any) -> None:
     """Ignoring entries of a newer callboard, or damaged ones, would lose data."""
-    agent = create_react_agent(ScriptedModel(["hi", "oh"]), [], checkpointer=saver)
+    agent = scripted(["hi", "oh"], [], checkpointer=saver)
 
     await agent.ainvoke(QUESTION, at())
     state = await agent.aget_state(at())

@@ -19,13 +19,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import EXT_PYDANTIC_V2, JsonPlusSerializer
 
-from callboard import StorageError, create_react_agent
+from callboard import StorageError
 from callboard._langgraph._message_cache import MessageMemory
 from callboard._langgraph._serializers import StrictSerializer, remembering
-from callboard.testing import Recorder, ScriptedModel, calls
+from callboard.testing import Recorder, calls
 
 from ._messages import MESSAGES, changeable, outcome_of, parts, turns
-from ._savers import SAVERS, saver_of
+from ._savers import SAVERS, saver_of, scripted
 
 WAIT = 60
 THREAD: Any = {"configurable": {"thread_id": "1"}}
@@ -79,7 +79,7 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def agent_with(saver: Any, replies: list[Any]) -> Any:
-    return create_react_agent(ScriptedModel(replies), [Recorder().tool("work")], checkpointer=saver)
+    return scripted(replies, [Recorder().tool("work")], checkpointer=saver)
 
 
 async def made_by_a_turn(saver: Any, counter: Counter, length: int) -> tuple[int, int]:

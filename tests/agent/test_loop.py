@@ -19,6 +19,8 @@ from callboard.conversations._history import UNANSWERED
 from callboard.middleware import CircuitBreaker
 from callboard.testing import Recorder, ScriptedModel, calls
 
+from ._savers import scripted
+
 pytestmark = pytest.mark.real_clock
 
 QUESTION = {"messages": [("user", "go")]}
@@ -112,7 +114,7 @@ async def test_a_command_for_the_graph_around_is_raised_where_there_is_none(vers
         """Hand over."""
         return Command(goto="other", graph=Command.PARENT, update=said("over", tool_call_id))
 
-    agent = create_react_agent(ScriptedModel([calls("hand_over")]), [hand_over], version=version)
+    agent = scripted([calls("hand_over")], [hand_over], version=version)
 
     with pytest.raises(ParentCommand) as caught:
         await run(agent)
@@ -239,8 +241,8 @@ async def test_every_part_finds_its_own_config_around_it() -> None:
         note("tool")
         return "looked"
 
-    agent = create_react_agent(
-        ScriptedModel([calls("look"), "done"]),
+    agent = scripted(
+        [calls("look"), "done"],
         [look],
         prompt=part("prompt", None),
         pre_model_hook=part("before", {}),
@@ -272,22 +274,9 @@ async def test_a_run_leaves_no_config_behind(label: str) -> None:
 
 async def test_a_failed_run_leaves_no_config_behind() -> None:
     with pytest.raises(ConnectionError):
-        await run(create_react_agent(ScriptedModel([ConnectionError("down")]), []))
+        await run(scripted([ConnectionError("down")], []))
 
     assert var_child_runnable_config.get() is None
-
-
-async def test_a_second_run_in_one_task_is_like_the_first() -> None:
-    @tool
-    def ask() -> str:
-        """Ask."""
-        return str(interrupt("sure?"))
-
-    agent = create_react_agent(ScriptedModel([calls("ask")], loop=True), [ask])
-
-    for _ in range(2):
-        result = await run(agent)
-        assert [question.value for question in result["__interrupt__"]] == ["sure?"]
 
 
 class Ears(BaseCallbackHandler):
@@ -302,7 +291,7 @@ class Ears(BaseCallbackHandler):
 
 async def test_handlers_hear_nothing_of_the_next_run() -> None:
     ears = Ears()
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [])
+    agent = scripted(["hi"], [], loop=True)
 
     await run(agent, config={"callbacks": [ears]})
     await run(agent)
@@ -332,7 +321,7 @@ async def test_policies_hold_within_the_loop() -> None:
     recorder = Recorder()
     node = ToolNode([recorder.tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
 
-    result = await run(create_react_agent(ScriptedModel([calls("slow"), "done"]), node))
+    result = await run(scripted([calls("slow"), "done"], node))
 
     assert [message.status for message in result["messages"] if isinstance(message, ToolMessage)] == ["error"]
     assert shape(result)[-1] == "ai:done"
@@ -413,7 +402,7 @@ async def test_an_unanswered_call_in_the_history_is_answered_where_it_was_asked(
 
 @pytest.mark.parametrize("given", [{}, {"question": "hi"}, None], ids=repr)
 async def test_an_agent_without_messages_says_what_it_needs(given: Any) -> None:
-    agent = create_react_agent(ScriptedModel(["hi"]), [])
+    agent = scripted(["hi"], [])
 
     with pytest.raises(EmptyInputError, match="An agent starts from messages"):
         await agent.ainvoke(given)
@@ -421,4 +410,4 @@ async def test_an_agent_without_messages_says_what_it_needs(given: Any) -> None:
 
 async def test_input_that_is_no_state_is_refused() -> None:
     with pytest.raises(InvalidUpdateError, match="Expected dict, got hello"):
-        await create_react_agent(ScriptedModel(["hi"]), []).ainvoke("hello")
+        await scripted(["hi"], []).ainvoke("hello")

@@ -21,15 +21,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterruptError
 from langgraph.types import Command, interrupt
 
-from callboard import create_react_agent
 from callboard.conversations import _journal, _lease
 from callboard.conversations._checkpoint import CHANNEL, commits_in, entries_of
 from callboard.conversations._journal_entries import Held, Left
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, ThreadBusyError
-from callboard.testing import Recorder, ScriptedModel, calls
+from callboard.testing import Recorder, calls
 
 from ._rival_agent import agent_in, thread
-from ._savers import ON_DISK, SAVERS, complaint, saver_of, shape
+from ._savers import ON_DISK, SAVERS, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -250,7 +249,7 @@ def held_up(script: list[Any], recorder: Recorder, saver: Any, **options: Any) -
         await release.wait()
         return result
 
-    return create_react_agent(ScriptedModel(script, loop=True), [work], checkpointer=saver, **options)
+    return scripted(script, [work], loop=True, checkpointer=saver, **options)
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
@@ -305,8 +304,8 @@ async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
     """A hold applies to one thread id in one checkpointer."""
     recorder = Recorder()
     agent = held_up([calls("work"), "done"], recorder, InMemorySaver())
-    other = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=InMemorySaver())
-    same = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=agent.checkpointer)
+    other = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
+    same = scripted(["hi"], [], loop=True, checkpointer=agent.checkpointer)
 
     async with running(agent, recorder):
         await other.ainvoke(GO, CONFIG)
@@ -324,7 +323,7 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
         await gate.wait()
         return ""
 
-    agent = create_react_agent(ScriptedModel([calls("wait"), "hi"], loop=True), [wait], checkpointer=saver)
+    agent = scripted([calls("wait"), "hi"], [wait], loop=True, checkpointer=saver)
 
     async with aclosing(agent.astream(GO, CONFIG, stream_mode="values")) as stream:
         await anext(stream)  # the run goes on after its reader has left, up to the gate
@@ -392,7 +391,7 @@ async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
 
     await end(agent, recorder)
     assert not is_held(saver)
-    other = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
+    other = scripted(["hi"], [], checkpointer=saver)
     result = await other.ainvoke({"messages": [("user", "hello")]}, CONFIG)
 
     assert saver.holds
@@ -407,7 +406,7 @@ async def test_a_failed_run_lets_go(error: BaseException) -> None:
         error = SystemError("boom")
     recorder, saver = Recorder(), Entries()
     tool = recorder.tool("work", raises=error, times=1)  # type: ignore[arg-type]
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [tool], checkpointer=saver)
+    agent = scripted([calls("work"), "done"], [tool], checkpointer=saver)
 
     with pytest.raises(type(error), match="boom"):
         await agent.ainvoke(GO, CONFIG)
@@ -424,7 +423,7 @@ async def test_an_interrupted_run_lets_go() -> None:
         """Ask."""
         return str(interrupt("may I?"))
 
-    agent = create_react_agent(ScriptedModel([calls("ask"), "done"]), [ask], checkpointer=saver)
+    agent = scripted([calls("ask"), "done"], [ask], checkpointer=saver)
 
     await agent.ainvoke(GO, CONFIG)
     assert not is_held(saver)
@@ -445,7 +444,7 @@ async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
                 raise OSError("the line is dead")
             return super().get_tuple(config)
 
-    agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=Shaky())
+    agent = scripted(["hi"], [], checkpointer=Shaky())
 
     with pytest.raises(OSError, match="the line is dead"):
         await agent.ainvoke(GO, CONFIG)
@@ -458,7 +457,7 @@ async def test_a_run_that_could_not_take_hold_holds_nothing() -> None:
 async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path) -> None:
     """A thread with only a hold, or a failed hold, has no conversation to continue."""
     async with saver_of(kind, tmp_path / "db") as saver:
-        agent = create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver)
+        agent = scripted(["hi"], [], checkpointer=saver)
         for _ in range(2):
             with pytest.raises(EmptyInputError, match="An agent starts from messages"):
                 await agent.ainvoke(None, CONFIG)
@@ -468,7 +467,7 @@ async def test_nothing_to_go_on_with_is_an_error_still(kind: str, tmp_path: Path
 
 
 async def _begun(saver: Any) -> Any:
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+    agent = scripted(["hi"], [], loop=True, checkpointer=saver)
     await agent.ainvoke(GO, CONFIG)
     return agent
 
@@ -582,7 +581,7 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
     """A machine that was suspended must not overwrite newer data; its run ends with the error for a held thread."""
     recorder, saver = Recorder(), Entries()
     agent = held_up([calls("work"), "done"], recorder, saver)
-    other = create_react_agent(ScriptedModel([AIMessage("taken over")]), [], checkpointer=saver)
+    other = scripted([AIMessage("taken over")], [], checkpointer=saver)
     monkeypatch.setattr(_lease, "LEASE", 0.2)
     monkeypatch.setattr(_lease, "is_alive", lambda holder, now=None: holder["until"] > time.time())
 
@@ -605,18 +604,15 @@ async def test_a_run_whose_lease_was_over_does_not_write_over_its_successor(monk
 async def test_agents_within_a_call_need_not_hold() -> None:
     """Inner agents belong to their caller, and two calls may run the same agent concurrently."""
     recorder, saver = Recorder(), Entries()
-    inner = create_react_agent(
-        ScriptedModel([lambda seen: calls("work") if len(seen) == 1 else "inner"], loop=True),
-        [recorder.tool("work", seconds=0.02)],
+    inner = scripted(
+        [lambda seen: calls("work") if len(seen) == 1 else "inner"], [recorder.tool("work", seconds=0.02)], loop=True
     )
 
     async def ask_inner(query: str = "") -> str:
         """Ask another agent."""
         return str((await inner.ainvoke(GO))["messages"][-1].content)
 
-    outer = create_react_agent(
-        ScriptedModel([calls("ask_inner", "ask_inner"), "done"]), [ask_inner], checkpointer=saver
-    )
+    outer = scripted([calls("ask_inner", "ask_inner"), "done"], [ask_inner], checkpointer=saver)
 
     result = await outer.ainvoke(GO, CONFIG)
 
@@ -628,7 +624,7 @@ async def test_agents_within_a_call_need_not_hold() -> None:
 async def test_with_durability_exit_nobody_is_told() -> None:
     """A run with durability "exit" writes no hold, so a second run of its thread is not refused."""
     saver = Entries()
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=saver)
+    agent = scripted(["hi"], [], loop=True, checkpointer=saver)
 
     async with aclosing(agent.astream(GO, CONFIG, stream_mode="values", durability="exit")) as stream:
         await anext(stream)
@@ -687,7 +683,7 @@ async def test_the_state_may_not_be_changed_while_a_run_goes_on(kind: str, tmp_p
 async def test_no_hold_is_kept_in_memory_when_its_run_has_ended() -> None:
     """A process runs many threads, so records of ended runs would be a leak."""
     before = set(_lease._here)
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], checkpointer=InMemorySaver())
+    agent = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
 
     for _ in range(3):
         await agent.ainvoke(GO, CONFIG)

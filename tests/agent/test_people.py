@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from callboard import AgentState, create_react_agent
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
-from ._savers import SAVERS, complaint, saver_of, shape
+from ._savers import SAVERS, complaint, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -141,7 +141,7 @@ async def test_any_answer_reaches_its_question_by_id(answer: Any) -> None:
         seen.append(interrupt("?"))
         return "ok"
 
-    agent = create_react_agent(ScriptedModel([calls("ask"), "done"]), [ask], checkpointer=InMemorySaver())
+    agent = scripted([calls("ask"), "done"], [ask], checkpointer=InMemorySaver())
     open_ids = ids(await agent.ainvoke(QUESTION, AT))
     await agent.ainvoke(Command(resume={open_ids["?"]: answer}), AT)
 
@@ -159,7 +159,7 @@ async def test_any_answer_but_none_reaches_the_only_question_plainly(answer: Any
         seen.append(interrupt("?"))
         return "ok"
 
-    agent = create_react_agent(ScriptedModel([calls("ask"), "done"]), [ask], checkpointer=InMemorySaver())
+    agent = scripted([calls("ask"), "done"], [ask], checkpointer=InMemorySaver())
     await agent.ainvoke(QUESTION, AT)
     await agent.ainvoke(Command(resume=answer), AT)
 
@@ -197,7 +197,7 @@ async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver
 
 
 async def test_an_answer_without_a_checkpointer_is_refused() -> None:
-    agent = create_react_agent(ScriptedModel(["hi"]), [])
+    agent = scripted(["hi"], [])
 
     with pytest.raises(RuntimeError, match="without checkpointer"):
         await agent.ainvoke(Command(resume="yes"), AT)

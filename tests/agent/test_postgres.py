@@ -24,7 +24,7 @@ from callboard.conversations._postgresql import CONNECTIONS
 from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._postgres import PASSWORD, Server, programs
-from ._savers import complaint
+from ._savers import complaint, scripted
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
@@ -67,7 +67,7 @@ async def test_a_conversation_goes_on_in_another_agent(postgres_url: str, kind: 
         model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
         await create_react_agent(model, [recorder.tool("work")], checkpointer=saver).ainvoke(QUESTION, THREAD)
     async with saver_on(postgres_url, kind) as saver:
-        other = create_react_agent(ScriptedModel(["again"]), [recorder.tool("work")], checkpointer=saver)
+        other = scripted(["again"], [recorder.tool("work")], checkpointer=saver)
         result = await other.ainvoke(QUESTION, THREAD)
         state = await other.aget_state(THREAD)
 
@@ -93,14 +93,12 @@ async def test_questions_are_answered_by_id_elsewhere_and_one_at_a_time(postgres
     request = calls(*(("ask", {"query": name}) for name in "abc"), "work", "work")
     result: Any = None
     async with saver_on(postgres_url, kind) as saver:
-        agent = create_react_agent(ScriptedModel([request]), [asking(ran), recorder.tool("work")], checkpointer=saver)
+        agent = scripted([request], [asking(ran), recorder.tool("work")], checkpointer=saver)
         result = await agent.ainvoke(QUESTION, THREAD)
     questions = {question.value: question.id for question in result["__interrupt__"]}
     for name in "cba":
         async with saver_on(postgres_url, kind) as saver:
-            agent = create_react_agent(
-                ScriptedModel(["done"]), [asking(ran), recorder.tool("work")], checkpointer=saver
-            )
+            agent = scripted(["done"], [asking(ran), recorder.tool("work")], checkpointer=saver)
             state = await agent.aget_state(THREAD)
             assert questions[name] in {question.id for question in state.interrupts}
             result = await agent.ainvoke(Command(resume={questions[name]: name.upper()}), THREAD)
@@ -116,7 +114,7 @@ async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, ki
     """Time travel and forks work, also from checkpoints whose messages are stored in later ones."""
     replies = [calls("work"), "one", "two", "three", "other two"]
     async with saver_on(postgres_url, kind) as saver:
-        agent = create_react_agent(ScriptedModel(replies), [Recorder().tool("work")], checkpointer=saver)
+        agent = scripted(replies, [Recorder().tool("work")], checkpointer=saver)
         for text in ("a", "b", "c"):
             await agent.ainvoke({"messages": [("user", text)]}, THREAD)
         history = [place async for place in agent.aget_state_history(THREAD)]
@@ -138,7 +136,7 @@ async def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server
     """Ten more turns need as much space as ten earlier ones, because earlier messages are not stored again."""
     sizes = []
     async with saver_on(postgres_url, kind) as saver:
-        agent = create_react_agent(ScriptedModel(["x" * 1000], loop=True), [], checkpointer=saver)
+        agent = scripted(["x" * 1000], [], loop=True, checkpointer=saver)
         for _ in range(4):
             for _ in range(10):
                 await agent.ainvoke({"messages": [("user", "y" * 1000)]}, THREAD)
@@ -163,7 +161,7 @@ async def test_fifty_conversations_at_once_share_a_few_connections(postgres_url:
             return calls(("work", {"query": f"{said.content} 1"}), ("work", {"query": f"{said.content} 2"}))
         return f"worked on {said.content}"
 
-    agent = create_react_agent(ScriptedModel([reply], loop=True), [Recorder().tool("work")], checkpointer=saver)
+    agent = scripted([reply], [Recorder().tool("work")], loop=True, checkpointer=saver)
     results: dict[int, list[str]] = {}
     peak = 0
 
@@ -197,7 +195,7 @@ async def test_connections_that_were_cut_between_two_turns_are_not_missed(
 ) -> None:
     """Firewalls and server restarts cut idle connections."""
     saver = saver_of(postgres_url)
-    agent = create_react_agent(ScriptedModel(["one", "two"]), [], checkpointer=saver)
+    agent = scripted(["one", "two"], [], checkpointer=saver)
     await agent.ainvoke(QUESTION, THREAD)
     assert await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1
     result = await agent.ainvoke(QUESTION, THREAD)
@@ -252,7 +250,7 @@ async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_
             model = ScriptedModel([calls("work", "cut"), "done"])
             await create_react_agent(model, [recorder.tool("work"), cut], checkpointer=saver).ainvoke(QUESTION, THREAD)
     async with saver_on(postgres_url, kind) as saver:
-        agent = create_react_agent(ScriptedModel(["done"]), [recorder.tool("work"), harmless], checkpointer=saver)
+        agent = scripted(["done"], [recorder.tool("work"), harmless], checkpointer=saver)
         result = await agent.ainvoke(None, THREAD)
 
     assert contents(result)[-1] == "done"
@@ -307,7 +305,7 @@ async def test_a_server_that_stops_in_the_middle_is_named_and_nothing_is_lost(ow
 async def refusal(url: str) -> str:
     """Return the errors of an agent and of a store about an unusable database."""
     saver, store = saver_of(url), store_of(url)
-    agent = create_react_agent(ScriptedModel(["never"]), [], checkpointer=saver)
+    agent = scripted(["never"], [], checkpointer=saver)
     with pytest.raises(StorageError) as caught:
         await agent.ainvoke(QUESTION, THREAD)
     with pytest.raises(StorageError):
@@ -343,7 +341,7 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgre
         await close(owner)
         postgres_server.sql("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO guest", postgres_url)
         saver = saver_of(guest)
-        result = await create_react_agent(ScriptedModel(["hi"]), [], checkpointer=saver).ainvoke(QUESTION, THREAD)
+        result = await scripted(["hi"], [], checkpointer=saver).ainvoke(QUESTION, THREAD)
         await close(saver)
         assert contents(result) == ["go", "hi"]
     finally:
@@ -407,7 +405,7 @@ async def test_tools_use_a_store_on_any_loop(postgres_url: str) -> None:
     model = ScriptedModel([calls(*(("learn", {"fact": fact}) for fact in facts)), "done"])
     agents = [
         create_react_agent(model, [learn, recall], store=postgres_url),
-        create_react_agent(ScriptedModel([calls("recall"), "done"]), [recall], store=postgres_url),
+        scripted([calls("recall"), "done"], [recall], store=postgres_url),
     ]
     await agents[0].ainvoke(QUESTION)
     result = await agents[1].ainvoke(QUESTION)

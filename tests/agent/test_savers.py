@@ -17,7 +17,7 @@ from callboard._loops._current import current_loop
 from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import make
 
-from ._savers import SAVERS, saver_of, shape
+from ._savers import SAVERS, saver_of, scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -221,7 +221,7 @@ async def test_what_finishes_after_a_lost_answer_is_stored_too() -> None:
 async def test_a_run_that_could_not_begin_does_not_keep_its_thread_busy() -> None:
     """The first write holds the thread; if its outcome is unknown, the thread must still be free for the next run."""
     saver = Unlucky(1)
-    agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=saver)
+    agent = scripted(["done"], [], checkpointer=saver)
     with pytest.raises(ConnectionError):
         await agent.ainvoke(QUESTION, THREAD)
     result = await agent.ainvoke(QUESTION, THREAD)
@@ -243,7 +243,7 @@ async def test_a_tool_may_await_a_node_of_several_calls_whatever_keeps_the_threa
         return str(len(done["messages"]))
 
     async with saver_of(kind, tmp_path / "db") as saver:
-        agent = create_react_agent(ScriptedModel([calls("delegate"), "done"]), [delegate], checkpointer=saver)
+        agent = scripted([calls("delegate"), "done"], [delegate], checkpointer=saver)
         result = await agent.ainvoke(QUESTION, THREAD)
 
     assert [message.content for message in result["messages"]] == ["go", "", "2", "done"]
@@ -272,7 +272,7 @@ class Counting(InMemorySaver):
 async def test_overrides_of_the_saver_in_memory_are_called() -> None:
     """A subclass of the in-memory saver may encrypt or count, so it must not be treated as the plain saver."""
     saver = Counting()
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [Recorder().tool("work")], checkpointer=saver)
+    agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
 
     await agent.ainvoke(QUESTION, THREAD)
 
@@ -294,7 +294,7 @@ class SyncOverride(InMemorySaver):
 @pytest.mark.exhaustive
 async def test_a_slow_override_does_not_hold_the_event_loop() -> None:
     """Methods that are only sync run in a thread, although the class inherits async ones."""
-    agent = create_react_agent(ScriptedModel(["done"]), [], checkpointer=SyncOverride())
+    agent = scripted(["done"], [], checkpointer=SyncOverride())
     gaps: list[float] = []
 
     async def watch() -> None:

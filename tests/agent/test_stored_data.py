@@ -26,6 +26,8 @@ from callboard._langgraph._serializers import OutlineSerializer, StrictSerialize
 from callboard.conversations._stored_types import named_types
 from callboard.testing import Recorder, ScriptedModel, calls
 
+from ._savers import scripted
+
 pytestmark = pytest.mark.real_clock
 
 THREAD: Any = {"configurable": {"thread_id": "1"}}
@@ -176,7 +178,7 @@ async def test_an_agent_refuses_what_somebody_put_into_its_file(name: str, colum
 
 def agent_on(file: Path | str, *replies: Any, tools: Sequence[Any] = (), **options: Any) -> Any:
     url = file if isinstance(file, str) else f"sqlite:///{file}"
-    return create_react_agent(ScriptedModel(replies), list(tools), checkpointer=url, **options)
+    return scripted(replies, list(tools), checkpointer=url, **options)
 
 
 class Size(enum.Enum):
@@ -381,7 +383,7 @@ def test_what_langchain_could_be_told_to_make_is_refused() -> None:
 def test_a_slip_in_stored_types_is_told_when_the_agent_is_made(given: Any, checkpointer: Any, error: Any) -> None:
     """This includes an option that the saver would ignore."""
     with pytest.raises(error, match="stored_types"):
-        create_react_agent(ScriptedModel([]), [], checkpointer=checkpointer, stored_types=given)
+        scripted([], [], checkpointer=checkpointer, stored_types=given)
 
 
 def test_two_types_of_one_name_are_no_invitation_to_guess() -> None:

@@ -25,7 +25,7 @@ from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 from tests.helpers import live_tasks
 
 from ._graphs import AT, QUESTION, Desk, chain, delegate, hand_off
-from ._savers import shape
+from ._savers import scripted, shape
 
 pytestmark = pytest.mark.real_clock
 
@@ -37,7 +37,7 @@ versions = pytest.mark.parametrize("version", ["v1", "v2"])
 def agent_with(*tools: Any, asked: Any = None, **options: Any) -> Any:
     """An agent whose model calls each tool once and ends."""
     names = asked or [tool.name for tool in tools]
-    return create_react_agent(ScriptedModel([calls(*names), "all is done"]), list(tools), **options)
+    return scripted([calls(*names), "all is done"], list(tools), **options)
 
 
 async def read(agent: Any, mode: Any, given: Any = QUESTION, config: Any = None, **options: Any) -> list[Any]:
@@ -70,7 +70,7 @@ async def test_messages_are_tokens_and_results_with_their_place(version: Any) ->
 async def test_messages_of_a_named_agent_are_told_once(version: Any) -> None:
     """A streamed message is not repeated when its node ends, nor are messages of the history."""
     history = {"messages": [("user", "a"), ("ai", "b"), ("user", "c")]}
-    agent = create_react_agent(ScriptedModel(["one two"]), [], name="clerk", version=version)
+    agent = scripted(["one two"], [], name="clerk", version=version)
 
     chunks = await read(agent, "messages", history)
 
@@ -137,7 +137,7 @@ async def test_hooks_and_prompts_write_to_the_stream() -> None:
         writer("after")
         return {}
 
-    agent = create_react_agent(ScriptedModel(["done"]), [], prompt=prompt, pre_model_hook=before, post_model_hook=after)
+    agent = scripted(["done"], [], prompt=prompt, pre_model_hook=before, post_model_hook=after)
 
     assert await read(agent, "custom", subgraphs=True) == [((), "before"), ((), "prompt"), ((), "after")]
 
@@ -169,7 +169,7 @@ async def test_a_task_that_failed_says_so_before_its_error_is_raised(version: An
 @versions
 async def test_a_model_that_failed_says_so_too(version: Any) -> None:
     error = ConnectionError("down")
-    agent = create_react_agent(ScriptedModel([error]), [], version=version)
+    agent = scripted([error], [], version=version)
     chunks: list[Any] = []
 
     with pytest.raises(ConnectionError):
@@ -231,7 +231,7 @@ async def test_a_tool_event_may_have_parts() -> None:
 async def test_a_failed_call_is_told_as_an_event() -> None:
     """The event has the error's text, although the model gets a message."""
     node = ToolNode([Recorder().tool("work", raises=ValueError("no"))], handle_tool_errors=True)
-    agent = create_react_agent(ScriptedModel([calls("work"), "done"]), node)
+    agent = scripted([calls("work"), "done"], node)
 
     chunks = await read(agent, "tools")
 
@@ -244,7 +244,7 @@ async def test_a_failed_call_is_told_as_an_event() -> None:
 
 async def test_a_list_of_one_mode_names_it_too() -> None:
     """The form of chunks depends on whether a list was passed, and not on its length."""
-    chunks = await read(create_react_agent(ScriptedModel(["hi"]), []), ["updates"])
+    chunks = await read(scripted(["hi"], []), ["updates"])
 
     assert [mode for mode, _ in chunks] == ["updates"]
 
@@ -266,7 +266,7 @@ class Settled(AgentStatePydantic):
 
 
 async def test_parts_have_the_state_as_its_schema_says() -> None:
-    agent = create_react_agent(ScriptedModel(["hi"], loop=True), [], state_schema=Settled)
+    agent = scripted(["hi"], [], loop=True, state_schema=Settled)
 
     parts = await read(agent, "values", version="v2")
     output = await agent.ainvoke(QUESTION, version="v2")
@@ -277,7 +277,7 @@ async def test_parts_have_the_state_as_its_schema_says() -> None:
 
 @pytest.mark.parametrize("keys", ["nonsense", ["messages", "nonsense"]], ids=repr)
 async def test_an_unknown_output_key_is_refused(keys: Any) -> None:
-    agent = create_react_agent(ScriptedModel(["hi"]), [])
+    agent = scripted(["hi"], [])
 
     with pytest.raises(ValueError, match="nonsense"):
         await read(agent, "values", output_keys=keys)
@@ -384,7 +384,7 @@ async def test_chunks_from_many_threads_arrive_once() -> None:
 
 
 async def test_two_streams_of_one_agent_do_not_mix() -> None:
-    agent = create_react_agent(ScriptedModel([lambda messages: f"to {messages[-1].content}"], loop=True), [])
+    agent = scripted([lambda messages: f"to {messages[-1].content}"], [], loop=True)
     seen: dict[str, list[str]] = {"a": [], "b": []}
 
     async def reader(name: str) -> None:
@@ -405,7 +405,7 @@ def stuck(recorder: Recorder, *, with_cleanup: bool = False) -> Any:
     """An agent with one call that never ends."""
     cleaned = 0.05 if with_cleanup else 0.0
     tool = recorder.tool("stuck", hang=True, cleanup=cleaned, shield=cleanup)
-    return create_react_agent(ScriptedModel([calls("stuck")]), [tool])
+    return scripted([calls("stuck")], [tool])
 
 
 Leave = Callable[[Any, Recorder], Awaitable[None]]
@@ -569,18 +569,6 @@ def test_a_sync_stream_that_is_left_has_ended_its_run() -> None:
     assert recorder.lines == ["stuck started", "stuck cancelled", "stuck cleaned up"]
 
 
-def test_a_sync_stream_left_by_break_ends_its_run() -> None:
-    """After `break`, no reference to the generator is left, so it is closed."""
-    recorder = Recorder()
-
-    for _ in stuck(recorder).stream(QUESTION):
-        while not recorder.count("started"):
-            threading.Event().wait(0.001)
-        break
-
-    assert recorder.lines == ["stuck started", "stuck cancelled"]
-
-
 async def test_a_sync_stream_works_in_the_thread_of_a_loop() -> None:
     """The event loop is blocked meanwhile, as by every sync function."""
     chunks = list(agent_with(Recorder().tool("work")).stream(QUESTION))
@@ -596,7 +584,7 @@ async def test_a_sync_stream_works_in_the_thread_of_a_loop() -> None:
 
 async def test_a_timeout_is_a_chunk_like_every_result() -> None:
     node = ToolNode([Recorder().tool("slow", hang=True)], policies={"slow": CallPolicy(timeout=0.05)})
-    agent = create_react_agent(ScriptedModel([calls("slow"), "done"]), node)
+    agent = scripted([calls("slow"), "done"], node)
 
     chunks = await read(agent, "updates")
 
@@ -664,7 +652,7 @@ async def test_messages_of_a_nested_agent_are_told_once_though_it_stopped_in_bet
     """An interrupted run has no result, so its messages are streamed when the agent has ended."""
     desk = Desk()
     asked = calls(tool_call("work", "1", query="x"), tool_call("ask", "2", query="a"))
-    agent = create_react_agent(ScriptedModel([asked, "done"]), desk.tools(), name="worker")
+    agent = scripted([asked, "done"], desk.tools(), name="worker")
     graph = chain(("worker", agent), saver=InMemorySaver())
     before = await heard(graph.astream(QUESTION, AT, stream_mode="messages"))
     after = await heard(graph.astream(Command(resume="yes"), AT, stream_mode="messages"))
@@ -752,9 +740,7 @@ async def test_an_agent_tells_of_a_graph_of_langgraph_in_its_call() -> None:
     async def say(state: Any) -> Any:
         return {"messages": [("ai", "graph done")]}
 
-    agent = create_react_agent(
-        ScriptedModel([calls(tool_call("graph", "1", query="q")), "done"]), [delegate(chain(("say", say)), "graph")]
-    )
+    agent = scripted([calls(tool_call("graph", "1", query="q")), "done"], [delegate(chain(("say", say)), "graph")])
     chunks = await heard(agent.astream(QUESTION, stream_mode="updates", subgraphs=True))
 
     assert desk.log == []

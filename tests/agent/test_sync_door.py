@@ -24,6 +24,7 @@ from callboard.testing import ScriptedModel, calls
 
 from ._provider import Provider, reply
 from ._provider import call as provider_call
+from ._savers import scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -111,7 +112,7 @@ def recursive(node_of: Any) -> Any:
             else [{"name": "dig", "args": {"depth": int(last.content)}, "id": "d"}]
         )
 
-    agent = create_react_agent(ScriptedModel([say], loop=True), node_of([dig]))
+    agent = scripted([say], node_of([dig]), loop=True)
     return agent
 
 
@@ -213,7 +214,7 @@ def test_a_model_that_hangs_in_its_thread_is_left_behind_with_a_word() -> None:
         let_go.wait(WAIT)
         return "too late"
 
-    agent = create_react_agent(ScriptedModel([hang]), [], budget=0.2)
+    agent = scripted([hang], [], budget=0.2)
     begun = time.monotonic()
     try:
         with (

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import langgraph.prebuilt
 import pytest
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -24,7 +24,7 @@ from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
 from callboard.tools._errors import UNKNOWN
 
-from ._savers import ON_DISK, SAVERS, complaint, saver_of, shape
+from ._savers import ON_DISK, SAVERS, complaint, saver_of, scripted, shape
 from ._unknown_agent import CASES, CONFIG, ENTRIES, GO, Case, Life, Log, agent_in
 
 pytestmark = pytest.mark.real_clock
@@ -357,7 +357,7 @@ async def test_a_claim_is_stored_before_the_body_starts(policy: str) -> None:
         seen.extend(saver.kinds)
         return "paid"
 
-    agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node_of(pay, policy=policy), checkpointer=saver)
+    agent = scripted([calls("pay"), "done"], node_of(pay, policy=policy), checkpointer=saver)
 
     await agent.ainvoke(GO, CONFIG)
 
@@ -375,7 +375,7 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
 
     async def writes(node: Any) -> tuple[int, list[str]]:
         saver = Ledgers()
-        agent = create_react_agent(ScriptedModel([calls("work", "work"), "done"]), node, checkpointer=saver)
+        agent = scripted([calls("work", "work"), "done"], node, checkpointer=saver)
         await agent.ainvoke(GO, CONFIG)
         return saver.batches, saver.kinds
 
@@ -456,7 +456,7 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
     recorder = Recorder()
     tool = recorder.tool("pay", raises=ConnectionError("lost"), times=1)
     node = node_of(tool, handle_tool_errors=handles)
-    agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node, checkpointer=InMemorySaver())
+    agent = scripted([calls("pay"), "done"], node, checkpointer=InMemorySaver())
 
     if handles:
         result = await agent.ainvoke(GO, CONFIG)
@@ -473,7 +473,7 @@ async def test_an_error_in_the_body_is_an_outcome(handles: bool) -> None:
 async def test_a_timeout_is_an_outcome() -> None:
     recorder = Recorder()
     node = ToolNode([recorder.tool("pay", hang=True)], policies={"pay": CallPolicy(on_unknown="ask", timeout=0.05)})
-    agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node, checkpointer=InMemorySaver())
+    agent = scripted([calls("pay"), "done"], node, checkpointer=InMemorySaver())
 
     result = await agent.ainvoke(GO, CONFIG)
 
@@ -486,7 +486,7 @@ async def test_a_retry_within_the_call_is_no_second_call() -> None:
     recorder, saver = Recorder(), Ledgers()
     tool = recorder.tool("pay", raises=ConnectionError("lost"), times=2)
     node = node_of(tool, middleware=[Retry(attempts=3, initial=0.001, any_tool=True)])
-    agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node, checkpointer=saver)
+    agent = scripted([calls("pay"), "done"], node, checkpointer=saver)
 
     result = await agent.ainvoke(GO, CONFIG)
 
@@ -513,7 +513,7 @@ async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
     pay = recorder.tool("pay", seconds=lambda query: 60 if recorder.count("started", "pay") == 1 else 0)
     node = ToolNode([pay, boom], policies={"pay": once}, grace=0.1)
     batch = calls(("pay", {"query": "a"}), ("pay", {"query": "b"}), "boom")
-    agent = create_react_agent(ScriptedModel([batch, "done"]), node, checkpointer=InMemorySaver())
+    agent = scripted([batch, "done"], node, checkpointer=InMemorySaver())
 
     with pytest.raises(ValueError, match="boom"):
         await agent.ainvoke(GO, CONFIG)
@@ -529,9 +529,7 @@ async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
 async def test_a_body_that_its_caller_cancelled_is_unknown() -> None:
     """If the whole run is cancelled, the outcome of a running body is unknown, too."""
     recorder = Recorder()
-    agent = create_react_agent(
-        ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay", hang=True)), checkpointer=InMemorySaver()
-    )
+    agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay", hang=True)), checkpointer=InMemorySaver())
 
     async with anyio.create_task_group() as group:
         group.start_soon(agent.ainvoke, GO, CONFIG)
@@ -566,8 +564,8 @@ async def test_cancelled_after_its_answer_a_call_does_not_take_the_next_one_for_
             raise ValueError("boom")
         return "fine"
 
-    agent = create_react_agent(
-        ScriptedModel([calls("careful", "boom"), "done"]),
+    agent = scripted(
+        [calls("careful", "boom"), "done"],
         ToolNode([careful, boom], policies={"careful": CallPolicy(on_unknown="ask")}, grace=0.1),
         checkpointer=InMemorySaver(),
     )
@@ -606,9 +604,7 @@ async def test_a_question_is_kept_although_a_neighbour_failed() -> None:
             raise ValueError("boom")
         return "fine"
 
-    agent = create_react_agent(
-        ScriptedModel([calls("careful", "boom"), "done"]), node_of(careful, boom), checkpointer=InMemorySaver()
-    )
+    agent = scripted([calls("careful", "boom"), "done"], node_of(careful, boom), checkpointer=InMemorySaver())
 
     with pytest.raises(ValueError, match="boom"):
         await agent.ainvoke(GO, CONFIG)
@@ -624,7 +620,7 @@ async def test_a_question_is_kept_although_a_neighbour_failed() -> None:
 async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> None:
     """The run raises the saver's error, and the thread can be continued."""
     recorder, saver = Recorder(), Ledgers(fails_at="claim")
-    agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay")), checkpointer=saver)
+    agent = scripted([calls("pay"), "done"], node_of(recorder.tool("pay")), checkpointer=saver)
 
     with pytest.raises(OSError, match="the disk is full"):
         await agent.ainvoke(GO, CONFIG)
@@ -633,17 +629,6 @@ async def test_a_claim_that_cannot_be_stored_keeps_the_body_from_running() -> No
 
     assert shape(result["messages"])[2:] == ["tool:pay", "ai:done"]
     assert recorder.count("started") == 1
-
-
-async def test_without_a_checkpointer_nothing_is_claimed() -> None:
-    """Without a checkpointer no run could be resumed, so a claim would be useless."""
-    recorder = Recorder()
-    agent = create_react_agent(ScriptedModel([calls("pay"), "done"]), node_of(recorder.tool("pay")))
-
-    result = await agent.ainvoke(GO)
-
-    assert isinstance(result["messages"][-1], AIMessage)
-    assert recorder.count("finished") == 1
 
 
 # After a crash, a body with an unknown outcome runs again only if it is marked as safe to repeat.
@@ -711,7 +696,7 @@ async def rerun_after_kill(
     before, after = Work(killed_at), Work()
     model = ScriptedModel([batch(*queries), "done"])
     await create_react_agent(model, tools(before), checkpointer=before.saver, **options).ainvoke(GO, CONFIG)
-    agent = create_react_agent(ScriptedModel(["done"]), tools(after), checkpointer=before.left, **options)
+    agent = scripted(["done"], tools(after), checkpointer=before.left, **options)
     return told(await agent.ainvoke(None, CONFIG)), after
 
 
@@ -820,7 +805,7 @@ async def test_with_durability_exit_nothing_is_claimed_unless_a_policy_says_so()
     for policy in (CallPolicy(), CallPolicy(on_unknown="rerun"), CallPolicy(on_unknown="fail")):
         work = Work()
         node = ToolNode([work.tool()], policies={"work": policy})
-        agent = create_react_agent(ScriptedModel([batch("a"), "done"]), node, checkpointer=work.saver)
+        agent = scripted([batch("a"), "done"], node, checkpointer=work.saver)
         await agent.ainvoke(GO, CONFIG, durability="exit")
         commits.append(work.saver.commits)
     assert commits[0] == commits[1] < commits[2]
