@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,14 @@ async def _async_saver(path: Path | str, aio: type[Any]) -> Any:
     connection = await aiosqlite.connect(path)
     await connection.execute("PRAGMA synchronous=OFF")
     return aio(connection)
+
+
+def copy_of(saver: InMemorySaver) -> InMemorySaver:
+    """Return a saver with the data that is stored now, as a killed process leaves it."""
+    found = InMemorySaver()
+    for name in ("storage", "writes", "blobs"):
+        getattr(found, name).update({key: deepcopy(value) for key, value in getattr(saver, name).items()})
+    return found
 
 
 def scripted(replies: Sequence[Any], tools: Any = (), *, loop: bool = False, **options: Any) -> Any:

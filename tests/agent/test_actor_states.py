@@ -1,7 +1,7 @@
 """Actors whose states are stored with a thread: each past place of the thread restores the state of that place."""
 
 from collections.abc import AsyncIterator
-from copy import deepcopy
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from callboard import (
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.threads import Threads
 
-from ._savers import SAVERS, saver_of, scripted
+from ._savers import SAVERS, copy_of, saver_of, scripted
 
 pytestmark = pytest.mark.real_clock
 
@@ -93,9 +93,11 @@ def last(result: Any) -> str:
     return str(result["messages"][-1].content)
 
 
-async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any) -> None:
+@pytest.mark.parametrize("durability", ["exit", "sync", "async"])
+async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any, durability: Any) -> None:
+    """With durability "exit", the states are all stored at the end of the run."""
     agent = scribe(saver)
-    said = [last(await agent.ainvoke(say(text), AT)) for text in "abc"]
+    said = [last(await agent.ainvoke(say(text), AT, durability=durability)) for text in "abc"]
     await agent.aclose()
 
     assert said == ["said a", "said a,b", "said a,b,c"]
@@ -106,16 +108,14 @@ async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any) -> Non
 async def test_from_a_place_of_the_past_the_state_is_that_of_the_place(saver: Any, is_open: bool) -> None:
     """Even an actor that lives on between runs gets the state of the older place, and not that of the later one."""
     agent = scribe(saver)
-    if is_open:
-        await agent.__aenter__()
-    await agent.ainvoke(say("a"), AT)
-    early = await agent.aget_state(AT)
-    await agent.ainvoke(say("b"), AT)
-    late = await agent.aget_state(AT)
-    forked = last(await agent.ainvoke(say("c"), early.config))
-    onward = last(await agent.ainvoke(say("d"), AT))
-    again = last(await agent.ainvoke(say("e"), late.config))
-    await agent.__aexit__(None, None, None)
+    async with agent if is_open else nullcontext():
+        await agent.ainvoke(say("a"), AT)
+        early = await agent.aget_state(AT)
+        await agent.ainvoke(say("b"), AT)
+        late = await agent.aget_state(AT)
+        forked = last(await agent.ainvoke(say("c"), early.config))
+        onward = last(await agent.ainvoke(say("d"), AT))
+        again = last(await agent.ainvoke(say("e"), late.config))
 
     assert (forked, onward, again) == ("said a,c", "said a,c,d", "said a,b,e")
 
@@ -160,20 +160,18 @@ async def test_what_another_process_has_done_meanwhile_counts(saver: Any) -> Non
 async def test_an_update_from_outside_is_a_fork_with_the_state_of_its_place(saver: Any, is_open: bool) -> None:
     """The update may change or copy a past place, with or without open calls; the fork has the state of that place."""
     agent = scribe(saver)
-    if is_open:
-        await agent.__aenter__()
-    await agent.ainvoke(say("a"), AT)
-    await agent.ainvoke(say("b"), AT)
-    places = [place async for place in agent.aget_state_history(AT)]
-    said = []
-    for place in places:
-        if place.next == ("tools",):  # this call has not run at that place, so its line is not in the notebook
-            await agent.aupdate_state(place.config, None, "__copy__")
-            said.append(last(await agent.ainvoke(None, AT)))
-        elif not place.next:
-            await agent.aupdate_state(place.config, {"messages": [("ai", "well")]})
-            said.append(last(await agent.ainvoke(say("x"), AT)))
-    await agent.__aexit__(None, None, None)
+    async with agent if is_open else nullcontext():
+        await agent.ainvoke(say("a"), AT)
+        await agent.ainvoke(say("b"), AT)
+        places = [place async for place in agent.aget_state_history(AT)]
+        said = []
+        for place in places:
+            if place.next == ("tools",):  # this call has not run at that place, so its line is not in the notebook
+                await agent.aupdate_state(place.config, None, "__copy__")
+                said.append(last(await agent.ainvoke(None, AT)))
+            elif not place.next:
+                await agent.aupdate_state(place.config, {"messages": [("ai", "well")]})
+                said.append(last(await agent.ainvoke(say("x"), AT)))
 
     assert said == ["said a,b,x", "said a,b", "said a,x", "said a"]
 
@@ -248,13 +246,11 @@ class Stubborn(Notebook):
 async def test_a_state_that_cannot_be_stored_is_an_error_that_names_the_actor(saver: Any, is_open: bool) -> None:
     """The call is not counted as finished, so it runs again on the state before it."""
     agent = scripted([reply], [child(Stubborn, snapshots="journal")], loop=True, checkpointer=saver)
-    if is_open:
-        await agent.__aenter__()
-    with pytest.raises(SnapshotError, match=r"the actor Stubborn\['1'\] cannot be kept in the journal: .*object"):
-        await agent.ainvoke(say("bad"), AT)
-    state = await agent.aget_state(AT)
-    said = last(await agent.ainvoke(say("a"), AT))
-    await agent.__aexit__(None, None, None)
+    async with agent if is_open else nullcontext():
+        with pytest.raises(SnapshotError, match=r"the actor Stubborn\['1'\] cannot be kept in the journal: .*object"):
+            await agent.ainvoke(say("bad"), AT)
+        state = await agent.aget_state(AT)
+        said = last(await agent.ainvoke(say("a"), AT))
 
     assert "object" in str(state.tasks[0].error)
     assert said == "said a"
@@ -286,10 +282,8 @@ async def test_a_call_that_failed_has_left_its_state_too_and_one_that_the_actor_
     policies = {"append": CallPolicy(on_unknown="fail", timeout=0.5)}
     node = ToolNode([child(Picky, snapshots="journal")], handle_tool_errors=True, policies=policies)
     agent = scripted([reply], node, loop=True, checkpointer=saver)
-    if is_open:
-        await agent.__aenter__()
-    said = [last(await agent.ainvoke(say(text), AT)) for text in ("a", "bad", "slow", "worse", "b")]
-    await agent.__aexit__(None, None, None)
+    async with agent if is_open else nullcontext():
+        said = [last(await agent.ainvoke(say(text), AT)) for text in ("a", "bad", "slow", "worse", "b")]
 
     assert said[0] == "said a"
     assert "bad" in said[1]
@@ -335,20 +329,18 @@ async def test_calls_that_run_again_at_their_place_find_the_state_before_them(
         return [one.content for one in result["messages"] if one.type == "tool"]
 
     agent = scripted([reply], [child(Notebook, snapshots="journal"), ask], loop=True, checkpointer=saver)
-    if is_open:
-        await agent.__aenter__()
-    await agent.ainvoke(say("go"), AT)
-    found = []
-    if when == "answered":
-        await agent.ainvoke(Command(resume="yes"), AT)
+    async with agent if is_open else nullcontext():
+        await agent.ainvoke(say("go"), AT)
+        found = []
+        if when == "answered":
+            await agent.ainvoke(Command(resume="yes"), AT)
+            place = [one async for one in agent.aget_state_history(AT) if "tools" in one.next][-1]
+            await agent.ainvoke(None, place.config)
+            found.append(results(await agent.ainvoke(Command(resume="no"), AT)))
         place = [one async for one in agent.aget_state_history(AT) if "tools" in one.next][-1]
-        await agent.ainvoke(None, place.config)
+        await agent.aupdate_state(place.config, None, "__copy__")
+        await agent.ainvoke(None, AT)
         found.append(results(await agent.ainvoke(Command(resume="no"), AT)))
-    place = [one async for one in agent.aget_state_history(AT) if "tools" in one.next][-1]
-    await agent.aupdate_state(place.config, None, "__copy__")
-    await agent.ainvoke(None, AT)
-    found.append(results(await agent.ainvoke(Command(resume="no"), AT)))
-    await agent.__aexit__(None, None, None)
 
     assert found == [["a", "no"]] * (1 + (when == "answered"))
 
@@ -462,16 +454,6 @@ async def test_from_sync_code_on_another_event_loop(tmp_path: Path) -> None:
     assert (said, forked) == ("said a,b,c", "said a,d")
 
 
-@pytest.mark.parametrize("durability", ["exit", "sync", "async"])
-async def test_whenever_a_run_stores_what_it_does(saver: Any, durability: Any) -> None:
-    """The states are kept for every durability; with "exit" they are all stored at the end of the run."""
-    agent = scribe(saver)
-    said = [last(await agent.ainvoke(say(text), AT, durability=durability)) for text in "abc"]
-    await agent.aclose()
-
-    assert said == ["said a", "said a,b", "said a,b,c"]
-
-
 async def test_two_runs_of_a_thread_do_not_share_an_actor() -> None:
     """With durability "exit" no thread is held, so each run has its own actor; an open agent refuses the second run."""
     errors: list[ThreadBusyError] = []
@@ -495,20 +477,16 @@ class _Watched(InMemorySaver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left: list[dict[str, Any]] = []
+        self.left: list[InMemorySaver] = []
 
     def put(self, *args: Any, **options: Any) -> Any:
         done = super().put(*args, **options)
-        self._note()
+        self.left.append(copy_of(self))
         return done
 
     def put_writes(self, *args: Any, **options: Any) -> None:
         super().put_writes(*args, **options)
-        self._note()
-
-    def _note(self) -> None:
-        parts = {"storage": self.storage, "writes": self.writes, "blobs": self.blobs}
-        self.left.append({name: {key: deepcopy(value) for key, value in part.items()} for name, part in parts.items()})
+        self.left.append(copy_of(self))
 
 
 @pytest.mark.parametrize("lines", [["a1"], ["a1", "b1"], ["b1", "c1", "a1", "d1"]])
@@ -525,10 +503,7 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
 
     watched, killed = _Watched(), 0
     await agent(watched).ainvoke(say("go"), AT, durability="sync")
-    for left in watched.left:
-        saver = InMemorySaver()
-        for name, part in left.items():
-            getattr(saver, name).update(part)
+    for saver in watched.left:
         again = agent(saver)
         if not (await again.aget_state(AT)).next:
             continue  # the run had not begun, or was finished
@@ -621,24 +596,20 @@ async def test_the_result_of_a_neighbour_stores_no_state_of_a_call_that_has_none
 
     model = asking(tool_call("append", "c1", line="a"), tool_call("look", "c2"))
     agent = agent_with(model, InMemorySaver(), look, around=hold)
-    if is_open:
-        await agent.__aenter__()
-    with anyio.CancelScope() as scope:
-        await agent.ainvoke(GO, AT)
-    has_ended.set()
-    assert results(await agent.ainvoke(None, AT)) == ["a", "fine"]
-    await agent.__aexit__(None, None, None)
+    async with agent if is_open else nullcontext():
+        with anyio.CancelScope() as scope:
+            await agent.ainvoke(GO, AT)
+        has_ended.set()
+        assert results(await agent.ainvoke(None, AT)) == ["a", "fine"]
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_call_that_waits_for_a_person_runs_again_on_the_state_before_it(is_open: bool) -> None:
     """A change that the call made before its question is not made twice."""
     agent = agent_with(asking(tool_call("append_and_ask", "c1", line="a")), InMemorySaver())
-    if is_open:
-        await agent.__aenter__()
-    await agent.ainvoke(GO, AT)
-    assert results(await agent.ainvoke(Command(resume="yes"), AT)) == ["yes a"]
-    await agent.__aexit__(None, None, None)
+    async with agent if is_open else nullcontext():
+        await agent.ainvoke(GO, AT)
+        assert results(await agent.ainvoke(Command(resume="yes"), AT)) == ["yes a"]
 
 
 async def test_a_state_that_cannot_be_stored_is_no_state_for_the_next_call() -> None:
@@ -675,18 +646,18 @@ async def test_within_a_run_the_actor_comes_back_with_the_state_that_is_kept() -
     assert "is lost" in found[2]
 
 
-async def test_a_handlers_own_error_is_what_its_caller_reads() -> None:
-    """The caller gets the handler's error; the error of storing the state goes to the log."""
-    agent = agent_with(asking(tool_call("spoil_and_fail", "c1")), InMemorySaver())
-    [found] = results(await agent.ainvoke(GO, AT))
-    assert "of its own" in found
-
-
-async def test_a_snapshot_that_is_none_is_told() -> None:
-    """A `snapshot` that returns None probably lacks its `return`; each run would begin with an empty state."""
-    agent = agent_with(asking(tool_call("append", "c1", line="nothing")), InMemorySaver())
-    [found] = results(await agent.ainvoke(GO, AT))
-    assert "`snapshot` returned None" in found
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (tool_call("spoil_and_fail", "c1"), "of its own"),
+        (tool_call("append", "c1", line="nothing"), "`snapshot` returned None"),
+    ],
+    ids=["an error of the handler", "no snapshot"],
+)
+async def test_the_model_reads_why_a_state_was_not_stored(asked: Any, said: str) -> None:
+    """A handler's own error comes first. A `snapshot` that returns None probably lacks its `return`."""
+    [found] = results(await agent_with(asking(asked), InMemorySaver()).ainvoke(GO, AT))
+    assert said in found
 
 
 async def test_a_snapshot_that_restore_does_not_take_is_named() -> None:

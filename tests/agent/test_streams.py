@@ -47,10 +47,20 @@ async def read(agent: Any, mode: Any, given: Any = QUESTION, config: Any = None,
 # The modes.
 
 
-async def test_without_a_mode_a_stream_has_updates() -> None:
-    chunks = await read(agent_with(Recorder().tool("work")), None)
+@pytest.mark.parametrize(
+    ("mode", "seen"),
+    [
+        (None, [["agent"], ["tools"], ["agent"]]),
+        (["values"], [["values", "messages"]] * 4),
+        ("checkpoints", []),
+    ],
+    ids=str,
+)
+async def test_a_mode_gives_chunks_of_one_form(mode: Any, seen: Any) -> None:
+    """Updates are the default. A list of modes names the mode of each chunk, also if it has one mode."""
+    chunks = await read(agent_with(Recorder().tool("work")), mode)
 
-    assert [list(chunk) for chunk in chunks] == [["agent"], ["tools"], ["agent"]]
+    assert [[chunk[0], *chunk[1]] if isinstance(chunk, tuple) else list(chunk) for chunk in chunks] == seen
 
 
 @versions
@@ -77,51 +87,44 @@ async def test_messages_of_a_named_agent_are_told_once(version: Any) -> None:
     assert [message.content for message, _ in chunks] == ["one", " two"]
 
 
-def writing(kind: str) -> StructuredTool:
-    async def by_config() -> str:
-        get_stream_writer()({"from": kind})
-        return kind
-
-    async def by_runtime(runtime: ToolRuntime) -> str:
-        runtime.stream_writer({"from": kind})
-        return kind
-
-    def in_thread() -> str:
-        get_stream_writer()({"from": kind})
-        return kind
-
-    def in_thread_by_runtime(runtime: ToolRuntime) -> str:
-        runtime.stream_writer({"from": kind})
-        return kind
-
-    fn: Any = {
-        "config": by_config,
-        "runtime": by_runtime,
-        "thread": in_thread,
-        "runtime_in_thread": in_thread_by_runtime,
-    }[kind]
-    if kind.endswith("thread"):
-        return StructuredTool.from_function(func=fn, name=kind, description=kind)
-    return StructuredTool.from_function(coroutine=fn, name=kind, description=kind)
+def by_config() -> str:
+    get_stream_writer()({"from": "a tool"})
+    return "ok"
 
 
-WRITERS = ["config", "runtime", "thread", "runtime_in_thread"]
+async def by_config_async() -> str:
+    return by_config()
 
 
-@versions
-@pytest.mark.parametrize("kind", WRITERS)
-async def test_tools_write_to_the_stream(kind: str, version: Any) -> None:
-    assert await read(agent_with(writing(kind), version=version), "custom") == [{"from": kind}]
+def by_runtime(runtime: ToolRuntime) -> str:
+    runtime.stream_writer({"from": "a tool"})
+    return "ok"
+
+
+async def by_runtime_async(runtime: ToolRuntime) -> str:
+    return by_runtime(runtime)
+
+
+WRITERS: dict[str, dict[str, Any]] = {
+    "config": {"coroutine": by_config_async},
+    "runtime": {"coroutine": by_runtime_async},
+    "thread": {"func": by_config},
+    "runtime in thread": {"func": by_runtime},
+}
 
 
 @versions
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("kept", [False, True], ids=["in memory", "kept"])
 async def test_what_a_tool_writes_is_the_agents_own(kind: str, kept: bool, version: Any) -> None:
-    """This also holds with `subgraphs=True`, because a call is not a subgraph."""
-    agent = agent_with(writing(kind), version=version, checkpointer=InMemorySaver() if kept else None)
+    """This also holds with `subgraphs=True`, because a call is not a subgraph; without a reader, nothing is written."""
+    saver = InMemorySaver() if kept else None
+    writer = StructuredTool.from_function(**WRITERS[kind], name="write", description="Write.")
+    agent = scripted([calls("write"), "done"], [writer], loop=True, version=version, checkpointer=saver)
 
-    assert await read(agent, "custom", config=THREAD, subgraphs=True) == [((), {"from": kind})]
+    assert await read(agent, "custom", config=THREAD) == [{"from": "a tool"}]
+    assert await read(agent, "custom", config=THREAD, subgraphs=True) == [((), {"from": "a tool"})]
+    assert (await agent.ainvoke(QUESTION, THREAD))["messages"][-1].content == "done"
 
 
 async def test_hooks_and_prompts_write_to_the_stream() -> None:
@@ -142,41 +145,20 @@ async def test_hooks_and_prompts_write_to_the_stream() -> None:
     assert await read(agent, "custom", subgraphs=True) == [((), "before"), ((), "prompt"), ((), "after")]
 
 
-async def test_without_a_reader_a_writer_writes_nowhere() -> None:
-    """A tool need not know whether the stream has a reader."""
-    agent = agent_with(writing("config"))
-
-    result = await agent.ainvoke(QUESTION)
-
-    assert result["messages"][-1].content == "all is done"
-
-
 @versions
-async def test_a_task_that_failed_says_so_before_its_error_is_raised(version: Any) -> None:
+@pytest.mark.parametrize("node", ["tools", "agent"])
+async def test_a_task_that_failed_says_so_before_its_error_is_raised(node: str, version: Any) -> None:
     """The chunk contains the error, for readers that show tasks."""
-    error = ValueError("no")
-    agent = agent_with(Recorder().tool("work", raises=error), version=version)
-    chunks: list[Any] = []
-
-    with pytest.raises(ValueError, match="no"):
-        async for chunk in agent.astream(QUESTION, stream_mode="tasks"):
-            chunks.append(chunk)  # noqa: PERF401 (earlier chunks must survive the error)
-
-    assert chunks[-1]["name"] == "tools"
-    assert chunks[-1]["error"] is error
-
-
-@versions
-async def test_a_model_that_failed_says_so_too(version: Any) -> None:
     error = ConnectionError("down")
-    agent = scripted([error], [], version=version)
+    replies = [calls("work")] if node == "tools" else [error]
+    agent = scripted(replies, [Recorder().tool("work", raises=error)], version=version)
     chunks: list[Any] = []
 
     with pytest.raises(ConnectionError):
         async for chunk in agent.astream(QUESTION, stream_mode="tasks"):
             chunks.append(chunk)  # noqa: PERF401 (earlier chunks must survive the error)
 
-    assert [chunk["error"] for chunk in chunks if "error" in chunk] == [error]
+    assert (chunks[-1]["name"], chunks[-1]["error"]) == (node, error)
 
 
 @versions
@@ -194,10 +176,6 @@ async def test_checkpoints_are_places_to_go_back_to(version: Any) -> None:
         assert state.values == chunk["values"]
         assert state.metadata == chunk["metadata"]
     assert [chunk["parent_config"] for chunk in chunks[1:]] == [chunk["config"] for chunk in chunks[:-1]]
-
-
-async def test_without_a_checkpointer_there_are_no_checkpoints() -> None:
-    assert await read(agent_with(Recorder().tool("work")), "checkpoints") == []
 
 
 @versions
@@ -231,22 +209,14 @@ async def test_a_tool_event_may_have_parts() -> None:
 async def test_a_failed_call_is_told_as_an_event() -> None:
     """The event has the error's text, although the model gets a message."""
     node = ToolNode([Recorder().tool("work", raises=ValueError("no"))], handle_tool_errors=True)
-    agent = scripted([calls("work"), "done"], node)
 
-    chunks = await read(agent, "tools")
+    chunks = await read(scripted([calls("work"), "done"], node), "tools")
 
     assert [chunk["event"] for chunk in chunks] == ["tool-started", "tool-error"]
     assert chunks[-1]["message"] == "no"
 
 
 # Several modes, the form of chunks, and refused arguments.
-
-
-async def test_a_list_of_one_mode_names_it_too() -> None:
-    """The form of chunks depends on whether a list was passed, and not on its length."""
-    chunks = await read(scripted(["hi"], []), ["updates"])
-
-    assert [mode for mode, _ in chunks] == ["updates"]
 
 
 @pytest.mark.parametrize("mode", ["value", ["updates", "nonsense"], ("tokens",)], ids=repr)
@@ -456,24 +426,14 @@ WAYS = [by_aclose, by_break, by_an_error_of_the_reader, by_cancelling_the_reader
 @pytest.mark.parametrize("leave", WAYS)
 @pytest.mark.parametrize("mode", ["updates", ["messages", "tools", "custom"]], ids=["updates", "several"])
 async def test_a_stream_that_is_left_has_ended_its_run(leave: Leave, mode: Any) -> None:
-    """When the reader goes on, the call has been cancelled and no task of the run is left."""
+    """When the reader goes on, the call has been cancelled and cleaned up, and no task of the run is left."""
     recorder, before = Recorder(), live_tasks()
 
-    await leave(stuck(recorder).astream(QUESTION, stream_mode=mode), recorder)
-
-    assert recorder.lines == ["stuck started", "stuck cancelled"]
-    assert recorder.running == 0
-    assert live_tasks() <= before
-
-
-@pytest.mark.parametrize("leave", WAYS)
-async def test_tools_clean_up_before_a_stream_is_gone(leave: Leave) -> None:
-    """The clean-up has the grace of the call."""
-    recorder = Recorder()
-
-    await leave(stuck(recorder, with_cleanup=True).astream(QUESTION), recorder)
+    await leave(stuck(recorder, with_cleanup=True).astream(QUESTION, stream_mode=mode), recorder)
 
     assert recorder.lines == ["stuck started", "stuck cancelled", "stuck cleaned up"]
+    assert recorder.running == 0
+    assert live_tasks() <= before
 
 
 @pytest.mark.filterwarnings("ignore:Async generator .* was garbage collected:ResourceWarning")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from callboard.middleware import Retry
 from callboard.testing import Recorder, ScriptedModel, calls
 from callboard.tools._errors import UNKNOWN
 
-from ._savers import ON_DISK, SAVERS, complaint, saver_of, scripted, shape
+from ._savers import ON_DISK, SAVERS, complaint, copy_of, saver_of, scripted, shape
 from ._unknown_agent import CASES, CONFIG, ENTRIES, GO, Case, Life, Log, agent_in
 
 pytestmark = pytest.mark.real_clock
@@ -638,7 +637,7 @@ SAFE: Any = {"idempotent": True}
 
 
 class Counting(InMemorySaver):
-    """A saver that counts its commits, and can be copied as a killed process leaves it."""
+    """A saver that counts its commits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -651,14 +650,6 @@ class Counting(InMemorySaver):
     def put_writes(self, *args: Any, **options: Any) -> None:
         self.commits += 1
         super().put_writes(*args, **options)
-
-    def left(self) -> InMemorySaver:
-        """Return a saver with the data that is stored now."""
-        found = InMemorySaver()
-        for name in ("storage", "writes", "blobs"):
-            part = {key: deepcopy(value) for key, value in getattr(self, name).items()}
-            getattr(found, name).update(part)
-        return found
 
 
 class Work:
@@ -674,7 +665,7 @@ class Work:
         """Work."""
         self.begun.append(query)
         if len(self.begun) == self._killed_at:
-            self.left = self.saver.left()
+            self.left = copy_of(self.saver)
         return f"did {query}"
 
     def tool(self, **options: Any) -> BaseTool:
