@@ -17,7 +17,6 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel.protocol import PregelProtocol
 from langgraph.store.base import BaseStore
 from langgraph.types import RetryPolicy
-from pydantic import BaseModel
 
 from callboard._langgraph import merged_configs
 from callboard._langgraph._savers import reading_objects
@@ -101,10 +100,12 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         return self._set_up.astream_events(input, config, **options)
 
 
-def _called(name: str) -> Callable[..., Any]:
+def _called(name: str, by: str = "_set_up") -> Callable[..., Any]:
+    """Return a method with LangGraph's signature that is passed on to an attribute."""
+
     @wraps(getattr(CompiledStateGraph, name))
     def method(self: Any, *args: Any, **options: Any) -> Any:
-        return getattr(self._set_up, name)(*args, **options)
+        return getattr(getattr(self, by), name)(*args, **options)
 
     return method
 
@@ -250,14 +251,6 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         """Type of the output, for LangChain."""
         return self._drawn.OutputType
 
-    def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
-        """Return the schema of the input as a pydantic model."""
-        return cast("type[BaseModel]", self._drawn.get_input_schema(config))
-
-    def get_output_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
-        """Return the schema of the output as a pydantic model."""
-        return cast("type[BaseModel]", self._drawn.get_output_schema(config))
-
     def get_subgraphs(self, *, namespace: str | None = None, recurse: bool = False) -> Iterator[tuple[str, Any]]:
         """Yield the hooks that are graphs, with the names of their nodes."""
         return cast("Iterator[tuple[str, Any]]", self._drawn.get_subgraphs(namespace=namespace, recurse=recurse))
@@ -268,22 +261,6 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         """Do the same as `get_subgraphs`, from async code."""
         for one in self.get_subgraphs(namespace=namespace, recurse=recurse):
             yield one
-
-    def get_input_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
-        """Return the JSON schema of the input."""
-        return cast("dict[str, Any]", self._drawn.get_input_jsonschema(config))
-
-    def get_output_jsonschema(self, config: RunnableConfig | None = None) -> dict[str, Any]:
-        """Return the JSON schema of the output."""
-        return cast("dict[str, Any]", self._drawn.get_output_jsonschema(config))
-
-    def config_schema(self, *, include: Sequence[str] | None = None) -> type[BaseModel]:
-        """Return the schema of the config; deprecated in LangGraph in favour of `get_context_jsonschema`."""
-        return cast("type[BaseModel]", self._drawn.config_schema(include=include))
-
-    def get_config_jsonschema(self, *, include: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the JSON schema of the config; deprecated in LangGraph, too."""
-        return cast("dict[str, Any]", self._drawn.get_config_jsonschema(include=include))
 
     def get_context_jsonschema(self) -> dict[str, Any] | None:
         """Return the JSON schema of the context; `None` if the agent has none."""
@@ -316,6 +293,14 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         other.checkpointer = reading_objects(graph.checkpointer)
         other._stops = Breakpoints(before=graph.interrupt_before_nodes, after=graph.interrupt_after_nodes)
         return other
+
+
+# Schemas are those of the drawing.
+for _name in (
+    *("get_input_schema", "get_output_schema", "config_schema"),
+    *("get_input_jsonschema", "get_output_jsonschema", "get_config_jsonschema"),
+):
+    setattr(GraphLike, _name, _called(_name, "_drawn"))
 
 
 def _attributes(graph: CompiledStateGraph[Any, Any, Any, Any]) -> dict[str, Any]:

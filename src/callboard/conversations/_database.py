@@ -3,8 +3,9 @@
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import wraps
 from json import JSONDecodeError
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,11 +13,7 @@ from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
     CheckpointTuple,
-    DeltaChannelHistory,
 )
 from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, Result, SearchOp
 
@@ -164,36 +161,26 @@ class LazySaver(BaseCheckpointSaver[str]):
         call = self._call if filter else self._read  # with a filter, an error may be the caller's
         return iter(call(lambda saver: [*saver.list(config, filter=filter, before=before, limit=limit)]))
 
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return self._call(lambda saver: saver.put(config, checkpoint, metadata, new_versions))
 
-    def put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        self._call(lambda saver: saver.put_writes(config, writes, task_id, task_path))
+def _passed_on(name: str) -> Callable[..., Any]:
+    @wraps(getattr(BaseCheckpointSaver, name))
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        return self._call(lambda saver: getattr(saver, name)(*args, **options))
 
-    def delete_thread(self, thread_id: str) -> None:
-        self._call(lambda saver: saver.delete_thread(thread_id))
+    return method
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._call(lambda saver: saver.delete_for_runs(run_ids))
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        self._call(lambda saver: saver.copy_thread(source_thread_id, target_thread_id))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        self._call(lambda saver: saver.prune(thread_ids, strategy=strategy))
-
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        return self._call(lambda saver: saver.get_delta_channel_history(config=config, channels=channels))
+# Type checkers read the signatures in the base class.
+for _name in (
+    "put",
+    "put_writes",
+    "delete_thread",
+    "delete_for_runs",
+    "copy_thread",
+    "prune",
+    "get_delta_channel_history",
+):
+    setattr(LazySaver, _name, _passed_on(_name))
 
 
 class LazyStore(BaseStore):

@@ -5,11 +5,11 @@ Every change of a thread is an entry, so that a journal can store the changes an
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, NamedTuple, Self, assert_never
+from typing import Any, Self, assert_never
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
-from langgraph.types import Command, Interrupt, Overwrite, Send
+from langgraph.types import Command, Interrupt, Overwrite
 
 from callboard._calls._observers import current_mark
 from callboard.conversations._actor_states import ActorStates, KeptStates
@@ -164,7 +164,7 @@ class Thread:
         named = [(name, _with_ids(value) if has_ids and name == key else value) for name, value in writes]
         # Before `following()`, which looks at the changed state; the entry is then recorded as `live`.
         self.state.apply(named)
-        coming = _SAME if following is None else _next_nodes(following())
+        targets = None if following is None else following()
         steps, received = _STEPS[source], None
         if source == "input" and (self.step >= 0 or START in self.next):
             # Stamps in this order: ids of checkpoints grow with time, and the arrival comes before the change.
@@ -175,8 +175,8 @@ class Thread:
             writes=named,
             source=source,
             received=received,
-            next=coming.nodes,
-            sends=coming.sends,
+            next=None if targets is None else nodes_in(targets),
+            sends=sends_in(targets or ()),
             id=stamp.id,
             ts=stamp.ts,
         )
@@ -226,8 +226,8 @@ class Thread:
 
         With `claims`, the next step claims its calls first, and both are stored in one write.
         """
-        coming, stamp = _next_nodes(following), self._stamp(_STEPS["loop"])
-        entry = Stepped(order=list(order), next=coming.nodes, sends=coming.sends, id=stamp.id, ts=stamp.ts)
+        stamp, coming = self._stamp(_STEPS["loop"]), nodes_in(following)
+        entry = Stepped(order=list(order), next=coming, sends=sends_in(following), id=stamp.id, ts=stamp.ts)
         await self.record(entry, live=True, later=claims)
 
     @property
@@ -340,21 +340,6 @@ class Thread:
 
 # Attributes that differ between the arrival of input and the position after it.
 _OF_AN_ARRIVAL = ("state", "step", "checkpoint_id", "parent_id", "ts", "source", "next", "sends")
-
-
-class _NextNodes(NamedTuple):
-    """Next nodes and sends, as in an entry; `nodes=None` keeps the current ones."""
-
-    nodes: Sequence[str] | None
-    sends: Sequence[Send]
-
-
-_SAME = _NextNodes(None, ())
-"""Keeps the next nodes and sends as they are."""
-
-
-def _next_nodes(targets: Sequence[Target]) -> _NextNodes:
-    return _NextNodes(nodes_in(targets), sends_in(targets))
 
 
 def as_update(output: Any, messages_key: str) -> Any:
