@@ -30,7 +30,7 @@ from callboard import (
 )
 from callboard.exceptions import MiddlewareOrderWarning
 from callboard.middleware import RequireApproval, Retry
-from callboard.middleware._approval._approval import digest_of
+from callboard.middleware._approval import digest_of
 from callboard.testing import Recorder, calls, tool_call
 
 WAIT = 1000

@@ -12,7 +12,7 @@ from langgraph.store.memory import InMemoryStore
 
 from callboard import ToolNode, create_react_agent
 from callboard.guards import Redact
-from callboard.guards._redact._vault import StoreVault
+from callboard.guards._redact._redact import StoreVault
 from callboard.middleware import OutputBudget
 from callboard.testing import ScriptedModel, calls
 

@@ -736,7 +736,7 @@ def test_the_model_sees_what_the_reader_takes() -> None:
 
 def test_combining_characters_have_a_limit() -> None:
     """A thousand accents on one letter are cut, so that the search for a boundary is bounded."""
-    from callboard.middleware._output._output_budget import end_before
+    from callboard.middleware._output_budget import end_before
 
     text = "e" + "\u0301" * 1000
     assert all(unicodedata.combining(character) for character in text[1:])

@@ -19,9 +19,8 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe
 from callboard.guards import RepairArguments
-from callboard.guards._repair._contract import Contract, contract_of
 from callboard.guards._repair._repair_arguments import Repair, Repaired, repair
-from callboard.guards._repair._schema import Shape, TooManyChoicesError, Validator
+from callboard.guards._repair._schema import Contract, Shape, TooManyChoicesError, Validator, contract_of
 from callboard.guards._repair._slips import UNREADABLE, read, the_one
 from callboard.middleware import Retry
 from callboard.testing import Recorder, tool_call

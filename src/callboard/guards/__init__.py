@@ -10,12 +10,12 @@ from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
     from callboard.guards._redact._detectors import Detector as Detector
-    from callboard.guards._redact._exceptions import RedactedError as RedactedError
+    from callboard.guards._redact._redact import MemoryVault as MemoryVault
     from callboard.guards._redact._redact import Redact as Redact
+    from callboard.guards._redact._redact import StoreVault as StoreVault
+    from callboard.guards._redact._redact import Vault as Vault
     from callboard.guards._redact._redaction import DEFAULT_DETECTORS as DEFAULT_DETECTORS
-    from callboard.guards._redact._vault import MemoryVault as MemoryVault
-    from callboard.guards._redact._vault import StoreVault as StoreVault
-    from callboard.guards._redact._vault import Vault as Vault
+    from callboard.guards._redact._values import RedactedError as RedactedError
     from callboard.guards._repair._repair_arguments import RepairArguments as RepairArguments
     from callboard.guards._sanitize._hosts import Url as Url
     from callboard.guards._sanitize._paths import PathIn as PathIn
@@ -24,21 +24,16 @@ if TYPE_CHECKING:
     from callboard.guards._sanitize._untrusted import Results as Results
 
 _HOMES = {
+    "callboard.guards._redact._redact": ("Redact", "MemoryVault", "StoreVault", "Vault"),
     "callboard.guards._redact._detectors": ("Detector",),
     "callboard.guards._sanitize._hosts": ("Url",),
     "callboard.guards._sanitize._paths": ("PathIn",),
-    "callboard.guards._redact._redact": ("Redact",),
-    "callboard.guards._redact._exceptions": ("RedactedError",),
+    "callboard.guards._redact._values": ("RedactedError",),
     "callboard.guards._redact._redaction": ("DEFAULT_DETECTORS",),
     "callboard.guards._repair._repair_arguments": ("RepairArguments",),
     "callboard.guards._sanitize._sanitize": ("Sanitize",),
     "callboard.guards._sanitize._text": ("Text",),
     "callboard.guards._sanitize._untrusted": ("Results",),
-    "callboard.guards._redact._vault": (
-        "MemoryVault",
-        "StoreVault",
-        "Vault",
-    ),
 }
 
 # The table above is the truth.

@@ -10,13 +10,13 @@ from callboard._util._lazy import lazy
 
 if TYPE_CHECKING:
     from callboard._calls._call import note as note
-    from callboard.middleware._approval._approval import RequireApproval as RequireApproval
-    from callboard.middleware._approval._approved import approved_arguments as approved_arguments
+    from callboard.middleware._approval import RequireApproval as RequireApproval
+    from callboard.middleware._approval import approved_arguments as approved_arguments
     from callboard.middleware._breaker._breaker import CircuitBreaker as CircuitBreaker
     from callboard.middleware._cache._cache import Cache as Cache
     from callboard.middleware._fallback import Fallback as Fallback
     from callboard.middleware._fallback import Value as Value
-    from callboard.middleware._output._output_budget import OutputBudget as OutputBudget
+    from callboard.middleware._output_budget import OutputBudget as OutputBudget
     from callboard.middleware._retry import Retry as Retry
     from callboard.middleware._supervise import Supervise as Supervise
     from callboard.tools._errors import error_message as error_message
@@ -38,16 +38,15 @@ if TYPE_CHECKING:
     from callboard.tools._results import with_entries as with_entries
 
 _HOMES = {
+    "callboard.middleware._approval": ("RequireApproval", "approved_arguments"),
     "callboard._calls._call": ("note",),
     "callboard.middleware._fallback": (
         "Value",
         "Fallback",
     ),
-    "callboard.middleware._approval._approval": ("RequireApproval",),
-    "callboard.middleware._approval._approved": ("approved_arguments",),
     "callboard.middleware._breaker._breaker": ("CircuitBreaker",),
     "callboard.middleware._cache._cache": ("Cache",),
-    "callboard.middleware._output._output_budget": ("OutputBudget",),
+    "callboard.middleware._output_budget": ("OutputBudget",),
     "callboard.middleware._retry": ("Retry",),
     "callboard.middleware._supervise": ("Supervise",),
     "callboard.tools._errors": (

@@ -13,12 +13,7 @@ T = TypeVar("T")
 
 
 async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request: ToolCallRequest) -> Done[T] | None:
-    """Apply a rule to a document and wait for the answer; `None` if the call should continue without the store.
-
-    Raises:
-        CallRejectedError: if the store cannot be reached and its policy is to refuse calls.
-        StorageError: if the store cannot be used at all.
-    """
+    """Apply a rule to a document and wait for the answer; `None` if the call should continue without the store."""
     answered = wakeup()
     answers: list[Done[T] | Away | Exception] = []
 
@@ -42,13 +37,7 @@ async def ask(store: SharedDocuments, document: Document, rule: Rule[T], request
 
 
 def check_store(whose: str, store: object, **needs_one: object) -> None:
-    """Raise `TypeError` if `store` is not a document store, and `ValueError` for options that need a store.
-
-    Args:
-        whose: name of the public class, for the error text.
-        store: the value of the option `shared`.
-        needs_one: options that have a meaning only with a store; `None` if not given.
-    """
+    """Raise `TypeError` if `store` is not a document store, and `ValueError` for options that need a store."""
     if store is None:
         if given := [option for option, value in needs_one.items() if value is not None]:
             raise ValueError(f"{whose}({given[0]}=...) is for what many processes share; give it a store: shared=...")

@@ -91,12 +91,7 @@ class Function:
 
 
 def alternatives(name: str, given: object) -> tuple[OtherTool | Function, ...]:
-    """Return the alternatives of the tool `name`, in the order in which they are tried.
-
-    Raises:
-        TypeError: if an alternative is of an unknown kind.
-        ValueError: if there is no alternative, or if the tool is its own alternative.
-    """
+    """Return the alternatives of the tool `name`, in the order in which they are tried."""
     several = given if isinstance(given, (list, tuple)) else [given]
     if not several:
         raise ValueError(f"Fallback({{{name!r}: []}}) has no alternative in it; leave {name!r} out")

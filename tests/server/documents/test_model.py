@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callboard.extend import Found
-from callboard.middleware._breaker._circuit import Circuit, Memory, Rules, Ticket
-from callboard.middleware._breaker._circuits import Admission
+from callboard.middleware._breaker._circuit import Admission, Circuit, Memory, Rules, Ticket
 from callboard.middleware._breaker._fleet_circuits import FleetCircuits, circuit_of, text_of
 
 from ._memory import MemoryServer

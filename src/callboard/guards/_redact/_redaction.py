@@ -12,9 +12,8 @@ from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean
 from callboard.guards._redact._credentials import CREDENTIALS, CREDENTIALS_ON_DEMAND
 from callboard.guards._redact._detectors import KIND, Detector, Finding, findings, literals
-from callboard.guards._redact._exceptions import Clearing, RedactedError
 from callboard.guards._redact._personal import LIBRARIES, PERSONAL, PERSONAL_ON_DEMAND
-from callboard.guards._redact._values import Walk
+from callboard.guards._redact._values import Clearing, RedactedError, Walk
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.tools._errors import is_control_flow
 
@@ -33,14 +32,7 @@ _PASSES = 8
 
 
 class Redaction:
-    """Replaces secrets by tokens, and records the values.
-
-    Args:
-        detectors: detectors in order of precedence.
-        key: secret key of the tokens.
-        thread_id: conversation in which the tokens are valid.
-        known: values by token that are secret wherever they occur.
-    """
+    """Replaces secrets by tokens, and records the values."""
 
     def __init__(
         self, detectors: Sequence[Detector], key: bytes, thread_id: str, known: Mapping[str, str] | None = None
@@ -146,14 +138,7 @@ def _known(values: Mapping[str, str]) -> list[Detector]:
 
 
 def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
-    """Return the detectors that are given by name or as objects, and one for literal secrets.
-
-    Raises:
-        ValueError: if a name is unknown, two detectors have the same name, or a secret is too short.
-        TypeError: if an element has the wrong type.
-        ImportError: if the library of a detector is not installed. No detector is left out silently, default ones
-            included: the user would believe that the data is protected.
-    """
+    """Return the detectors that are given by name or as objects, and one for literal secrets."""
     if isinstance(chosen, str):
         raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {chosen!r}")
     found = [*map(_detector, chosen), *_literal_detector(secrets)]
@@ -166,6 +151,7 @@ def detectors_of(chosen: Sequence[str | Detector], secrets: Sequence[str]) -> tu
 
 def _check_libraries(detectors: Sequence[Detector]) -> None:
     """Raise `ImportError`, with the remedies, if a library of a built-in detector is not installed."""
+    # No detector is left out silently: the user would believe that the data is protected.
     built_in = [one.name for one in detectors if one is _BUILT_IN.get(one.name)]
     missing = {name: library for name, library in LIBRARIES.items() if name in built_in and not is_installed(library)}
     kinds = ", ".join(map(repr, missing))

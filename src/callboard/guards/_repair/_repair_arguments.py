@@ -10,8 +10,7 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
-from callboard.guards._repair._contract import Args, Contract, contract_of, copied, is_small
-from callboard.guards._repair._schema import Path, Schema, Shape
+from callboard.guards._repair._schema import Args, Contract, Path, Schema, Shape, contract_of, copied, is_small
 from callboard.guards._repair._slips import Kind, corrections, is_wrapper, read, renamed
 from callboard.tools._errors import is_control_flow
 from callboard.tools._large_values import run_if_long

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn
 
-from callboard.guards._repair._contract import is_small
-from callboard.guards._repair._schema import Schema, choices_of, is_type, types_of
+from callboard.guards._repair._schema import Schema, choices_of, is_small, is_type, types_of
 
 Kind = Literal["json", "number", "boolean", "null", "text", "list", "item", "choice", "name", "wrapper"]
 

@@ -140,11 +140,7 @@ class Url:
 
 
 def read_url(value: str, schemes: Collection[str]) -> Target:
-    """Read a URL in the way in which every client reads it.
-
-    Raises:
-        RefusedError: if it is no absolute URL, or one that some client reads differently.
-    """
+    """Read a URL in the way in which every client reads it."""
     # Checked before parsing: some clients drop tabs and line breaks, which would join parts into another host.
     if _CONTROL.search(value):
         raise RefusedError("whitespace", "it holds a control character, such as a tab or a line break")
@@ -178,11 +174,7 @@ def _read_authority(authority: str) -> tuple[str, int | None]:
 
 
 def read_host(written: str) -> str:
-    """Return a host in its normal form: a name in lower-case ASCII, or an address as `ipaddress` writes it.
-
-    Raises:
-        RefusedError: if it is neither, or an address in a form that only some libraries understand.
-    """
+    """Return a host in its normal form: a name in lower-case ASCII, or an address as `ipaddress` writes it."""
     if written.startswith("["):
         return str(_read_v6(written[1:-1]))
     host = _ascii(written).removesuffix(".")

@@ -55,13 +55,11 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 class Rules:
     """Rules by the places to which they apply.
 
-    Args:
-        by_name: rules by name: `url` is that argument, `files[].path` the `path` of every item of `files`, and
-            `headers.*` everything in `headers`.
-        spelled: the name of an argument for each name under which it may be written, such as an alias.
+    `url` is that argument, `files[].path` the `path` of every item of `files`, `headers.*` everything in `headers`.
     """
 
     def __init__(self, by_name: Mapping[str, Rule], spelled: Mapping[str, str]) -> None:
+        # The name of an argument for each name under which it may be written, such as an alias.
         self._spelled = spelled
         self._exact: dict[tuple[str, ...], Rule] = {}
         self._wild: list[tuple[tuple[str, ...], Rule]] = []
@@ -115,15 +113,7 @@ class Refused:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """Walk through the arguments of one call; call `arguments` once.
-
-    Args:
-        rules: rules by place.
-        text: rule for keys, and for every text without a rule of its own.
-        max_depth: maximum nesting of lists and mappings.
-        max_size: maximum characters of all texts and keys, plus one for each value.
-        skip: names of injected arguments.
-    """
+    """Walk through the arguments of one call; call `arguments` once."""
 
     rules: Rules
     text: Text

@@ -43,15 +43,11 @@ quadratic time."""
 
 
 class RefusedError(ValueError):
-    """Raised for an argument that is not allowed.
-
-    Args:
-        rule: the broken rule as one word, such as "host".
-        reason: the reason as half a sentence for the model. It must not repeat the argument.
-    """
+    """Raised for an argument that is not allowed."""
 
     def __init__(self, rule: str, reason: str) -> None:
         self.rule = rule
+        # Half a sentence for the model. It must not repeat the argument.
         self.reason = reason
         super().__init__(reason)
 
@@ -64,9 +60,6 @@ def strip_invisible(text: str) -> str:
     default: zero-width and bidirectional ones, tags, variation selectors. Joiners stay where a script or an emoji
     needs them (RFC 5892, appendix A), and so does a presentation selector behind a symbol. Other line breaks become
     line feeds, lone surrogates U+FFFD. The function is idempotent, and takes linear time.
-
-    Args:
-        text: text of any length.
     """
     # Sequences first: without their control characters they would look like ordinary text.
     text = _replaced(_CONTROL, "", _replaced(_LINE_BREAK, "\n", _without_sequences(text)))

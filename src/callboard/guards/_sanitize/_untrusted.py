@@ -67,13 +67,7 @@ class Results:
 
 @dataclass(slots=True)
 class Cleaning:
-    """Cleaning of one call's output.
-
-    Args:
-        rules: rules of the node.
-        call_id: id of the call; messages of other calls in a `Command` stay as they are.
-        fenced: whether its texts are fenced.
-    """
+    """Cleaning of one call's output."""
 
     rules: Results
     call_id: str | None

@@ -12,8 +12,7 @@ from callboard._records._documents import SharedDocuments
 from callboard._records._policies import LimitKey, key_function
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
 from callboard.middleware._asking import check_store
-from callboard.middleware._breaker._circuit import Rules, State
-from callboard.middleware._breaker._circuits import Admission, Circuits, LocalCircuits
+from callboard.middleware._breaker._circuit import Admission, LocalCircuits, Rules, State
 from callboard.middleware._breaker._fleet_circuits import FleetCircuits
 from callboard.middleware._retry import When, check_on_message, check_when, matches
 from callboard.tools._errors import is_control_flow
@@ -89,7 +88,7 @@ class CircuitBreaker(Middleware):
         self._on = on
         self._on_message = on_message
         self._key = None if key is None else key_function("CircuitBreaker(key=...)", key)
-        self._circuits: Circuits = (
+        self._circuits: LocalCircuits | FleetCircuits = (
             LocalCircuits(self._rules) if shared is None else FleetCircuits(shared, self._rules, name)
         )
 

@@ -1,11 +1,18 @@
-"""State machine of a circuit breaker. It handles numbers only: no clock, no locks, no calls."""
+"""Circuits of a breaker: the state machine of one, which handles numbers only, and the circuits of a process."""
 
 import math
+import threading
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from callboard._loops._current import common_time
 from callboard._records._policies import check_count, check_seconds
+from callboard.tools._vocabulary import ToolCallRequest
+
+# State machine
+
 
 _INSTANT = 1e-6
 """Seconds; two readings of a clock may differ by less."""
@@ -110,13 +117,7 @@ class Circuit:
         return self.judge(ticket, now, failed=failed)
 
     def admit(self, now: float, probe: str, lease: float = math.inf) -> Ticket | None:
-        """Decide about a call as `before` does, without counting it as running in this process.
-
-        Args:
-            now: the current time in seconds.
-            probe: name of the call, in case it becomes a trial call.
-            lease: seconds after which a trial call stops to count, unless it is renewed.
-        """
+        """Decide about a call as `before` does, without counting it as running in this process."""
         if self._until is None:
             return Ticket(self._changes)
         # Trial calls of processes that died never end; without this their places would stay taken.
@@ -187,3 +188,83 @@ class Circuit:
         self._failures = 0
         self._probing.clear()
         self._outcomes.clear()
+
+
+# Circuits of a process
+
+
+FEWEST = 64
+"""Number of circuits from which on unused ones are removed."""
+
+
+class Admission(NamedTuple):
+    """Answer of a circuit to one call."""
+
+    circuit: object
+    """The circuit, in the form that its `Circuits` object uses; opaque to the breaker."""
+    ticket: Ticket | None
+    """`None` if the call is refused."""
+    wait: float
+    """Seconds until the next call may be admitted, as far as known."""
+    news: State | None
+    """New state that observers have not been told yet, or `None`."""
+
+
+class LocalCircuits:
+    """Circuits of a single process, used from any thread and event loop."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._circuits: dict[Hashable, Circuit] = {}
+        # Guards the dict and every circuit in it: calls of several event loops and threads share them.
+        self._lock = threading.Lock()
+        self._prune_at = FEWEST
+
+    def checked(self, key: Hashable) -> Hashable:
+        """Return the key; any hashable key is valid in one process."""
+        return key
+
+    async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
+        """Request admission of a call; never waits."""
+        now = common_time()
+        with self._lock:
+            circuit = self._circuit(key, now)
+            wait, state = circuit.wait(now), circuit.state(now)
+            ticket = circuit.before(now)
+        return Admission(circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
+
+    def leave(self, admission: Admission, failed: bool | None) -> State | None:
+        """Count the outcome of an admitted call. A circuit that was reset meanwhile is no longer in the dict."""
+        circuit, ticket = admission.circuit, admission.ticket
+        assert isinstance(circuit, Circuit)
+        assert ticket is not None
+        with self._lock:
+            return circuit.after(ticket, common_time(), failed=failed)
+
+    def state(self, key: Hashable) -> State:
+        """Return the current state of a circuit; needs a running event loop for its clock."""
+        with self._lock:
+            circuit = self._circuits.get(key)
+            return "closed" if circuit is None else circuit.state(common_time())
+
+    def reset(self, key: Hashable) -> None:
+        """Forget a circuit, or all of them; running calls will not count."""
+        with self._lock:
+            if key is None:
+                self._circuits.clear()
+            else:
+                self._circuits.pop(key, None)
+
+    def _circuit(self, key: Hashable, now: float) -> Circuit:
+        circuit = self._circuits.get(key)
+        if circuit is None:
+            self._prune(now)
+            circuit = self._circuits[key] = Circuit(self._rules)
+        return circuit
+
+    def _prune(self, now: float) -> None:
+        # Keys may come from the model, so their number is unlimited. Doubling the threshold keeps the average cost
+        # per new circuit constant. A circuit with running calls is never dropped: its outcomes would be lost.
+        if len(self._circuits) >= self._prune_at:
+            self._circuits = {key: circuit for key, circuit in self._circuits.items() if not circuit.idle(now)}
+            self._prune_at = max(FEWEST, 2 * len(self._circuits))

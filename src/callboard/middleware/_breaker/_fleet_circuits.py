@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from callboard._records._documents import EVERYBODY, Away, Document, Done, Found, SharedDocuments, Written
 from callboard._util._canonical import digest
 from callboard.middleware._asking import ask
-from callboard.middleware._breaker._circuit import MOST, Circuit, Memory, Rules, State, Ticket
-from callboard.middleware._breaker._circuits import FEWEST, Admission
+from callboard.middleware._breaker._circuit import FEWEST, MOST, Admission, Circuit, Memory, Rules, State, Ticket
 from callboard.tools._vocabulary import ToolCallRequest
 
 # JSON form of a circuit. Other clients may write to the store, so reading validates everything.
@@ -145,16 +144,7 @@ class _View:
 
 
 class FleetCircuits:
-    """Circuits that are kept in a store; used from any thread and event loop.
-
-    Args:
-        store: the document store.
-        rules: numbers of each circuit; breakers with other numbers have separate circuits.
-        name: name of the breaker, the same in all processes.
-
-    Raises:
-        ValueError: if a circuit may become too large for the store.
-    """
+    """Circuits that are kept in a store; used from any thread and event loop."""
 
     def __init__(self, store: SharedDocuments, rules: Rules, name: object) -> None:
         if (size := size_of(rules)) > store.largest:
@@ -179,12 +169,7 @@ class FleetCircuits:
         return key
 
     async def enter(self, key: Hashable, request: ToolCallRequest) -> Admission:
-        """Request admission; wait for the store only if the circuit is new to this process, or half-open.
-
-        Raises:
-            CallRejectedError: if the store cannot be reached and its policy is to refuse calls.
-            StorageError: if the store cannot be used at all.
-        """
+        """Request admission; wait for the store only if the circuit is new to this process, or half-open."""
         view = self._view(_name_of(key))
         # Counted before the first await: a view with calls inside survives `_prune()`.
         with self._lock:

@@ -148,15 +148,7 @@ _Answer = Hit[ToolMessage] | _Wait | _Alone | None
 
 
 class FleetResults:
-    """Results that are kept in a store; used from any thread and event loop.
-
-    Args:
-        store: the document store.
-        name: name of the cache, the same in all processes.
-        version: version of the tools' behaviour; results of other versions are ignored.
-        ttl: seconds for which a result is kept, by the store's clock.
-        size: maximum number of results.
-    """
+    """Results that are kept in a store; used from any thread and event loop."""
 
     def __init__(self, store: SharedDocuments, name: object, version: object, ttl: float, size: int) -> None:
         self._store = store
@@ -168,12 +160,7 @@ class FleetResults:
         store.listen(self)
 
     async def enter(self, document: Document, request: ToolCallRequest) -> Hit[ToolMessage] | Lead | None:
-        """Return a result, kept or just found by another process, or the duty to find it; `None`: run without store.
-
-        Raises:
-            CallRejectedError: if the store cannot be reached and its policy is to refuse calls.
-            StorageError: if the store cannot be used at all.
-        """
+        """Return a result, kept or just found by another process, or the duty to find it; `None`: run without store."""
         me = token_hex(8)
         has_waited = False
         while True:
@@ -221,13 +208,7 @@ class FleetResults:
         return text if len(document.encode()) <= self._store.largest else None
 
     def land(self, lead: Lead, turn: Turn | str, *, keep: bool) -> None:
-        """Report the result of a lead; never waits.
-
-        Args:
-            lead: the duty to report on.
-            turn: the JSON of a message, or an instruction for the waiting calls.
-            keep: whether later calls may use it, too; otherwise only the calls that wait now.
-        """
+        """Report the result of a lead; never waits. Without `keep`, only the calls that wait now may use it."""
         lead.stop()
         self._store.change(lead.document, partial(self._landed, lead.id, turn, keep))
 
@@ -248,12 +229,7 @@ class FleetResults:
         return Document(self._shelf, name, (_ALL, _mark_of(tool)))
 
     def forget(self, tool: str | None, value: Hashable = None) -> None:
-        """Make results invalid for all processes, those of running calls included; never waits.
-
-        Args:
-            tool: name of the tool; `None` for all tools.
-            value: key of the result; `None` for all results of the tool.
-        """
+        """Make results invalid for all processes, those of running calls included; never waits."""
         if tool is None:
             self._store.mark(self._shelf, _ALL)
         elif value is None:

@@ -70,10 +70,6 @@ class SharedResults(Generic[K, T]):
 
     Invariant: a registered flight always has exactly one leader, running or just instructed, until `land()`. If the
     leader is gone and nobody was instructed, all followers would wait for ever.
-
-    Args:
-        ttl: seconds for which a result is kept.
-        size: maximum number of results; the least recently used is evicted.
     """
 
     def __init__(self, ttl: float, size: int) -> None:

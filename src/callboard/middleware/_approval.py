@@ -4,7 +4,8 @@ The question has a digest of the tool and its arguments. An approval counts only
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
 from callboard._langgraph import answer_is_for, bound_answer_waits, next_is_asked
 from callboard._util._canonical import digest, place_of
-from callboard.middleware._approval._approved import agreed
 from callboard.tools._errors import error_message
 from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
@@ -31,6 +31,32 @@ from callboard.tools._middleware_hooks import Missing, check_missing, check_tool
 from callboard.tools._plan import injected_args, written_args
 from callboard.tools._results import CallNext, Output
 from callboard.tools._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
+
+# Approved arguments
+
+
+_approved: ContextVar[Mapping[str, object] | None] = ContextVar("callboard_approved", default=None)
+
+
+def approved_arguments() -> Mapping[str, object] | None:
+    """Return the arguments of the running call that a person approved, or `None` if nobody was asked.
+
+    A tool that must never run without approval compares them with the arguments that it received: a middleware
+    between the approval and the tool may have changed those.
+    """
+    # Copies here and in `agreed()`: neither the tool nor other middleware can change the approved arguments.
+    return deepcopy(_approved.get())
+
+
+@contextmanager
+def agreed(args: Mapping[str, object]) -> Generator[None]:
+    """Make the approved arguments available to the code within the block."""
+    token = _approved.set(deepcopy(args))
+    try:
+        yield
+    finally:
+        _approved.reset(token)
+
 
 # Question
 
@@ -108,14 +134,7 @@ _SHAPES: dict[AnswerType, tuple[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Question to a person before a call runs.
-
-    Args:
-        request: request of the call, without values that the model wrote for injected arguments.
-        tool: tool that would run.
-        others: tools to which an edit may change the call, by name.
-        config: allowed answers.
-    """
+    """Question to a person before a call runs."""
 
     request: ToolCallRequest
     tool: BaseTool
@@ -123,13 +142,7 @@ class Question:
     config: HumanInterruptConfig
 
     def ask(self, description: str) -> Step:
-        """Interrupt the run with the question, or return the decision if the run was resumed with an answer.
-
-        Raises:
-            GraphInterrupt: with the question, while it has no answer.
-            pydantic.ValidationError: if the answer is not allowed; the question stays open.
-            ValueError: if an argument has no JSON form, so that it cannot be digested.
-        """
+        """Interrupt the run with the question, or return the decision if the run was resumed with an answer."""
         value = ApprovalRequest(
             action_request=deepcopy(self._shown),
             config=self.config.copy(),

@@ -1,1 +1,0 @@
-"""`RequireApproval`: tool calls that wait until a person has approved them."""

@@ -1,1 +1,0 @@
-"""`OutputBudget`: shortening of long results, which a tool can read in full."""
