@@ -195,10 +195,10 @@ class _Walked:
 # Exceptions
 
 
-_DEEPEST = 32
+_LONGEST_CHAIN = 32
 """Maximum depth of causes and groups. Deeper errors are replaced, and only their type names are kept."""
 
-_IDENTITY = frozenset(("tool", "call_id", "tool_call_id"))
+_OF_CALLS = frozenset(("tool", "call_id", "tool_call_id"))
 """Attributes that identify the call. They stay, because callers match on them."""
 
 
@@ -227,7 +227,7 @@ class Clearing:
         """Return the cleared error, or a `RedactedError` if its `str` or `repr` still shows secrets."""
         if id(error) in self._done:
             return self._done[id(error)][1]
-        if self._depth == _DEEPEST:
+        if self._depth == _LONGEST_CHAIN:
             return RedactedError(type(error).__qualname__, "")
         # Registered before its parts are visited: causes and contexts may form a cycle.
         self._done[id(error)] = error, error
@@ -277,7 +277,7 @@ class Clearing:
 
     def _attributes(self, error: BaseException) -> None:
         for name, value in vars(error).items():
-            if name not in _IDENTITY:
+            if name not in _OF_CALLS:
                 vars(error)[name] = self._walk(value)
 
     def _is_clear(self, error: BaseException) -> bool:
