@@ -90,9 +90,8 @@ def shown(waiting: CallsInterrupted) -> list[Any]:
 # Questions
 
 
-async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs() -> None:
+async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(recorder: Recorder) -> None:
     """The question has the form that LangChain's agent inbox expects: a list with one request."""
-    recorder = Recorder()
 
     waiting = await interrupted(node_of(recorder), [deletes("a")])
 
@@ -160,9 +159,10 @@ def only_a(request: Any) -> bool:
     ],
     ids=["every tool", "names", "when", "bools", "predicates", "config", "nothing"],
 )
-async def test_only_chosen_calls_are_asked_about(middleware: RequireApproval, asked: list[str]) -> None:
+async def test_only_chosen_calls_are_asked_about(
+    recorder: Recorder, middleware: RequireApproval, asked: list[str]
+) -> None:
     """Calls of other tools run at once, without a question."""
-    recorder = Recorder()
     batch = [
         tool_call("delete", "1", query="a"),
         tool_call("delete", "2", query="b"),
@@ -181,15 +181,14 @@ async def test_only_chosen_calls_are_asked_about(middleware: RequireApproval, as
 
 
 @pytest.mark.parametrize("fails", ["tools", "when"])
-async def test_a_predicate_that_fails_lets_nothing_run(fails: str) -> None:
+async def test_a_predicate_that_fails_lets_nothing_run(recorder: Recorder, fails: str) -> None:
     """An error of the predicate is raised unwrapped as the error of the call, and the tool does not run."""
-    recorder = Recorder()
 
     def broken(request: Any) -> bool:
         raise ZeroDivisionError
 
     middleware = RequireApproval({"delete": broken}) if fails == "tools" else RequireApproval(when=broken)
-    with anyio.fail_after(WAIT), pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):
         await node_of(recorder, middleware).ainvoke([deletes("a")])
 
     assert recorder.lines == []
@@ -214,9 +213,8 @@ async def test_the_description_is_the_authors(description: Any, text: str) -> No
     assert waiting.interrupts[0].value[0]["description"] == text
 
 
-async def test_what_a_client_does_to_the_question_changes_nothing() -> None:
+async def test_what_a_client_does_to_the_question_changes_nothing(recorder: Recorder) -> None:
     """A client may modify the question that it received. The call and the rules must not change with it."""
-    recorder = Recorder()
     node = node_of(recorder, RequireApproval(allow=["accept", "ignore"]))
     asked = [deletes("a")]
     waiting = await interrupted(node, asked)
@@ -261,10 +259,9 @@ REJECTED = (
     ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
 )
 async def test_every_answer_does_what_it_says(
-    answer: Any, content: str, status: str, ran: list[str], wrapped: bool
+    recorder: Recorder, answer: Any, content: str, status: str, ran: list[str], wrapped: bool
 ) -> None:
     """For each kind of answer, the tool runs once or not at all, and the model gets one message."""
-    recorder = Recorder()
 
     message = await answered(node_of(recorder), [deletes("a")], [answer] if wrapped else answer)
 
@@ -304,9 +301,8 @@ INVALID = [
 
 @pytest.mark.parametrize("handles", [False, True], ids=["", "all errors handled"])
 @pytest.mark.parametrize("answer", INVALID, ids=json.dumps)
-async def test_an_invalid_answer_loses_nothing(answer: Any, handles: bool) -> None:
+async def test_an_invalid_answer_loses_nothing(recorder: Recorder, answer: Any, handles: bool) -> None:
     """Promise 5: an invalid answer runs nothing and keeps the other answers, and it may be corrected."""
-    recorder = Recorder()
     node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval()], handle_tool_errors=handles)
     asked = [deletes("a", "b")]
     waiting = await interrupted(node, asked)
@@ -333,7 +329,7 @@ async def test_the_person_is_told_which_answers_there_are() -> None:
 
 
 @pytest.mark.parametrize("allowed", ["accept", "edit", "response", "ignore"])
-async def test_an_answer_that_is_not_allowed_is_none(allowed: str) -> None:
+async def test_an_answer_that_is_not_allowed_is_none(recorder: Recorder, allowed: str) -> None:
     """Each kind of answer is tried against rules that allow only the other kinds."""
     answers: dict[str, Any] = {
         "accept": ACCEPT,
@@ -341,7 +337,6 @@ async def test_an_answer_that_is_not_allowed_is_none(allowed: str) -> None:
         "response": {"type": "response", "args": "gone"},
         "ignore": IGNORE,
     }
-    recorder = Recorder()
     node = node_of(recorder, RequireApproval(allow=[allowed]))  # type: ignore[list-item]
     asked = [deletes("a")]
     waiting = await interrupted(node, asked)
@@ -353,12 +348,11 @@ async def test_an_answer_that_is_not_allowed_is_none(allowed: str) -> None:
     assert message.tool_call_id == "id-0"
 
 
-async def test_an_edit_may_name_another_tool_where_that_is_allowed() -> None:
+async def test_an_edit_may_name_another_tool_where_that_is_allowed(recorder: Recorder) -> None:
     """An edit may name another tool of the node, whose schema and policy then apply.
 
     Tools outside the node are refused.
     """
-    recorder = Recorder()
 
     @tool
     async def archive(path: str) -> str:
@@ -418,9 +412,8 @@ async def test_observers_are_told_what_was_decided_and_no_argument() -> None:
 
 
 @pytest.mark.parametrize("answer", [ACCEPT, edit(query="b"), {"type": "response", "args": "x"}, IGNORE, "nonsense"])
-async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(answer: Any) -> None:
+async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(recorder: Recorder, answer: Any) -> None:
     """The history was edited under the same ids and ledger, so the person is asked about the new arguments."""
-    recorder = Recorder()
     node = node_of(recorder)
     waiting = await interrupted(node, [deletes("a")])
 
@@ -434,9 +427,8 @@ async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(an
     assert recorder.order == ["delete(everything)"]
 
 
-async def test_an_answer_does_not_count_for_another_tool() -> None:
+async def test_an_answer_does_not_count_for_another_tool(recorder: Recorder) -> None:
     """Equal arguments and id do not make an approval valid for another tool."""
-    recorder = Recorder()
     node = node_of(recorder)
     asked = [calls(tool_call("look", "id-0", query="a"))]
     waiting = await interrupted(node, asked)
@@ -447,9 +439,8 @@ async def test_an_answer_does_not_count_for_another_tool() -> None:
     assert recorder.lines == []
 
 
-async def test_an_answer_counts_again_for_what_it_was_given_to() -> None:
+async def test_an_answer_counts_again_for_what_it_was_given_to(recorder: Recorder) -> None:
     """Arguments that were changed and then changed back have their old approval."""
-    recorder = Recorder()
     node = node_of(recorder)
     waiting = await interrupted(node, [deletes("a")])
     waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
@@ -460,15 +451,14 @@ async def test_an_answer_counts_again_for_what_it_was_given_to() -> None:
     assert recorder.order == ["delete(a)"]
 
 
-async def test_what_was_approved_and_failed_is_asked_about_again_once_it_was_changed() -> None:
+async def test_what_was_approved_and_failed_is_asked_about_again_once_it_was_changed(recorder: Recorder) -> None:
     """The stored approval is for the old arguments only."""
-    recorder = Recorder()
     tools = [recorder.tool("delete", raises=ConnectionError("lost"), times=2)]
     node = ToolNode(tools, middleware=[RequireApproval()])
     ledger: dict[str, Any] = {}
     await interrupted(node, [deletes("a")], ledger=ledger)
     for _ in range(2):
-        with anyio.fail_after(WAIT), pytest.raises(ConnectionError):
+        with pytest.raises(ConnectionError):
             await node.ainvoke([deletes("a")], ledger=ledger, resume=ACCEPT if recorder.lines == [] else None)
 
     waiting = await interrupted(node, [deletes("b")], ledger=ledger)
@@ -518,9 +508,8 @@ async def test_an_answer_to_the_tools_own_question_is_no_approval() -> None:
     assert heard == ["b: yes"]
 
 
-async def test_an_invalid_answer_to_a_second_question_loses_nothing() -> None:
+async def test_an_invalid_answer_to_a_second_question_loses_nothing(recorder: Recorder) -> None:
     """Promise 5: after changed arguments cause a second question, a wrong answer can be corrected."""
-    recorder = Recorder()
     node = node_of(recorder)
     waiting = await interrupted(node, [deletes("a")])
     waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
@@ -666,14 +655,13 @@ async def test_the_person_sees_nothing_that_the_model_forged() -> None:
     assert asked_about == [{"path": "a"}] * 3
 
 
-async def test_an_argument_of_which_there_is_no_digest_does_not_run() -> None:
+async def test_an_argument_of_which_there_is_no_digest_does_not_run(recorder: Recorder) -> None:
     """Without a digest nobody could tell whether the person saw this argument."""
-    recorder = Recorder()
 
     async def opaque(request: Any, call_next: Any) -> Any:
         return await call_next(request.override(tool_call={**request.tool_call, "args": {"query": object()}}))
 
-    with anyio.fail_after(WAIT), pytest.raises(ValueError, match="object"):
+    with pytest.raises(ValueError, match="object"):
         await node_of(recorder, None, opaque).ainvoke([deletes("a")])
 
     assert recorder.lines == []
@@ -763,9 +751,8 @@ async def test_an_approved_sync_tool_asks_questions_of_its_own() -> None:
 # Among other middleware
 
 
-async def test_a_middleware_outside_runs_again_and_nothing_is_asked_twice() -> None:
+async def test_a_middleware_outside_runs_again_and_nothing_is_asked_twice(recorder: Recorder) -> None:
     """A middleware that makes the same change in each run leads to the same digest, so the approval is valid."""
-    recorder = Recorder()
 
     async def stripped(request: Any, call_next: Any) -> Any:
         query = request.tool_call["args"]["query"].strip()
@@ -781,9 +768,8 @@ async def test_a_middleware_outside_runs_again_and_nothing_is_asked_twice() -> N
 
 
 @pytest.mark.real_clock
-async def test_a_sync_middleware_outside_asks_from_its_thread() -> None:
+async def test_a_sync_middleware_outside_asks_from_its_thread(recorder: Recorder) -> None:
     """The question is attached to the call, whichever thread the outer middleware runs in."""
-    recorder = Recorder()
 
     def around(request: Any, call_next: Any) -> Any:
         return call_next(request)
@@ -802,9 +788,8 @@ def failing(recorder: Recorder, *middleware: Any) -> ToolNode:
     )
 
 
-async def test_attempts_inside_are_approved_together() -> None:
+async def test_attempts_inside_are_approved_together(recorder: Recorder) -> None:
     """With `Retry` inside, one approval covers three attempts."""
-    recorder = Recorder()
 
     message = await answered(failing(recorder, RequireApproval(), Retry(3)), [deletes("a")], ACCEPT)
 
@@ -812,9 +797,8 @@ async def test_attempts_inside_are_approved_together() -> None:
     assert recorder.count("started") == 3
 
 
-async def test_attempts_outside_are_approved_one_by_one() -> None:
+async def test_attempts_outside_are_approved_one_by_one(recorder: Recorder) -> None:
     """With `Retry` outside, each attempt needs an approval. The node warns of this order."""
-    recorder = Recorder()
     with pytest.warns(MiddlewareOrderWarning, match="RequireApproval"):
         node = failing(recorder, Retry(3), RequireApproval())
     asked = [deletes("a")]
@@ -826,9 +810,8 @@ async def test_attempts_outside_are_approved_one_by_one() -> None:
     assert recorder.count("started") == 1
 
 
-async def test_two_approvals_are_two_questions() -> None:
+async def test_two_approvals_are_two_questions(recorder: Recorder) -> None:
     """Both approvals are needed, and one rejection is enough to stop the call."""
-    recorder = Recorder()
     node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval(), RequireApproval(description="Second")])
     asked = [deletes("a")]
     waiting = await interrupted(node, asked)
@@ -853,28 +836,25 @@ async def test_a_middleware_outside_that_catches_everything_does_not_catch_the_q
     await interrupted(node_of(Recorder(), None, careless), [deletes("a")])
 
 
-async def test_an_answer_to_no_question_is_refused_before_anything_runs() -> None:
+async def test_an_answer_to_no_question_is_refused_before_anything_runs(recorder: Recorder) -> None:
     """Without a graph the core itself must refuse such an answer."""
-    recorder = Recorder()
 
-    with anyio.fail_after(WAIT), pytest.raises(UnknownInterruptError):
+    with pytest.raises(UnknownInterruptError):
         await node_of(recorder).ainvoke([deletes("a")], resume=ACCEPT)
 
     assert recorder.lines == []
 
 
 @pytest.mark.parametrize("history", ["list", "state"])
-async def test_a_node_that_is_run_again_with_the_whole_history_runs_nothing(history: str) -> None:
+async def test_a_node_that_is_run_again_with_the_whole_history_runs_nothing(recorder: Recorder, history: str) -> None:
     """Promise 9: also without a graph, answered calls of the history do not run again."""
-    recorder = Recorder()
     node, asked = node_of(recorder), deletes("a", "b")
     waiting = await interrupted(node, [asked])
     answers = dict(zip([question.id for question in waiting.interrupts], [IGNORE, ACCEPT], strict=True))
     messages = await finished(node, [asked], ledger=waiting.ledger, resume=answers)
     whole = [asked, *messages]
 
-    with anyio.fail_after(WAIT):
-        again = await node.ainvoke(whole if history == "list" else {"messages": whole})
+    again = await node.ainvoke(whole if history == "list" else {"messages": whole})
 
     assert (again if history == "list" else again["messages"]) == []
     assert recorder.order == ["delete(b)"]

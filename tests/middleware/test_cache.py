@@ -31,7 +31,7 @@ from callboard import (
 from callboard.middleware import Cache
 from callboard.testing import Recorder, backend, backend_names, calls, tool_call
 
-WAIT = 1000
+WAIT = 1e7
 
 
 def node_of(recorder: Recorder, cache: Cache, policy: CallPolicy | None = None, **behaviour: Any) -> ToolNode:
@@ -51,14 +51,12 @@ def noted(events: list[CallEvent]) -> list[str]:
     return [event.what for event in events if event.phase == "noted"]
 
 
-async def test_the_second_call_is_answered_with_the_first_ones_result() -> None:
+async def test_the_second_call_is_answered_with_the_first_ones_result(recorder: Recorder) -> None:
     """The tool runs once, and the second message has the id of the second call."""
-    recorder = Recorder()
     node = node_of(recorder, Cache({"work"}))
 
-    with anyio.fail_after(WAIT):
-        first = await node.ainvoke([tool_call("work", "one", query="a")])
-        second = await node.ainvoke([tool_call("work", "two", query="a")])
+    first = await node.ainvoke([tool_call("work", "one", query="a")])
+    second = await node.ainvoke([tool_call("work", "two", query="a")])
 
     assert contents(first) == contents(second) == ["a"]
     assert [result["messages"][0].tool_call_id for result in (first, second)] == ["one", "two"]
@@ -77,60 +75,52 @@ async def test_other_arguments_are_another_call() -> None:
         return a - b
 
     node = ToolNode([work], middleware=[Cache({"work"})])
-    with anyio.fail_after(WAIT):
-        for args in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 1}):
-            await node.ainvoke([tool_call("work", "1", **args)])
+    for args in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 1}):
+        await node.ainvoke([tool_call("work", "1", **args)])
 
     assert seen == [(1, 2), (2, 1)]
 
 
-async def test_only_the_named_tools_are_cached() -> None:
+async def test_only_the_named_tools_are_cached(recorder: Recorder) -> None:
     """Only named tools are cached: an idempotent tool may still return a new result each time."""
-    recorder = Recorder()
     node = ToolNode(
         [recorder.tool("read"), recorder.tool("write")],
         middleware=[Cache(["read"])],
         policies={"write": CallPolicy(idempotent=True)},
     )
 
-    with anyio.fail_after(WAIT):
-        for _ in range(3):
-            await node.ainvoke([tool_call("read", "r", query="a"), tool_call("write", "w", query="a")])
+    for _ in range(3):
+        await node.ainvoke([tool_call("read", "r", query="a"), tool_call("write", "w", query="a")])
 
     assert recorder.count("started", "read") == 1
     assert recorder.count("started", "write") == 3
 
 
-async def test_tools_do_not_share_results() -> None:
+async def test_tools_do_not_share_results(recorder: Recorder) -> None:
     """Two tools with equal arguments and equal keys from the key function are still different calls."""
-    recorder = Recorder()
     node = ToolNode(
         [recorder.tool("one", returns="1"), recorder.tool("two", returns="2")],
         middleware=[Cache({"one", "two"}, key=lambda _: "same")],
     )
 
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke([tool_call("one", "1"), tool_call("two", "2")])
+    result = await node.ainvoke([tool_call("one", "1"), tool_call("two", "2")])
 
     assert contents(result) == ["1", "2"]
 
 
-async def test_a_result_lives_for_exactly_its_time() -> None:
+async def test_a_result_lives_for_exactly_its_time(recorder: Recorder) -> None:
     """The lifetime begins when the result arrives, and a hit does not extend it."""
-    recorder = Recorder()
     node = node_of(recorder, Cache({"work"}, ttl=10), seconds=1)
 
-    with anyio.fail_after(WAIT):
-        for pause in (0, 5, 4.75, 0.25):
-            await anyio.sleep(pause)
-            await node.ainvoke(identical(1))
+    for pause in (0, 5, 4.75, 0.25):
+        await anyio.sleep(pause)
+        await node.ainvoke(identical(1))
 
     assert recorder.times("started") == pytest.approx([0, 11])
 
 
-async def test_a_result_may_live_for_ever() -> None:
+async def test_a_result_may_live_for_ever(recorder: Recorder) -> None:
     """`math.inf` is accepted as a lifetime."""
-    recorder = Recorder()
     node = node_of(recorder, Cache({"work"}, ttl=math.inf))
 
     with anyio.fail_after(1e7):
@@ -141,25 +131,21 @@ async def test_a_result_may_live_for_ever() -> None:
     assert recorder.count("started") == 1
 
 
-async def test_the_least_recently_used_result_goes_first() -> None:
+async def test_the_least_recently_used_result_goes_first(recorder: Recorder) -> None:
     """The size limit evicts the least recently used result."""
-    recorder = Recorder()
     node = node_of(recorder, Cache({"work"}, size=2))
 
-    with anyio.fail_after(WAIT):
-        for query in "abacab":
-            await node.ainvoke(identical(1, query))
+    for query in "abacab":
+        await node.ainvoke(identical(1, query))
 
     assert recorder.order == ["work(a)", "work(b)", "work(c)", "work(b)"]
 
 
-async def test_a_hundred_identical_calls_run_once() -> None:
+async def test_a_hundred_identical_calls_run_once(recorder: Recorder) -> None:
     """Single-flight: the tool runs once, and each of the hundred messages has the id of its own call."""
-    recorder = Recorder()
     node = node_of(recorder, Cache({"work"}), seconds=1)
 
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke(identical(100))
+    result = await node.ainvoke(identical(100))
 
     assert contents(result) == ["a"] * 100
     assert [message.tool_call_id for message in result["messages"]] == [f"a{number}" for number in range(100)]
@@ -167,9 +153,8 @@ async def test_a_hundred_identical_calls_run_once() -> None:
 
 
 @pytest.mark.real_clock
-async def test_a_hundred_identical_calls_of_a_sync_tool_take_one_thread() -> None:
+async def test_a_hundred_identical_calls_of_a_sync_tool_take_one_thread(recorder: Recorder) -> None:
     """Sync tools are subject to single-flight, too, so only one worker thread is used."""
-    recorder = Recorder()
     node = ToolNode([recorder.sync_tool("work", seconds=0.4)], middleware=[Cache({"work"})])
 
     with anyio.fail_after(20):
@@ -179,22 +164,19 @@ async def test_a_hundred_identical_calls_of_a_sync_tool_take_one_thread() -> Non
     assert recorder.count("started") == 1
 
 
-async def test_followers_hold_no_place() -> None:
+async def test_followers_hold_no_place(recorder: Recorder) -> None:
     """Promise 7: a call that waits for another call's result holds no place of the limit."""
-    recorder = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=2, queue=0))
     node = node_of(recorder, Cache({"work"}), policy, seconds=1)
 
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke([*identical(50, "a"), *identical(50, "b")])
+    result = await node.ainvoke([*identical(50, "a"), *identical(50, "b")])
 
     assert {message.status for message in result["messages"]} == {"success"}
     assert recorder.times("started") == pytest.approx([0, 0])
 
 
-async def test_errors_are_shared_and_not_kept() -> None:
+async def test_errors_are_shared_and_not_kept(recorder: Recorder) -> None:
     """Calls that wait together get the same error. A later call runs the tool again."""
-    recorder = Recorder()
     cache = Cache({"work"})
     node = ToolNode(
         [recorder.tool("work", seconds=1, raises=ValueError("no"), times=1)],
@@ -202,11 +184,10 @@ async def test_errors_are_shared_and_not_kept() -> None:
         handle_tool_errors=True,
     )
 
-    with anyio.fail_after(WAIT):
-        failed = await node.ainvoke(identical(10))
-        assert {message.status for message in failed["messages"]} == {"error"}
-        assert len(set(contents(failed))) == 1
-        assert contents(await node.ainvoke(identical(10))) == ["a"] * 10
+    failed = await node.ainvoke(identical(10))
+    assert {message.status for message in failed["messages"]} == {"error"}
+    assert len(set(contents(failed))) == 1
+    assert contents(await node.ainvoke(identical(10))) == ["a"] * 10
 
     assert recorder.times("started") == pytest.approx([0, 1])
 
@@ -253,10 +234,9 @@ async def test_a_shared_error_arrives_as_it_was(make: Callable[[], Exception]) -
             exc.add_note(str(len(caught)))
             caught.append(exc)
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            for _ in range(3):
-                group.start_soon(ask)
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(ask)
 
     assert [type(exc) for exc in caught] == [type(error)] * 3
     assert len({str(exc) for exc in caught}) == 1
@@ -283,16 +263,14 @@ async def test_an_error_that_cannot_be_copied_is_shared_as_it_is(monkeypatch: py
         handle_tool_errors=True,
     )
 
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke(identical(3))
+    result = await node.ainvoke(identical(3))
 
     assert len(set(contents(result))) == 1
     assert "SealedError('no')" in contents(result)[0]
 
 
-async def test_a_timeout_is_shared_under_each_calls_own_id() -> None:
+async def test_a_timeout_is_shared_under_each_calls_own_id(recorder: Recorder) -> None:
     """A hundred calls of a tool that hangs cost one timeout, not a hundred in a row."""
-    recorder = Recorder()
     node = ToolNode(
         [recorder.tool("work", hang=True)], middleware=[Cache({"work"})], timeout=5, handle_tool_errors=False
     )
@@ -304,12 +282,11 @@ async def test_a_timeout_is_shared_under_each_calls_own_id() -> None:
         ids.append(caught.value.call_id)
         assert caught.value.timeout == 5
 
-    with anyio.fail_after(WAIT):
-        began = anyio.current_time()
-        async with anyio.create_task_group() as group:
-            for number in range(100):
-                group.start_soon(ask, f"c{number}")
-        assert anyio.current_time() - began == pytest.approx(5)
+    began = anyio.current_time()
+    async with anyio.create_task_group() as group:
+        for number in range(100):
+            group.start_soon(ask, f"c{number}")
+    assert anyio.current_time() - began == pytest.approx(5)
 
     assert sorted(ids) == sorted(f"c{number}" for number in range(100))
     assert recorder.count("started") == 1
@@ -329,23 +306,21 @@ async def test_an_error_message_is_shared_and_not_kept() -> None:
     work.handle_tool_error = True
     node = ToolNode([work], middleware=[Cache({"work"})])
 
-    with anyio.fail_after(WAIT):
-        for _ in range(2):
-            result = await node.ainvoke([tool_call("work", str(number), number=1) for number in range(5)])
-            assert contents(result) == ["not today"] * 5
-        invalid = await node.ainvoke([tool_call("work", str(number), number="x") for number in range(5)])
+    for _ in range(2):
+        result = await node.ainvoke([tool_call("work", str(number), number=1) for number in range(5)])
+        assert contents(result) == ["not today"] * 5
+    invalid = await node.ainvoke([tool_call("work", str(number), number="x") for number in range(5)])
 
     assert runs == [1, 1]
     assert {message.status for message in invalid["messages"]} == {"error"}
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "deadline"])
-async def test_the_next_in_line_runs_when_the_first_is_ended(ending: str) -> None:
+async def test_the_next_in_line_runs_when_the_first_is_ended(recorder: Recorder, ending: str) -> None:
     """A cancellation or spent budget of the leading call affects only that call.
 
     The next waiting call runs the tool.
     """
-    recorder = Recorder()
     cache = Cache({"work"})
     made = recorder.tool("work", seconds=lambda _: 4)
     short = ToolNode([made], middleware=[cache], policies={"work": CallPolicy(budget=3)})
@@ -359,21 +334,19 @@ async def test_the_next_in_line_runs_when_the_first_is_ended(ending: str) -> Non
     async def follow() -> None:
         answers.append(contents(await patient.ainvoke(identical(1))))
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(first)
-            await recorder.wait_for("started")
-            group.start_soon(follow)
-            group.start_soon(follow)
+    async with anyio.create_task_group() as group:
+        group.start_soon(first)
+        await recorder.wait_for("started")
+        group.start_soon(follow)
+        group.start_soon(follow)
 
     assert answers == [["a"], ["a"]]
     assert recorder.times("started") == pytest.approx([0, 3], abs=0.01)
     assert recorder.count("finished") == 1
 
 
-async def test_the_followers_own_end_is_theirs_alone() -> None:
+async def test_the_followers_own_end_is_theirs_alone(recorder: Recorder) -> None:
     """A waiting call's budget counts while it waits. Its end affects neither the leader nor other waiting calls."""
-    recorder = Recorder()
     cache = Cache({"work"})
     made = recorder.tool("work", seconds=4)
     short = ToolNode([made], middleware=[cache], policies={"work": CallPolicy(budget=2)})
@@ -383,21 +356,19 @@ async def test_the_followers_own_end_is_theirs_alone() -> None:
     async def ask(name: str, node: ToolNode) -> None:
         answers[name] = (await node.ainvoke(identical(1)))["messages"][0]
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask, "leader", patient)
-            await recorder.wait_for("started")
-            group.start_soon(ask, "short", short)
-            group.start_soon(ask, "patient", patient)
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, "leader", patient)
+        await recorder.wait_for("started")
+        group.start_soon(ask, "short", short)
+        group.start_soon(ask, "patient", patient)
 
     assert answers["short"].additional_kwargs == {"callboard": {"ended": "deadline"}}
     assert answers["leader"].content == answers["patient"].content == "a"
     assert recorder.count("started") == 1
 
 
-async def test_a_lead_that_was_given_to_a_cancelled_call_goes_to_the_next() -> None:
+async def test_a_lead_that_was_given_to_a_cancelled_call_goes_to_the_next(recorder: Recorder) -> None:
     """The leader and the first waiting call are cancelled at the same moment. The third call must still run."""
-    recorder = Recorder()
     node = node_of(recorder, Cache({"work"}), seconds=lambda _: 4)
     answers: list[Any] = []
     scopes = [anyio.CancelScope() for _ in range(5)]
@@ -406,24 +377,22 @@ async def test_a_lead_that_was_given_to_a_cancelled_call_goes_to_the_next() -> N
         with scope:
             answers.append(contents(await node.ainvoke(identical(1))))
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            for scope in scopes:
-                group.start_soon(ask, scope)
-                await anyio.sleep(0.1)
-            for scope in scopes[:4]:
-                scope.cancel()
+    async with anyio.create_task_group() as group:
+        for scope in scopes:
+            group.start_soon(ask, scope)
+            await anyio.sleep(0.1)
+        for scope in scopes[:4]:
+            scope.cancel()
 
     assert answers == [["a"]]
     assert recorder.count("finished") == 1
 
 
-async def test_a_rejected_leader_does_not_reject_the_others() -> None:
+async def test_a_rejected_leader_does_not_reject_the_others(recorder: Recorder) -> None:
     """Another call of the tool holds the only place for a while, so the leader is rejected.
 
     The next waiting call tries again.
     """
-    recorder = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=1, queue=0))
     outer = recorder.tool("work", seconds=2)
 
@@ -440,11 +409,10 @@ async def test_a_rejected_leader_does_not_reject_the_others() -> None:
         await anyio.sleep(delay)
         results[name] = (await node.ainvoke([call]))["messages"][0]
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask, "other", 2, tool_call("work", "c0", query="b"))
-            group.start_soon(ask, "leader", 0, tool_call("work", "c1", query="a"))
-            group.start_soon(ask, "next", 1, tool_call("work", "c2", query="a"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, "other", 2, tool_call("work", "c0", query="b"))
+        group.start_soon(ask, "leader", 0, tool_call("work", "c1", query="a"))
+        group.start_soon(ask, "next", 1, tool_call("work", "c2", query="a"))
 
     assert results["leader"].additional_kwargs == {"callboard": {"ended": "rejected"}}
     assert results["next"].content == "a"
@@ -466,14 +434,13 @@ async def test_every_call_asks_for_itself_and_gets_its_own_answer() -> None:
     node = ToolNode([ask], middleware=[Cache({"ask"})])
     batch = [tool_call("ask", str(number), what="sure?") for number in range(3)]
 
-    with anyio.fail_after(WAIT):
-        with pytest.raises(CallsInterrupted) as waiting:
-            await node.ainvoke(batch)
-        questions = waiting.value.interrupts
-        answers = {question.id: f"answer {number}" for number, question in enumerate(questions)}
-        result = await node.ainvoke(batch, ledger=waiting.value.ledger, resume=answers)
-        with pytest.raises(CallsInterrupted):
-            await node.ainvoke(batch[:1])
+    with pytest.raises(CallsInterrupted) as waiting:
+        await node.ainvoke(batch)
+    questions = waiting.value.interrupts
+    answers = {question.id: f"answer {number}" for number, question in enumerate(questions)}
+    result = await node.ainvoke(batch, ledger=waiting.value.ledger, resume=answers)
+    with pytest.raises(CallsInterrupted):
+        await node.ainvoke(batch[:1])
 
     assert len(questions) == 3
     assert contents(result) == ["answer 0", "answer 1", "answer 2"]
@@ -493,11 +460,10 @@ async def test_commands_are_neither_kept_nor_shared(shape: str) -> None:
         return Command(update={"messages": [message]}) if shape == "command" else [message]
 
     node = ToolNode([work], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
-    with anyio.fail_after(WAIT):
-        began = anyio.current_time()
-        await node.ainvoke({"messages": [], "x": 1} | {"messages": [ai(*identical(10))]})
-        assert anyio.current_time() - began == pytest.approx(2)
-        await node.ainvoke({"messages": [ai(*identical(1))]})
+    began = anyio.current_time()
+    await node.ainvoke({"messages": [], "x": 1} | {"messages": [ai(*identical(10))]})
+    assert anyio.current_time() - began == pytest.approx(2)
+    await node.ainvoke({"messages": [ai(*identical(1))]})
 
     assert sorted(runs) == sorted([*(f"a{number}" for number in range(10)), "a0"])
 
@@ -518,16 +484,15 @@ async def test_what_a_caller_does_to_its_message_changes_nobody_elses() -> None:
         return [{"type": "text", "text": query}], {"rows": [1, 2]}
 
     node = ToolNode([work], middleware=[Cache({"work"})])
-    with anyio.fail_after(WAIT):
-        for _ in range(3):
-            for message in (await node.ainvoke(identical(3)))["messages"]:
-                assert message.content == [{"type": "text", "text": "a"}]
-                assert message.artifact == {"rows": [1, 2]}
-                assert message.additional_kwargs == {}
-                message.content[0]["text"] = "changed"
-                message.artifact["rows"].append(3)
-                message.additional_kwargs["x"] = 1
-                message.status = "error"
+    for _ in range(3):
+        for message in (await node.ainvoke(identical(3)))["messages"]:
+            assert message.content == [{"type": "text", "text": "a"}]
+            assert message.artifact == {"rows": [1, 2]}
+            assert message.additional_kwargs == {}
+            message.content[0]["text"] = "changed"
+            message.artifact["rows"].append(3)
+            message.additional_kwargs["x"] = 1
+            message.status = "error"
 
 
 async def test_an_artifact_that_cannot_be_copied_belongs_to_one_call() -> None:
@@ -542,93 +507,83 @@ async def test_an_artifact_that_cannot_be_copied_belongs_to_one_call() -> None:
         return query, threading.Lock()
 
     node = ToolNode([work], middleware=[Cache({"work"})])
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke(identical(3))
-        await node.ainvoke(identical(1))
+    result = await node.ainvoke(identical(3))
+    await node.ainvoke(identical(1))
 
     assert len({id(message.artifact) for message in result["messages"]}) == 3
     assert len(runs) == 4
 
 
-async def test_what_is_invalidated_runs_again() -> None:
+async def test_what_is_invalidated_runs_again(recorder: Recorder) -> None:
     """Results can be invalidated by tool, by arguments, or all at once."""
-    recorder = Recorder()
     cache = Cache({"work"})
     node = node_of(recorder, cache)
 
-    with anyio.fail_after(WAIT):
-        for forget in (
-            lambda: cache.invalidate("work", {"query": "b"}),
-            lambda: cache.invalidate("work"),
-            cache.clear,
-        ):
-            for query in "ab":
-                await node.ainvoke(identical(1, query))
-            forget()
-        await node.ainvoke(identical(1))
+    for forget in (
+        lambda: cache.invalidate("work", {"query": "b"}),
+        lambda: cache.invalidate("work"),
+        cache.clear,
+    ):
+        for query in "ab":
+            await node.ainvoke(identical(1, query))
+        forget()
+    await node.ainvoke(identical(1))
 
     assert recorder.order == [f"work({query})" for query in "abbaba"]
 
 
-async def test_by_key_is_how_a_cache_with_keys_is_invalidated() -> None:
+async def test_by_key_is_how_a_cache_with_keys_is_invalidated(recorder: Recorder) -> None:
     """With a key function, arguments do not identify an entry, so invalidation takes the key."""
-    recorder = Recorder()
     cache = Cache({"work"}, key=lambda request: request.tool_call["args"]["query"].lower())
     node = node_of(recorder, cache)
 
-    with anyio.fail_after(WAIT):
-        for query in ("A", "a", "B"):
-            await node.ainvoke(identical(1, query))
-        cache.invalidate("work", key="a")
-        for query in ("a", "b"):
-            await node.ainvoke(identical(1, query))
+    for query in ("A", "a", "B"):
+        await node.ainvoke(identical(1, query))
+    cache.invalidate("work", key="a")
+    for query in ("a", "b"):
+        await node.ainvoke(identical(1, query))
     with pytest.raises(ValueError, match="use invalidate"):
         cache.invalidate("work", {"query": "a"})
 
     assert recorder.order == ["work(A)", "work(B)", "work(a)"]
 
 
-async def test_what_is_in_flight_when_it_is_invalidated_is_not_kept() -> None:
+async def test_what_is_in_flight_when_it_is_invalidated_is_not_kept(recorder: Recorder) -> None:
     """Calls that were waiting before the invalidation share the result.
 
     Later calls do not get it, because it may be stale.
     """
-    recorder = Recorder()
     cache = Cache({"work"})
     node = node_of(recorder, cache, seconds=4)
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(node.ainvoke, identical(3))
-            await anyio.sleep(2)
-            cache.invalidate("work")
-            await node.ainvoke(identical(2))
-        assert recorder.times("started") == pytest.approx([0, 2])
-        await anyio.sleep(10)
-        await node.ainvoke(identical(1))
+    async with anyio.create_task_group() as group:
+        group.start_soon(node.ainvoke, identical(3))
+        await anyio.sleep(2)
+        cache.invalidate("work")
+        await node.ainvoke(identical(2))
+    assert recorder.times("started") == pytest.approx([0, 2])
+    await anyio.sleep(10)
+    await node.ainvoke(identical(1))
 
     assert recorder.count("started") == 2
 
 
-async def test_a_flight_that_nobody_replaced_is_not_kept_either() -> None:
+async def test_a_flight_that_nobody_replaced_is_not_kept_either(recorder: Recorder) -> None:
     """A running call may return data from before the invalidation, so its result is not kept."""
-    recorder = Recorder()
     cache = Cache({"work"})
     node = node_of(recorder, cache, seconds=4)
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(node.ainvoke, identical(1))
-            await anyio.sleep(2)
-            cache.clear()
-        await node.ainvoke(identical(1))
+    async with anyio.create_task_group() as group:
+        group.start_soon(node.ainvoke, identical(1))
+        await anyio.sleep(2)
+        cache.clear()
+    await node.ainvoke(identical(1))
 
     assert recorder.times("started") == pytest.approx([0, 4])
 
 
-def test_a_cache_can_be_cleared_where_no_event_loop_runs() -> None:
+def test_a_cache_can_be_cleared_where_no_event_loop_runs(recorder: Recorder) -> None:
     """A webhook's thread, for example, can clear the cache."""
-    recorder = Recorder()
     cache = Cache({"work"})
     node = node_of(recorder, cache)
     for _ in range(2):
@@ -639,43 +594,38 @@ def test_a_cache_can_be_cleared_where_no_event_loop_runs() -> None:
     assert recorder.count("started") == 2
 
 
-async def test_a_key_function_says_what_a_result_depends_on() -> None:
+async def test_a_key_function_says_what_a_result_depends_on(recorder: Recorder) -> None:
     """A key function that returns `None` excludes the call from the cache."""
-    recorder = Recorder()
 
     def by_letters(request: Any) -> Any:
         letters = frozenset(request.tool_call["args"]["query"])
         return None if "!" in letters else letters
 
     node = node_of(recorder, Cache({"work"}, key=by_letters))
-    with anyio.fail_after(WAIT):
-        for query in ("ab", "ba", "ab!", "ab!"):
-            await node.ainvoke(identical(1, query))
+    for query in ("ab", "ba", "ab!", "ab!"):
+        await node.ainvoke(identical(1, query))
 
     assert recorder.order == ["work(ab)", "work(ab!)", "work(ab!)"]
 
 
-async def test_a_key_function_may_tell_users_apart() -> None:
+async def test_a_key_function_may_tell_users_apart(recorder: Recorder) -> None:
     """Users may have different permissions, so a key can include the user from the config, the state or the context."""
-    recorder = Recorder()
 
     def by_user(request: Any, context: CallContext) -> Any:
         return context.config["configurable"]["user"], context.state["team"], request.tool_call["args"]["query"]
 
     node = node_of(recorder, Cache({"work"}, key=by_user))
-    with anyio.fail_after(WAIT):
-        for user, team in [("Ann", "red"), ("Bob", "red"), ("Ann", "red"), ("Ann", "blue")]:
-            await node.ainvoke({"messages": [calls(*identical(1))], "team": team}, {"configurable": {"user": user}})
+    for user, team in [("Ann", "red"), ("Bob", "red"), ("Ann", "red"), ("Ann", "blue")]:
+        await node.ainvoke({"messages": [calls(*identical(1))], "team": team}, {"configurable": {"user": user}})
 
     assert recorder.count("started") == 3
 
 
 @pytest.mark.parametrize(("key", "kind"), [(lambda _: [], TypeError), (lambda _: {}["x"], KeyError)], ids=["list", "x"])
-async def test_a_key_function_that_fails_is_told_of(key: Any, kind: type[Exception]) -> None:
+async def test_a_key_function_that_fails_is_told_of(recorder: Recorder, key: Any, kind: type[Exception]) -> None:
     """The error of the key function is raised with a note that names the function."""
-    recorder = Recorder()
 
-    with anyio.fail_after(WAIT), pytest.raises(kind) as caught:
+    with pytest.raises(kind) as caught:
         await node_of(recorder, Cache({"work"}, key=key)).ainvoke(identical(1))
 
     assert caught.value.__notes__[0] == "Raised by Cache(key=...) for a call of 'work'."
@@ -691,9 +641,8 @@ async def test_a_key_function_that_fails_over_wrong_arguments_does_not_end_the_r
         return number
 
     node = ToolNode([work], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["number"] + 1)])
-    with anyio.fail_after(WAIT):
-        wrong = await node.ainvoke({"messages": [ai(tool_call("work", "1"), tool_call("work", "2", number=[]))]})
-        right = await node.ainvoke({"messages": [ai(tool_call("work", "1", number=1))]})
+    wrong = await node.ainvoke({"messages": [ai(tool_call("work", "1"), tool_call("work", "2", number=[]))]})
+    right = await node.ainvoke({"messages": [ai(tool_call("work", "1", number=1))]})
 
     assert [message.status for message in wrong["messages"]] == ["error", "error"]
     assert contents(right) == ["1"]
@@ -744,11 +693,10 @@ async def test_a_tool_that_is_given_more_than_arguments_needs_a_key(make: Callab
             await node.ainvoke({"messages": [ai(*identical(1))]})
         return len(runs)
 
-    with anyio.fail_after(WAIT):
-        with pytest.warns(CallboardWarning, match=r"does not cache the tool 'work'.*Cache\(key=") as warned:
-            assert await twice(node) == 2
-        assert len(warned) == 1
-        assert await twice(keyed) == 1
+    with pytest.warns(CallboardWarning, match=r"does not cache the tool 'work'.*Cache\(key=") as warned:
+        assert await twice(node) == 2
+    assert len(warned) == 1
+    assert await twice(keyed) == 1
 
 
 async def test_tools_that_were_made_for_two_users_share_nothing() -> None:
@@ -769,11 +717,10 @@ async def test_tools_that_were_made_for_two_users_share_nothing() -> None:
             return f"{query} of {self.user}"
 
     cache = Cache({"work"})
-    with anyio.fail_after(WAIT):
-        for kind in (tools_of, lambda user: [Account(user).work]):
-            for user in ("Ann", "Bob"):
-                node = ToolNode(kind(user), middleware=[cache])
-                assert contents(await node.ainvoke(identical(1))) == [f"a of {user}"]
+    for kind in (tools_of, lambda user: [Account(user).work]):
+        for user in ("Ann", "Bob"):
+            node = ToolNode(kind(user), middleware=[cache])
+            assert contents(await node.ainvoke(identical(1))) == [f"a of {user}"]
 
 
 async def test_nodes_that_were_made_of_one_function_share_results() -> None:
@@ -786,9 +733,8 @@ async def test_nodes_that_were_made_of_one_function_share_results() -> None:
         return query
 
     cache = Cache({"work"})
-    with anyio.fail_after(WAIT):
-        for _ in range(3):
-            await ToolNode([work], middleware=[cache]).ainvoke(identical(1))
+    for _ in range(3):
+        await ToolNode([work], middleware=[cache]).ainvoke(identical(1))
 
     assert runs == ["a"]
 
@@ -812,24 +758,21 @@ async def test_equal_tools_of_a_class_are_different_tools() -> None:
     """Two tools may compare equal and still behave differently, so they share nothing."""
     cache = Cache({"work"})
     tools = [Subclassed(runs=[]), Subclassed(runs=[])]
-    with anyio.fail_after(WAIT):
-        for made in tools * 2:
-            await ToolNode([made], middleware=[cache]).ainvoke(identical(1))
+    for made in tools * 2:
+        await ToolNode([made], middleware=[cache]).ainvoke(identical(1))
 
     assert [made.runs for made in tools] == [["a"], ["a"]]
 
 
-async def test_arguments_that_are_no_json_are_not_cached() -> None:
+async def test_arguments_that_are_no_json_are_not_cached(recorder: Recorder) -> None:
     """A middleware may insert objects as arguments, and their equality is unknown."""
-    recorder = Recorder()
 
     async def odd(request: Any, call_next: Any) -> Any:
         args = {"query": "a", "extra": object()}
         return await call_next(request.override(tool_call={**request.tool_call, "args": args}))
 
     node = ToolNode([recorder.tool("work")], middleware=[odd, Cache({"work"})])
-    with anyio.fail_after(WAIT):
-        await node.ainvoke(identical(2))
+    await node.ainvoke(identical(2))
 
     assert recorder.count("started") == 2
 
@@ -837,8 +780,7 @@ async def test_arguments_that_are_no_json_are_not_cached() -> None:
 async def test_an_unknown_tool_is_none_of_the_caches_business() -> None:
     """A cache that is shared by several nodes may name tools that one node does not have."""
     node = ToolNode([Recorder().tool("other")], middleware=[Cache({"work"}, missing="ignore")])
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke(identical(2))
+    result = await node.ainvoke(identical(2))
 
     assert {message.status for message in result["messages"]} == {"error"}
 
@@ -855,28 +797,25 @@ async def test_a_call_inside_itself_does_not_wait_for_itself() -> None:
         return "end" if depth == 3 else str(contents(await node.ainvoke(identical(1)))[0])
 
     node = ToolNode([work], middleware=[Cache({"work"})])
-    with anyio.fail_after(WAIT):
-        assert contents(await node.ainvoke(identical(1))) == ["end"]
-        assert contents(await node.ainvoke(identical(1))) == ["end"]
+    assert contents(await node.ainvoke(identical(1))) == ["end"]
+    assert contents(await node.ainvoke(identical(1))) == ["end"]
 
     assert depth == 3
 
 
-async def test_a_question_of_one_call_costs_its_neighbours_nothing() -> None:
+async def test_a_question_of_one_call_costs_its_neighbours_nothing(recorder: Recorder) -> None:
     """The neighbours' results are in the cache at once, and the resumed run has them."""
 
     async def ask(what: str) -> str:
         """Ask."""
         return str(interrupt(what))
 
-    recorder = Recorder()
     node = ToolNode([ask, recorder.tool("work", seconds=1)], middleware=[Cache({"work"})])
-    with anyio.fail_after(WAIT):
-        await node.ainvoke(identical(1))
-        batch = [tool_call("ask", "q", what="sure?"), *identical(2)]
-        with pytest.raises(CallsInterrupted) as waiting:
-            await node.ainvoke(batch)
-        result = await node.ainvoke(batch, ledger=waiting.value.ledger, resume="yes")
+    await node.ainvoke(identical(1))
+    batch = [tool_call("ask", "q", what="sure?"), *identical(2)]
+    with pytest.raises(CallsInterrupted) as waiting:
+        await node.ainvoke(batch)
+    result = await node.ainvoke(batch, ledger=waiting.value.ledger, resume="yes")
 
     assert contents(result) == ["yes", "a", "a"]
     assert recorder.count("started") == 1, "what had finished before is not run again either"
@@ -887,7 +826,7 @@ async def test_observers_are_told_what_the_cache_decided() -> None:
     events: list[CallEvent] = []
     node = node_of(Recorder(), Cache({"work"}), seconds=1)
 
-    with anyio.fail_after(WAIT), observe(events.append):
+    with observe(events.append):
         await node.ainvoke(identical(2))
         await anyio.sleep(2)
         await node.ainvoke(identical(1))
@@ -897,9 +836,8 @@ async def test_observers_are_told_what_the_cache_decided() -> None:
 
 
 @pytest.mark.real_clock
-async def test_loops_in_two_threads_share_a_cache(anyio_backend: Any) -> None:
+async def test_loops_in_two_threads_share_a_cache(recorder: Recorder, anyio_backend: Any) -> None:
     """The same call from two threads runs once. The second waits in another thread and another kind of loop."""
-    recorder = Recorder()
     node = node_of(recorder, Cache({"work"}), seconds=0.6)
     answers: list[Any] = []
 

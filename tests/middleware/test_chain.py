@@ -15,7 +15,7 @@ from callboard import CallPolicy, CallsInterrupted, Limit, ToolNode
 from callboard.middleware import RequireApproval, Retry
 from callboard.testing import Recorder, tool_call
 
-WAIT = 5
+WAIT = 60
 
 
 def says(text: str, log: list[str]) -> Any:
@@ -39,29 +39,25 @@ async def test_the_first_middleware_is_the_outermost() -> None:
     tool = Recorder().tool("work")
     node = ToolNode([tool], middleware=[says("first", log), says("second", log)], awrap_tool_call=says("wrapper", log))
 
-    with anyio.fail_after(WAIT):
-        await node.ainvoke([tool_call("work", "1")])
+    await node.ainvoke([tool_call("work", "1")])
 
     assert log == ["first in", "second in", "wrapper in", "wrapper out", "second out", "first out"]
 
 
-async def test_a_middleware_may_answer_without_the_tool() -> None:
+async def test_a_middleware_may_answer_without_the_tool(recorder: Recorder) -> None:
     """A middleware does not have to call `call_next`."""
-    recorder = Recorder()
 
     async def cached(request: Any, call_next: Any) -> ToolMessage:
         return ToolMessage("from the cache", tool_call_id=request.tool_call["id"], name="work")
 
-    with anyio.fail_after(WAIT):
-        result = await ToolNode([recorder.tool("work")], middleware=[cached]).ainvoke([tool_call("work", "1")])
+    result = await ToolNode([recorder.tool("work")], middleware=[cached]).ainvoke([tool_call("work", "1")])
 
     assert contents(result) == ["from the cache"]
     assert recorder.count("started") == 0
 
 
-async def test_a_middleware_may_call_on_several_times_at_once() -> None:
+async def test_a_middleware_may_call_on_several_times_at_once(recorder: Recorder) -> None:
     """A middleware may call `call_next` concurrently, and the requests that it passes are not changed."""
-    recorder = Recorder()
 
     async def hedge(request: Any, call_next: Any) -> Any:
         answers: list[Any] = []
@@ -76,10 +72,7 @@ async def test_a_middleware_may_call_on_several_times_at_once() -> None:
         assert request.tool_call["args"] == {}
         return min(answers, key=lambda message: message.content)
 
-    with anyio.fail_after(WAIT):
-        result = await ToolNode([recorder.tool("work", seconds=1)], middleware=[hedge]).ainvoke(
-            [tool_call("work", "1")]
-        )
+    result = await ToolNode([recorder.tool("work", seconds=1)], middleware=[hedge]).ainvoke([tool_call("work", "1")])
 
     assert contents(result) == ["a"]
     assert recorder.peak == 3
@@ -97,8 +90,7 @@ async def test_middleware_sees_errors_that_the_policy_would_turn_into_messages()
             seen.append(error)
             raise
 
-    with anyio.fail_after(WAIT):
-        result = await ToolNode([tool], middleware=[watch], handle_tool_errors=True).ainvoke([tool_call("work", "1")])
+    result = await ToolNode([tool], middleware=[watch], handle_tool_errors=True).ainvoke([tool_call("work", "1")])
 
     assert [str(error) for error in seen] == ["no"]
     assert contents(result) == ["Error: ValueError('no')\n Please fix your mistakes."]
@@ -118,8 +110,7 @@ async def test_middleware_does_not_see_the_models_own_mistakes() -> None:
         seen.append(message.status)
         return message
 
-    with anyio.fail_after(WAIT):
-        await ToolNode([add], middleware=[watch]).ainvoke([tool_call("add", "1", a="x")])
+    await ToolNode([add], middleware=[watch]).ainvoke([tool_call("add", "1", a="x")])
 
     assert seen == ["error"]
 
@@ -132,7 +123,7 @@ async def test_a_middleware_that_returns_no_result_is_told_so_by_name(value: Any
         await call_next(request)
         return value
 
-    with anyio.fail_after(WAIT), pytest.raises(TypeError, match=r"middleware .*careless returned"):
+    with pytest.raises(TypeError, match=r"middleware .*careless returned"):
         await ToolNode([Recorder().tool("work")], middleware=[careless]).ainvoke([tool_call("work", "1")])
 
 
@@ -143,7 +134,6 @@ async def test_a_middleware_cannot_answer_for_another_call() -> None:
         return ToolMessage("x", tool_call_id="another")
 
     with (
-        anyio.fail_after(WAIT),
         pytest.raises(ValueError, match="confused returned a message with tool_call_id"),
     ):
         await ToolNode([Recorder().tool("work")], middleware=[confused]).ainvoke([tool_call("work", "mine")])
@@ -187,17 +177,15 @@ async def test_a_middleware_cannot_swallow_an_interrupt(middleware: Any) -> None
         return str(interrupt("sure?"))
 
     node = ToolNode([ask], middleware=[middleware])
-    with anyio.fail_after(WAIT), pytest.raises(CallsInterrupted) as waiting:
+    with pytest.raises(CallsInterrupted) as waiting:
         await node.ainvoke([tool_call("ask", "1")])
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke([tool_call("ask", "1")], ledger=waiting.value.ledger, resume="yes")
+    result = await node.ainvoke([tool_call("ask", "1")], ledger=waiting.value.ledger, resume="yes")
 
     assert contents(result) == ["yes"]
 
 
-async def test_a_middleware_cannot_swallow_a_cancellation() -> None:
+async def test_a_middleware_cannot_swallow_a_cancellation(recorder: Recorder) -> None:
     """After a cancellation no tool starts, even if a middleware catches it and calls `call_next` again."""
-    recorder = Recorder()
 
     async def stubborn(request: Any, call_next: Any) -> Any:
         for _ in range(3):
@@ -208,7 +196,7 @@ async def test_a_middleware_cannot_swallow_a_cancellation() -> None:
         return ToolMessage("gave up", tool_call_id=request.tool_call["id"])
 
     node = ToolNode([recorder.tool("work", hang=True)], middleware=[stubborn])
-    with anyio.fail_after(WAIT), anyio.move_on_after(1) as scope:
+    with anyio.move_on_after(1) as scope:
         await node.ainvoke([tool_call("work", "1")])
 
     assert scope.cancelled_caught
@@ -216,9 +204,8 @@ async def test_a_middleware_cannot_swallow_a_cancellation() -> None:
     assert node.statistics().running == 0
 
 
-async def test_each_attempt_that_a_middleware_makes_takes_its_own_place() -> None:
+async def test_each_attempt_that_a_middleware_makes_takes_its_own_place(recorder: Recorder) -> None:
     """Promise 7: a call gives its place back while a middleware pauses between two attempts."""
-    recorder = Recorder()
     log: list[str] = []
 
     async def twice(request: Any, call_next: Any) -> Any:
@@ -270,8 +257,7 @@ async def test_context_variables_of_outer_middleware_reach_inner_middleware_and_
 
     tool = sync_tool if kind == "sync tool" else async_tool
     node = ToolNode([tool], middleware=[outer, middle, inner])
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke([tool_call(tool.__name__, "1")])
+    result = await node.ainvoke([tool_call(tool.__name__, "1")])
 
     assert seen == ["outer", "middle"]
     assert contents(result) == ["middle"]
@@ -295,25 +281,22 @@ async def test_a_sync_middleware_does_not_hold_up_the_loop() -> None:
             await anyio.sleep(0.01)
             ticks += 1
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(tick)
-            await ToolNode([Recorder().tool("work")], middleware=[slow]).ainvoke([tool_call("work", "1")])
-            group.cancel_scope.cancel()
+    async with anyio.create_task_group() as group:
+        group.start_soon(tick)
+        await ToolNode([Recorder().tool("work")], middleware=[slow]).ainvoke([tool_call("work", "1")])
+        group.cancel_scope.cancel()
 
     assert threading.current_thread() not in threads
     assert ticks >= 5
 
 
 @pytest.mark.real_clock
-async def test_langchains_retry_works_as_it_is() -> None:
+async def test_langchains_retry_works_as_it_is(recorder: Recorder) -> None:
     """LangChain's retry awaits asyncio, so on trio it runs on an asyncio loop."""
-    recorder = Recorder()
     retry = ToolRetryMiddleware(max_retries=2, initial_delay=0.01, jitter=False)
     node = ToolNode([recorder.tool("work", raises=ValueError("no"), times=2)], middleware=[retry])
 
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke([tool_call("work", "1")])
+    result = await node.ainvoke([tool_call("work", "1")])
 
     assert contents(result) == ["work"]
     assert recorder.count("started") == 3
@@ -328,16 +311,14 @@ class SyncOnly(AgentMiddleware):
 @pytest.mark.real_clock
 async def test_an_agent_middleware_with_the_sync_method_only_works_from_async_code() -> None:
     """LangChain raises `NotImplementedError` in this case. Here the sync method runs in a thread."""
-    with anyio.fail_after(WAIT):
-        result = await ToolNode([Recorder().tool("work")], middleware=[SyncOnly()]).ainvoke([tool_call("work", "1")])
+    result = await ToolNode([Recorder().tool("work")], middleware=[SyncOnly()]).ainvoke([tool_call("work", "1")])
 
     assert contents(result) == ["<work>"]
 
 
 @pytest.mark.real_clock
-async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind() -> None:
+async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind(recorder: Recorder) -> None:
     """Calls that a sync middleware made from its thread are cancelled, and the thread is told."""
-    recorder = Recorder()
     told: list[str] = []
     ended = threading.Event()
 
@@ -351,11 +332,10 @@ async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind() -
             ended.set()
 
     node = ToolNode([recorder.tool("work", hang=True)], middleware=[middleware])
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(node.ainvoke, [tool_call("work", "1")])
-            await recorder.wait_for("started")
-            group.cancel_scope.cancel()
+    async with anyio.create_task_group() as group:
+        group.start_soon(node.ainvoke, [tool_call("work", "1")])
+        await recorder.wait_for("started")
+        group.cancel_scope.cancel()
 
     assert ended.wait(WAIT)
     assert told == ["CancelledError"]

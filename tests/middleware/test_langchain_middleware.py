@@ -47,7 +47,7 @@ from callboard.testing import Recorder, ScriptedModel, calls, tool_call
 
 pytestmark = pytest.mark.real_clock
 
-WAIT = 10
+WAIT = 30
 
 
 async def run(node: ToolNode, *batch: Any, **options: Any) -> list[Any]:
@@ -62,9 +62,8 @@ def contents(messages: list[Any]) -> list[Any]:
 # Errors and retries
 
 
-async def test_its_error_handler_sees_errors_and_timeouts() -> None:
+async def test_its_error_handler_sees_errors_and_timeouts(recorder: Recorder) -> None:
     """The handler's answer is the result. Errors that it does not handle fall under `handle_tool_errors`."""
-    recorder = Recorder()
 
     def explain(error: Exception, request: Any) -> str | None:
         return None if isinstance(error, LookupError) else f"{type(error).__name__} in {request.tool_call['name']}"
@@ -117,9 +116,8 @@ async def test_its_error_handler_does_not_see_an_interrupt() -> None:
     assert seen == []
 
 
-async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout() -> None:
+async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout(recorder: Recorder) -> None:
     """As a node's middleware each attempt has its own place and timeout. In `create_agent` all attempts share one."""
-    recorder = Recorder()
     node = ToolNode(
         [recorder.tool("slow", seconds=0.2)],
         middleware=[ToolRetryMiddleware(max_retries=1, initial_delay=0.01, jitter=False, retry_on=(TimeoutError,))],
@@ -132,9 +130,8 @@ async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout() -> No
     assert recorder.count("started") == 2
 
 
-async def test_several_of_them_nest_in_the_order_of_the_list() -> None:
+async def test_several_of_them_nest_in_the_order_of_the_list(recorder: Recorder) -> None:
     """The first in the list is the outermost: the error handler sees what the retry lets through."""
-    recorder = Recorder()
     node = ToolNode(
         [recorder.tool("broken", raises=ValueError("no"))],
         middleware=[
@@ -175,9 +172,8 @@ async def impatient(request: Any, handler: Any) -> Any:
     return ToolMessage("gave up", tool_call_id=request.tool_call["id"])
 
 
-async def test_one_that_gives_up_waiting_ends_the_attempt(request: pytest.FixtureRequest) -> None:
+async def test_one_that_gives_up_waiting_ends_the_attempt(recorder: Recorder, request: pytest.FixtureRequest) -> None:
     """The abandoned inner call is cancelled and gives its place back, on trio as on asyncio."""
-    recorder = Recorder()
     node = ToolNode(
         [recorder.tool("stuck", hang=True)],
         middleware=[impatient],
@@ -194,9 +190,8 @@ async def test_one_that_gives_up_waiting_ends_the_attempt(request: pytest.Fixtur
 # Emulated tools
 
 
-async def test_its_emulator_answers_for_the_tools_it_is_told_to() -> None:
+async def test_its_emulator_answers_for_the_tools_it_is_told_to(recorder: Recorder) -> None:
     """The model writes the result, and the tool does not run."""
-    recorder = Recorder()
     model = ScriptedModel(["22 degrees"])
     node = ToolNode(
         [recorder.tool("weather"), recorder.tool("real")],
@@ -298,8 +293,7 @@ async def test_it_redacts_the_messages_of_commands(update: Any) -> None:
         middleware=[redacting()],
     )
 
-    with anyio.fail_after(WAIT):
-        (command,) = await node.ainvoke({"messages": [calls(tool_call("change", "1"))]})
+    (command,) = await node.ainvoke({"messages": [calls(tool_call("change", "1"))]})
 
     assert command.update["messages"][-1].content == "[REDACTED_EMAIL]"
     assert command.update["note"] == MAIL
@@ -314,8 +308,7 @@ async def test_it_redacts_a_list_of_outputs_and_of_updates() -> None:
         return [other, ToolMessage(MAIL, tool_call_id=call_id)]
 
     node = ToolNode([returning(output)], middleware=[redacting()])
-    with anyio.fail_after(WAIT):
-        command, messages = await node.ainvoke([calls(tool_call("change", "1"))])
+    command, messages = await node.ainvoke([calls(tool_call("change", "1"))])
 
     assert [message.content for message in command.update] == ["also [REDACTED_EMAIL]"]
     assert contents(messages) == ["[REDACTED_EMAIL]"]
@@ -329,8 +322,7 @@ async def test_it_redacts_updates_written_as_pairs() -> None:
         return Command(update=[("messages", [message]), ("note", MAIL)])
 
     node = ToolNode([Recorder().tool("find")], middleware=[redacting(), pairs])
-    with anyio.fail_after(WAIT):
-        (command,) = await node.ainvoke([tool_call("find", "1", query=MAIL)])
+    (command,) = await node.ainvoke([tool_call("find", "1", query=MAIL)])
 
     assert command.update[0][1][0].content == "[REDACTED_EMAIL]"
     assert command.update[1] == ("note", MAIL)
@@ -374,8 +366,7 @@ async def test_it_redacts_within_supervise() -> None:
     model = ScriptedModel([calls(("find", {"query": MAIL})), "done"])
     agent = create_agent(model, [Recorder().tool("find")], middleware=[Supervise(middleware=[redacting()])])
 
-    with anyio.fail_after(WAIT):
-        await agent.ainvoke({"messages": [("user", "go")]})
+    await agent.ainvoke({"messages": [("user", "go")]})
 
     assert model.requests[1][-1].content == "[REDACTED_EMAIL]"
 
@@ -401,9 +392,8 @@ async def questions(node: ToolNode, *batch: Any) -> CallsInterrupted:
     return waiting.value
 
 
-async def test_its_four_decisions_do_what_they_say() -> None:
+async def test_its_four_decisions_do_what_they_say(recorder: Recorder) -> None:
     """Several calls ask at once and are answered by their ids. Calls without a question have finished."""
-    recorder = Recorder()
     node = ToolNode([recorder.tool("book"), recorder.tool("look")], middleware=[asking()])
     batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(4)] + [tool_call("look", "4")]
 
@@ -426,9 +416,8 @@ async def test_its_four_decisions_do_what_they_say() -> None:
     assert sorted(recorder.order) == ["book(another trip)", "book(trip 0)", "look"]
 
 
-async def test_questions_may_be_answered_one_by_one_and_much_later() -> None:
+async def test_questions_may_be_answered_one_by_one_and_much_later(recorder: Recorder) -> None:
     """Promise 5: the ledger survives a serializer, and the answers may come in any subsets and order."""
-    recorder = Recorder()
     serializer = JsonPlusSerializer()
     node = ToolNode([recorder.tool("book")], middleware=[asking()])
     batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(2)]
@@ -445,9 +434,8 @@ async def test_questions_may_be_answered_one_by_one_and_much_later() -> None:
     assert recorder.order == ["book(trip 1)"]
 
 
-async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything() -> None:
+async def test_an_answer_that_is_no_decision_neither_runs_nor_loses_anything(recorder: Recorder) -> None:
     """LangChain warns that other tools may run twice. Here finished calls do not run again."""
-    recorder = Recorder()
     node = ToolNode([recorder.tool("book")], middleware=[asking()])
     batch = [tool_call("book", str(n), query=f"trip {n}") for n in range(2)]
 
@@ -476,9 +464,8 @@ async def test_it_asks_only_when_its_predicate_says_so() -> None:
 
 
 @pytest.mark.backends("asyncio")
-async def test_it_asks_in_a_graph_of_langgraphs() -> None:
+async def test_it_asks_in_a_graph_of_langgraphs(recorder: Recorder) -> None:
     """A checkpointer and `Command(resume=...)` work as in LangChain's own agent."""
-    recorder = Recorder()
     tools = [recorder.tool("book"), recorder.tool("look")]
     builder = StateGraph(MessagesState)
     builder.add_node("tools", ToolNode(tools, middleware=[asking()]))
@@ -487,11 +474,10 @@ async def test_it_asks_in_a_graph_of_langgraphs() -> None:
     thread: RunnableConfig = {"configurable": {"thread_id": "1"}}
     asked = calls(tool_call("book", "1", query="a"), tool_call("look", "2"), tool_call("book", "3", query="b"))
 
-    with anyio.fail_after(WAIT):
-        paused = await graph.ainvoke({"messages": [asked]}, thread)
-        first, second = paused["__interrupt__"]
-        paused = await graph.ainvoke(Command(resume={second.id: edited(query="c")}), thread)
-        state = await graph.ainvoke(Command(resume={first.id: REJECT}), thread)
+    paused = await graph.ainvoke({"messages": [asked]}, thread)
+    first, second = paused["__interrupt__"]
+    paused = await graph.ainvoke(Command(resume={second.id: edited(query="c")}), thread)
+    state = await graph.ainvoke(Command(resume={first.id: REJECT}), thread)
 
     assert [one.id for one in paused["__interrupt__"]] == [first.id]
     assert contents(state["messages"][1:]) == [
@@ -604,7 +590,6 @@ async def test_a_tool_whose_hooks_are_missing_works_with_a_warning() -> None:
         node = ToolNode([], middleware=[TodoListMiddleware()])
     todo = [{"content": "make tea", "status": "pending"}]
 
-    with anyio.fail_after(WAIT):
-        (command,) = await node.ainvoke({"messages": [calls(tool_call("write_todos", "1", todos=todo))]})
+    (command,) = await node.ainvoke({"messages": [calls(tool_call("write_todos", "1", todos=todo))]})
 
     assert command.update["todos"] == todo

@@ -256,10 +256,9 @@ async def test_messages_and_values_in_commands_are_searched() -> None:
         update = {"messages": [ToolMessage(SAID, tool_call_id="1"), ai], "customer": {"mail": EMAIL}}
         return [Command(update=update), Command(goto=[Send("next", {"mail": EMAIL})], graph=Command.PARENT)]
 
-    with anyio.fail_after(WAIT):
-        done = await ToolNode([hand_over], middleware=[Redact()]).ainvoke(
-            {"messages": [AIMessage("", tool_calls=[tool_call("hand_over", "1")])]}
-        )
+    done = await ToolNode([hand_over], middleware=[Redact()]).ainvoke(
+        {"messages": [AIMessage("", tool_calls=[tool_call("hand_over", "1")])]}
+    )
 
     first, second = done
     assert_silent(first.update, second.goto[0].arg)
@@ -503,17 +502,15 @@ async def test_what_a_user_wrote_can_be_hidden_before_the_model_reads_it() -> No
     """A user's message can be redacted before the model reads it, and restored for the user later."""
     seen: list[Any] = []
     redact = Redact(reveal=["pay"])
-    with anyio.fail_after(WAIT):
-        said = await redact.hide({"text": f"pay with {CARD}"}, thread_id="a")
+    said = await redact.hide({"text": f"pay with {CARD}"}, thread_id="a")
     node = node_of(payment(seen), redact=redact)
 
     (message,) = await run(node, tool_call("pay", "1", card=only(said)), thread_id="a")
 
     assert_silent(said, message)
     assert seen == [(CARD, "")]
-    with anyio.fail_after(WAIT):
-        assert CARD in await redact.restore(message.content, thread_id="a")
-        assert await redact.restore(message.content, thread_id="b") == message.content
+    assert CARD in await redact.restore(message.content, thread_id="a")
+    assert await redact.restore(message.content, thread_id="b") == message.content
 
 
 async def test_ids_and_names_of_messages_are_never_touched() -> None:
@@ -854,8 +851,7 @@ async def test_a_question_of_the_tool_shows_tokens() -> None:
     with pytest.raises(CallsInterrupted) as caught:
         await run(node, *batch)
     (question,) = caught.value.interrupts
-    with anyio.fail_after(WAIT):
-        done = await node.ainvoke(batch, ledger=caught.value.ledger, resume={question.id: "yes"})
+    done = await node.ainvoke(batch, ledger=caught.value.ledger, resume={question.id: "yes"})
 
     assert_silent(question.value, repr(caught.value), repr(caught.value.ledger))
     assert done["messages"][0].content == "yes"
@@ -873,8 +869,7 @@ async def test_a_middleware_outside_asks_about_tokens() -> None:
     with pytest.raises(CallsInterrupted) as caught:
         await run(node, *batch)
     (question,) = caught.value.interrupts
-    with anyio.fail_after(WAIT):
-        done = await node.ainvoke(batch, ledger=caught.value.ledger, resume={question.id: {"type": "accept"}})
+    done = await node.ainvoke(batch, ledger=caught.value.ledger, resume={question.id: {"type": "accept"}})
 
     assert_silent(question.value, repr(caught.value.ledger), done["messages"])
     assert token in repr(question.value)
@@ -896,11 +891,10 @@ async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
     saver = InMemorySaver()
     graph = builder.compile(checkpointer=saver)
 
-    with anyio.fail_after(WAIT):
-        told = await graph.ainvoke({"messages": [calls(tool_call("tell", "1"))]}, thread("a"))
-        token = told["messages"][-1].content.split(",")[0].removeprefix("card ")
-        paused = await graph.ainvoke({"messages": [calls(tool_call("pay", "2", card=token))]}, thread("a"))
-        done = await graph.ainvoke(Command(resume={"type": "accept"}), thread("a"))
+    told = await graph.ainvoke({"messages": [calls(tool_call("tell", "1"))]}, thread("a"))
+    token = told["messages"][-1].content.split(",")[0].removeprefix("card ")
+    paused = await graph.ainvoke({"messages": [calls(tool_call("pay", "2", card=token))]}, thread("a"))
+    done = await graph.ainvoke(Command(resume={"type": "accept"}), thread("a"))
 
     stored = repr((saver.storage, saver.writes, saver.blobs))
     assert [canary for canary in CANARIES if canary in stored] == []
@@ -1067,10 +1061,9 @@ async def test_many_calls_at_once_do_not_mix_their_tokens() -> None:
             (sent,) = await run(node, tool_call("mail", f"{number}", to=token, name=name), thread_id=name)
             assert sent.content == f"sent to {token}"
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            for number in range(50):
-                group.start_soon(talk, f"u{number}")
+    async with anyio.create_task_group() as group:
+        for number in range(50):
+            group.start_soon(talk, f"u{number}")
 
     assert len(seen) == 150
     assert all(to == f"{name}@example.com" for name, to in seen)
@@ -1115,7 +1108,7 @@ async def test_a_cancelled_call_is_cancelled() -> None:
         await anyio.sleep_forever()
         return SAID
 
-    with anyio.fail_after(WAIT), anyio.move_on_after(1) as scope:
+    with anyio.move_on_after(1) as scope:
         await node_of(hang).ainvoke([tool_call("hang", "1")])
 
     assert scope.cancelled_caught

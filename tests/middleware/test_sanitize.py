@@ -689,7 +689,7 @@ async def test_a_rule_may_ask_a_person() -> None:
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"text": lambda value: interrupt("sure?")})])
 
-    with anyio.fail_after(WAIT), pytest.raises(CallsInterrupted):
+    with pytest.raises(CallsInterrupted):
         await node.ainvoke([tool_call("say", "1", text="x")])
 
 
@@ -706,8 +706,7 @@ async def test_injected_arguments_are_not_the_models() -> None:
     state = {"messages": [HumanMessage("x" * 100)], "deep": [[["\x1b[1m"]]]}
     forged = {"messages": ["y" * 1000], "deep": [[[["\u202e"]]]]}
     call = tool_call("work", "1", text="a\u200b", state=forged)
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke({"__type": "tool_call_with_context", "tool_call": call, "state": state})
+    result = await node.ainvoke({"__type": "tool_call_with_context", "tool_call": call, "state": state})
 
     assert result["messages"][0].content == "ran"
     assert given == ["a", state]
@@ -966,8 +965,7 @@ async def test_commands_whose_update_is_a_list_are_cleaned_too() -> None:
         ]
 
     node = ToolNode([hand_over], middleware=[Sanitize()])
-    with anyio.fail_after(WAIT):
-        result = await node.ainvoke([HumanMessage("x"), calls(tool_call("hand_over", "1"))])
+    result = await node.ainvoke([HumanMessage("x"), calls(tool_call("hand_over", "1"))])
 
     command, messages = result
     assert command.update[0].content == "ab"
@@ -1018,15 +1016,14 @@ async def test_an_error_that_nobody_handles_goes_on_bare() -> None:
         raise error
 
     node = ToolNode([fail], middleware=[Sanitize()], handle_tool_errors=(KeyError,))
-    with anyio.fail_after(WAIT), pytest.raises(ConnectionError) as caught:
+    with pytest.raises(ConnectionError) as caught:
         await node.ainvoke([tool_call("fail", "1")])
 
     assert caught.value is error
 
 
-async def test_a_timeout_is_told_by_the_node() -> None:
+async def test_a_timeout_is_told_by_the_node(recorder: Recorder) -> None:
     """The text of a timeout comes from the node, so it is not fenced."""
-    recorder = Recorder()
     node = ToolNode(
         [recorder.tool("slow", hang=True)],
         middleware=[Sanitize(results=Results(fence=True))],
@@ -1150,9 +1147,10 @@ async def test_arguments_that_are_no_object_are_refused() -> None:
 # --- Together with other middleware
 
 
-async def test_one_middleware_serves_many_calls_at_once_and_inner_middleware_sees_clean_arguments() -> None:
+async def test_one_middleware_serves_many_calls_at_once_and_inner_middleware_sees_clean_arguments(
+    recorder: Recorder,
+) -> None:
     """Concurrent calls share one middleware without sharing state."""
-    recorder = Recorder()
     seen: list[str] = []
 
     async def look(request: Any, call_next: Any) -> Any:

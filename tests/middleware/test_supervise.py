@@ -88,9 +88,8 @@ def ended(state: Any) -> list[str | None]:
 
 
 @both_doors
-async def test_a_slow_call_times_out_and_its_neighbours_finish(door: str) -> None:
+async def test_a_slow_call_times_out_and_its_neighbours_finish(recorder: Recorder, door: str) -> None:
     """Promise 2 in LangChain's agent: each call has a message, and the model continues."""
-    recorder = Recorder()
     tools = [tool_of(door, recorder, "fast"), tool_of(door, recorder, "slow", seconds=0.45)]
     supervise = Supervise(timeout=30.0, policies={"slow": CallPolicy(timeout=0.4)})
 
@@ -103,9 +102,8 @@ async def test_a_slow_call_times_out_and_its_neighbours_finish(door: str) -> Non
 
 
 @both_doors
-async def test_a_budget_holds_for_the_wait_in_the_queue_too(door: str) -> None:
+async def test_a_budget_holds_for_the_wait_in_the_queue_too(recorder: Recorder, door: str) -> None:
     """Promise 6: time in the queue counts toward the budget."""
-    recorder = Recorder()
     policy = CallPolicy(budget=0.6, limit=Limit(concurrency=1))
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.5)], Supervise(policies={"work": policy}), asks=["work", "work"]
@@ -166,9 +164,8 @@ async def test_a_timeout_is_raised_where_no_error_is_handled() -> None:
 
 
 @both_doors
-async def test_a_limit_holds_for_the_parallel_calls_of_an_agent(door: str) -> None:
+async def test_a_limit_holds_for_the_parallel_calls_of_an_agent(recorder: Recorder, door: str) -> None:
     """LangGraph runs each call in its own task, and these tasks share the limit."""
-    recorder = Recorder()
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.1)], Supervise(limit=Limit(concurrency=2)), asks=["work"] * 5
     )
@@ -180,9 +177,8 @@ async def test_a_limit_holds_for_the_parallel_calls_of_an_agent(door: str) -> No
 
 
 @both_doors
-async def test_a_full_queue_rejects_in_words(door: str) -> None:
+async def test_a_full_queue_rejects_in_words(recorder: Recorder, door: str) -> None:
     """The model can read the rejection as a message."""
-    recorder = Recorder()
     policy = CallPolicy(limit=Limit(concurrency=1, queue=1))
     agent = agent_of(
         [tool_of(door, recorder, "work", seconds=0.4)], Supervise(policies={"work": policy}), asks=["work"] * 3
@@ -195,35 +191,31 @@ async def test_a_full_queue_rejects_in_words(door: str) -> None:
     assert rejection.startswith("Error: Tool 'work' was not started: the queue of tool 'work' is full: 1 of 1 run")
 
 
-async def test_a_limit_holds_across_runs_threads_and_loops() -> None:
+async def test_a_limit_holds_across_runs_threads_and_loops(recorder: Recorder) -> None:
     """Promise 7: one object is one limit, although one agent runs async here and the other sync in a thread."""
-    recorder = Recorder()
     supervise = Supervise(limit=Limit(concurrency=1))
     here = agent_of([recorder.tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
     there = agent_of([recorder.sync_tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run, "ainvoke", here)
-            group.start_soon(run, "invoke", there)
+    async with anyio.create_task_group() as group:
+        group.start_soon(run, "ainvoke", here)
+        group.start_soon(run, "invoke", there)
 
     assert recorder.count("finished") == 8
     assert recorder.peak == 1
 
 
-async def test_statistics_tell_what_runs_and_waits() -> None:
+async def test_statistics_tell_what_runs_and_waits(recorder: Recorder) -> None:
     """`Supervise` has the same `statistics` as `ToolNode`."""
-    recorder = Recorder()
     supervise = Supervise(limit=Limit(concurrency=2))
     agent = agent_of([recorder.tool("work", hang=True)], supervise, asks=["work"] * 3)
 
-    with anyio.fail_after(WAIT):
-        task = asyncio.create_task(agent.ainvoke(GO))
-        await recorder.wait_for("started", 2)
-        while (now := supervise.statistics()).waiting == 0:
-            await anyio.sleep(0.01)
-        task.cancel()
-        await asyncio.wait([task])
+    task = asyncio.create_task(agent.ainvoke(GO))
+    await recorder.wait_for("started", 2)
+    while (now := supervise.statistics()).waiting == 0:
+        await anyio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
 
     assert (now.running, now.waiting, now.abandoned_threads) == (2, 1, 0)
     after = supervise.statistics()
@@ -297,10 +289,9 @@ async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: 
         else:
             await anyio.to_thread.run_sync(partial(agent.invoke, given, config, context={"user": user}))
 
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run_for, "Ann")
-            group.start_soon(run_for, "Bob")
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_for, "Ann")
+        group.start_soon(run_for, "Bob")
 
     assert [set(met[:2]), set(met[2:])] == [{"Ann", "Bob"}] * 2
 
@@ -309,10 +300,9 @@ async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: 
 
 
 @both_doors
-async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(door: str) -> None:
+async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(recorder: Recorder, door: str) -> None:
     """Promise 1: LangChain runs sync tools of async agents in uncounted threads. `Supervise` counts and names them."""
     release = threading.Event()
-    recorder = Recorder()
     supervise = Supervise(timeout=0.4, limit=Limit(concurrency=1))
     agent = agent_of([recorder.sync_tool("stuck", release=release)], supervise, asks=["stuck"])
     try:
@@ -426,8 +416,7 @@ async def test_a_sync_tool_can_write_to_the_stream() -> None:
     def stream() -> list[Any]:
         return list(agent.stream(GO, stream_mode="custom"))
 
-    with anyio.fail_after(WAIT):
-        assert await anyio.to_thread.run_sync(stream) == ["half way"]
+    assert await anyio.to_thread.run_sync(stream) == ["half way"]
 
 
 async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
@@ -445,9 +434,8 @@ async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
     def stream() -> list[Any]:
         return list(agent().stream(GO, stream_mode="custom"))
 
-    with anyio.fail_after(WAIT):
-        [chunk] = await anyio.to_thread.run_sync(stream)
-        assert [one async for one in agent().astream(GO, stream_mode="custom")] == [chunk]
+    [chunk] = await anyio.to_thread.run_sync(stream)
+    assert [one async for one in agent().astream(GO, stream_mode="custom")] == [chunk]
     assert (chunk["tool"], chunk["message"], chunk["done"], chunk["total"]) == ("work", "half way", 1, 2)
 
 
@@ -467,10 +455,9 @@ def asking(log: list[str]) -> BaseTool:
 
 
 @both_doors
-async def test_interrupts_surface_together_and_finished_calls_stay_finished(door: str) -> None:
+async def test_interrupts_surface_together_and_finished_calls_stay_finished(recorder: Recorder, door: str) -> None:
     """Promises 4 and 5: on resume, LangGraph runs the batch again, and finished calls do not repeat."""
     log: list[str] = []
-    recorder = Recorder()
     agent = agent_of(
         [asking(log), tool_of(door, recorder, "fine")],
         Supervise(timeout=30.0, limit=Limit(concurrency=2)),
@@ -520,7 +507,7 @@ async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
 
 
 @both_doors
-async def test_a_middleware_may_ask_a_person_itself(door: str) -> None:
+async def test_a_middleware_may_ask_a_person_itself(recorder: Recorder, door: str) -> None:
     """An interrupt raised by a middleware belongs to its call."""
 
     async def approve(request: Any, call_next: Any) -> Any:
@@ -528,7 +515,6 @@ async def test_a_middleware_may_ask_a_person_itself(door: str) -> None:
             return await call_next(request)
         return ToolMessage("refused", tool_call_id=request.tool_call["id"])
 
-    recorder = Recorder()
     agent = agent_of(
         [tool_of(door, recorder, "work")],
         Supervise(middleware=[approve]),
@@ -545,9 +531,8 @@ async def test_a_middleware_may_ask_a_person_itself(door: str) -> None:
 
 @both_doors
 @pytest.mark.parametrize("place", ["inside", "outside"])
-async def test_langchains_human_in_the_loop_works_on_either_side(door: str, place: str) -> None:
+async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recorder, door: str, place: str) -> None:
     """LangChain's approval of single calls works before and after `Supervise` in the list."""
-    recorder = Recorder()
     human = HumanInTheLoopMiddleware({"work": True}, interrupt_mode="per_call")
     supervise = Supervise(timeout=30.0)
     agent = agent_of(
@@ -566,9 +551,8 @@ async def test_langchains_human_in_the_loop_works_on_either_side(door: str, plac
 
 
 @both_doors
-async def test_langchains_human_in_the_loop_works_for_a_whole_turn(door: str) -> None:
+async def test_langchains_human_in_the_loop_works_for_a_whole_turn(recorder: Recorder, door: str) -> None:
     """LangChain's approval of whole turns acts before the tools, so rejected calls never reach `Supervise`."""
-    recorder = Recorder()
     agent = agent_of(
         [tool_of(door, recorder, "work")],
         HumanInTheLoopMiddleware({"work": True}),
@@ -599,13 +583,12 @@ async def test_a_command_of_a_tool_reaches_the_graph() -> None:
 # Cancellation and errors
 
 
-async def test_a_cancelled_agent_leaves_nothing_behind() -> None:
+async def test_a_cancelled_agent_leaves_nothing_behind(recorder: Recorder) -> None:
     """Promise 1: LangGraph cancels its tasks, and each task waits for the clean-up of its call."""
-    recorder = Recorder()
     supervise = Supervise(timeout=30.0)
     agent = agent_of([recorder.tool("work", hang=True, cleanup=0.05)], supervise, asks=["work"] * 3)
 
-    with anyio.fail_after(WAIT), pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await agent.ainvoke(GO)
 
@@ -614,27 +597,24 @@ async def test_a_cancelled_agent_leaves_nothing_behind() -> None:
     assert supervise.statistics().running == 0
 
 
-async def test_a_call_that_ignores_cancellation_is_ended_when_its_grace_is_over() -> None:
+async def test_a_call_that_ignores_cancellation_is_ended_when_its_grace_is_over(recorder: Recorder) -> None:
     """LangGraph alone would wait forever for a call that ignores its cancellation."""
-    recorder = Recorder()
     supervise = Supervise(grace=0.4)
     agent = agent_of([recorder.tool("stubborn", hang=True, ignores_cancel=1)], supervise, asks=["stubborn"])
 
-    with anyio.fail_after(WAIT):
-        task = asyncio.create_task(agent.ainvoke(GO))
-        await recorder.wait_for("started")
-        since = time.monotonic()
-        task.cancel()
-        await asyncio.wait([task])
+    task = asyncio.create_task(agent.ainvoke(GO))
+    await recorder.wait_for("started")
+    since = time.monotonic()
+    task.cancel()
+    await asyncio.wait([task])
 
     assert task.cancelled()
     assert 0.3 < time.monotonic() - since < 3
     assert recorder.running == 0
 
 
-async def test_a_middleware_cannot_swallow_the_cancellation_of_the_agent() -> None:
+async def test_a_middleware_cannot_swallow_the_cancellation_of_the_agent(recorder: Recorder) -> None:
     """No tool starts after LangGraph cancelled the task, even if a middleware catches the cancellation."""
-    recorder = Recorder()
 
     async def stubborn(request: Any, call_next: Any) -> Any:
         for _ in range(3):
@@ -646,20 +626,18 @@ async def test_a_middleware_cannot_swallow_the_cancellation_of_the_agent() -> No
 
     agent = agent_of([recorder.tool("work", hang=True)], Supervise(middleware=[stubborn]), asks=["work"])
 
-    with anyio.fail_after(WAIT):
-        task = asyncio.create_task(agent.ainvoke(GO))
-        await recorder.wait_for("started")
-        task.cancel()
-        await asyncio.wait([task])
+    task = asyncio.create_task(agent.ainvoke(GO))
+    await recorder.wait_for("started")
+    task.cancel()
+    await asyncio.wait([task])
 
     assert task.cancelled()
     assert recorder.count("started") == 1
 
 
 @both_doors
-async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(door: str) -> None:
+async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(recorder: Recorder, door: str) -> None:
     """Promise 3: the error is raised unwrapped. It ends the run by the agent's own rule."""
-    recorder = Recorder()
     error = ValueError("no")
     tools: list[Any] = [tool_of(door, recorder, "boom", raises=error, seconds=0.1)]
     if door == "ainvoke":
@@ -740,9 +718,8 @@ async def test_cleanup_holds_a_timeout_back() -> None:
 
 
 @both_doors
-async def test_a_middleware_of_ours_works_beside_langchains_middleware(door: str) -> None:
+async def test_a_middleware_of_ours_works_beside_langchains_middleware(recorder: Recorder, door: str) -> None:
     """`Retry` is inside `Supervise`, LangChain's error handler around it, and LangChain's retry inside an attempt."""
-    recorder = Recorder()
     tools = [
         tool_of(door, recorder, "flaky", raises=ConnectionError("lost"), times=3),
         tool_of(door, recorder, "broken", raises=ValueError("no")),
@@ -767,9 +744,8 @@ async def test_a_middleware_of_ours_works_beside_langchains_middleware(door: str
     assert [(event.tool, event.what) for event in events if event.phase == "noted"] == [("flaky", "retry")]
 
 
-async def test_langchains_retry_shares_the_timeout_of_the_attempt_that_it_is_in() -> None:
+async def test_langchains_retry_shares_the_timeout_of_the_attempt_that_it_is_in(recorder: Recorder) -> None:
     """Middleware after `Supervise` in the agent's list is part of one attempt."""
-    recorder = Recorder()
     agent = agent_of(
         [recorder.tool("broken", raises=ValueError("no"))],
         Supervise(timeout=0.4),
@@ -816,9 +792,8 @@ async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> No
     assert contents(state) == ["Error: unkown is not a valid tool, try one of [known]."]
 
 
-async def test_a_middleware_may_run_another_tool_under_that_tools_policy() -> None:
+async def test_a_middleware_may_run_another_tool_under_that_tools_policy(recorder: Recorder) -> None:
     """An attempt follows the policy of the tool that it runs."""
-    recorder = Recorder()
     slow, quick = recorder.tool("slow", seconds=0.3), recorder.tool("quick", seconds=WAIT)
 
     async def redirect(request: Any, call_next: Any) -> Any:
@@ -893,9 +868,8 @@ class JumpsToTools(AgentMiddleware):
 
 @both_doors
 @pytest.mark.parametrize("with_us", [False, True], ids=["LangChain alone", "Supervise"])
-async def test_a_rejected_call_cannot_be_run_by_a_jump(door: str, with_us: bool) -> None:
+async def test_a_rejected_call_cannot_be_run_by_a_jump(recorder: Recorder, door: str, with_us: bool) -> None:
     """Promise 9: an answered call never runs again. Without `Supervise` it runs and gets two messages."""
-    recorder = Recorder()
     events: list[CallEvent] = []
     agent = agent_of(
         [tool_of(door, recorder, "danger"), tool_of(door, recorder, "fine")],
@@ -920,9 +894,8 @@ async def test_a_rejected_call_cannot_be_run_by_a_jump(door: str, with_us: bool)
 
 
 @both_doors
-async def test_an_answer_of_an_earlier_turn_is_no_answer(door: str) -> None:
+async def test_an_answer_of_an_earlier_turn_is_no_answer(recorder: Recorder, door: str) -> None:
     """Some models reuse call ids in every turn, so answers of earlier turns do not count."""
-    recorder = Recorder()
     model = ScriptedModel(
         [calls(tool_call("work", "same", query="1")), calls(tool_call("work", "same", query="2")), "."]
     )
@@ -933,9 +906,8 @@ async def test_an_answer_of_an_earlier_turn_is_no_answer(door: str) -> None:
     assert contents(state) == ["1", "2"]
 
 
-async def test_calls_that_share_an_id_all_run() -> None:
+async def test_calls_that_share_an_id_all_run(recorder: Recorder) -> None:
     """No call of that id has a message when the calls start."""
-    recorder = Recorder()
     agent = agent_of(
         [recorder.tool("work")],
         Supervise(limit=Limit(concurrency=1)),
@@ -951,11 +923,10 @@ async def test_calls_that_share_an_id_all_run() -> None:
 
 
 @both_doors
-async def test_a_policy_for_no_tool_ends_the_first_run_before_anything_runs(door: str) -> None:
+async def test_a_policy_for_no_tool_ends_the_first_run_before_anything_runs(recorder: Recorder, door: str) -> None:
     """The tools are known only in a run. A typo in a policy must not silently remove a timeout, so no call runs."""
     supervise = Supervise(policies={"serach": CallPolicy()})
     expected = r"policies=...\): there is no tool 'serach', only \['other', 'search'\]; did you mean 'search'\?"
-    recorder = Recorder()
     tools = [tool_of(door, recorder, "search"), tool_of(door, recorder, "other")]
 
     for _ in range(2):
