@@ -1,9 +1,12 @@
 """Many calls of 50 ms under a limit: in threads, and over real HTTP."""
 
 import heapq
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count as numbers
 from itertools import islice
 from typing import Any, Self
@@ -16,8 +19,7 @@ from langchain_core.tools import StructuredTool
 
 import callboard
 from callboard import Limit
-from callboard._cli._demo import http_client
-from callboard._cli._service import answer_for, running_service
+from callboard._cli._demo import answer_for, http_client
 
 from ._contestants import RUNTIME, asking, direct, queries
 from ._measure import WALL, Budget, Contestant, Table, interleaved, timed
@@ -163,8 +165,8 @@ def _makespan(latencies: list[float], limit: int) -> float:
 
 
 def _requests(backend: str, make: Any, items: list[int], limit: int, run: Callable[..., Any]) -> Contestant:
-    async def main() -> float:
-        async with running_service(SEED) as url, make(connections=limit) as client:
+    async def main(url: str) -> float:
+        async with make(connections=limit) as client:
 
             async def fetch(item: int) -> str:
                 status, body = await client.get(f"{url}/item/{item}")
@@ -177,7 +179,23 @@ def _requests(backend: str, make: Any, items: list[int], limit: int, run: Callab
             await run(fetch, items, limit)
             return WALL() - began
 
-    return lambda: anyio.run(main, backend=backend)
+    def measured() -> float:
+        with _service() as url:
+            return anyio.run(main, url, backend=backend)
+
+    return measured
+
+
+@contextmanager
+def _service() -> Generator[str]:
+    """Run the demo's service in a process of its own, and yield its URL."""
+    program = f"from callboard._cli._demo import Service; one = Service({SEED}); print(one.url, flush=True); "
+    with subprocess.Popen([sys.executable, "-c", f"{program}one.serve_forever()"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.kill()
 
 
 async def _alone(fetch: Callable[[int], Any], items: list[int], limit: int) -> None:

@@ -71,7 +71,7 @@ def _finish(command: Callable[[], int]) -> None:
 def demo(options: DemoOptions) -> None:
     """Let an agent make hundreds of tool calls at once, and show how each call ends.
 
-    Starts a small HTTP service on loopback in its own process. The service answers within 20 to 200 ms, is sometimes
+    Starts a small HTTP service on loopback. The service answers within 20 to 200 ms, is sometimes
     slow, sometimes fails, and one of its pages never answers. An agent makes three kinds of calls in parallel: fetches
     from the service, look-ups in an archive with at most two readers at a time, and queries of a real SQLite file.
     Every call has a timeout and a queue. A table shows how the calls ended.

@@ -1,19 +1,26 @@
 """Command `callboard demo`: introduction, run and result of the demo.
 
-First come the calls to make, then the tools, then the run of the agent.
+First come the service and the database that its tools use, then the calls to make, the tools, and the run.
 """
 
+import json
 import random
+import re
 import signal
+import socket
 import sqlite3
+import sys
 import tempfile
+import threading
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
+from typing import Any
 
 import anyio
 from anyio import CancelScope
@@ -34,31 +41,156 @@ from callboard import (
 )
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._command_options import DemoOptions
-from callboard._cli._service import running_service
 from callboard._cli._shown_text import CommandError
 from callboard._cli._storage import recorded
 from callboard._cli._view import QuietlyClosedConsole, View, open_view, result_table
 from callboard.testing import ScriptedModel, calls
+
+# Service of the demo: an HTTP server on loopback, in threads of this process, that is slow, fails and hangs on demand.
+
+_TICK = 0.05
+"""Seconds between two checks of the service for its shutdown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Behaviour of `/item/<n>`: wait for `latency` seconds, then answer with `status`."""
+
+    latency: float
+    status: HTTPStatus
+
+
+def answer_for(seed: int, item: int) -> Answer:
+    """Return the behaviour of `/item/<item>`, determined by the seed and the item.
+
+    One in fifty takes about 1.5 s, one in fifty answers 500, one in fifty 503; the others take 20 to 200 ms.
+    """
+    rng = random.Random(f"{seed}/{item}")  # noqa: S311  (the same numbers each time)
+    latency = rng.uniform(0.02, 0.2)
+    lot = rng.random()
+    if lot < 0.02:
+        return Answer(rng.uniform(1.4, 1.6), HTTPStatus.OK)
+    if lot < 0.04:
+        return Answer(latency, HTTPStatus.INTERNAL_SERVER_ERROR)
+    if lot < 0.06:
+        return Answer(latency, HTTPStatus.SERVICE_UNAVAILABLE)
+    return Answer(latency, HTTPStatus.OK)
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts of requests."""
+
+    served: int = 0
+    abandoned: int = 0
+    """Requests whose client hung up before the answer."""
+    in_flight: int = 0
+    peak_in_flight: int = 0
+
+
+class Service(ThreadingHTTPServer):
+    """Server with a daemon thread for each connection. `/hang` never answers; for `/item/<n>`, see `answer_for()`."""
+
+    request_queue_size = 1_024
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.stats = Stats()
+        self.lock = threading.Lock()
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # not `HTTPServer.server_bind`: it looks up the host name in DNS, which may hang
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # a hang-up of a client is counted, and needs no traceback
+            super().handle_error(request, client_address)
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """Client connection that serves one request after the other."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: a second one would wait for the acknowledgement of the first
+    server: Service  # pyright: ignore[reportIncompatibleVariableOverride]  (nobody else makes one)
+
+    def do_GET(self) -> None:
+        if self.path == "/hang":
+            self._wait(None)
+        elif item := re.fullmatch(r"/item/(\d{1,9})", self.path):
+            answer = answer_for(self.server.seed, int(item[1]))
+            if self._wait(answer.latency):
+                failure = {} if answer.status is HTTPStatus.OK else {"error": answer.status.phrase}
+                self._send(answer.status, {"item": int(item[1]), **failure})
+        else:
+            self._send(HTTPStatus.NOT_FOUND, {"error": "not found"})
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Write no log: standard error belongs to the demo."""
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Wait, and return whether the client is still there; it sends nothing before it has its answer."""
+        stats = self.server.stats
+        with self.server.lock:
+            stats.in_flight += 1
+            stats.peak_in_flight = max(stats.peak_in_flight, stats.in_flight)
+        self.connection.settimeout(seconds)
+        is_there = False
+        try:
+            self.connection.recv(1, socket.MSG_PEEK)  # returns, or fails, when the client hangs up
+        except TimeoutError:
+            is_there = True
+        except OSError:
+            pass
+        self.connection.settimeout(None)
+        self.close_connection = not is_there
+        with self.server.lock:
+            stats.in_flight -= 1
+            stats.served += is_there
+            stats.abandoned += not is_there
+        return is_there
+
+    def _send(self, status: HTTPStatus, content: dict[str, object]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if status is HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Retry-After", "1")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def running_service(seed: int) -> Generator[Service]:
+    """Run the service during the block. Blocks at the end: enter it before the event loop starts."""
+    with Service(seed) as service:
+        thread = threading.Thread(target=service.serve_forever, args=[_TICK], name="demo service", daemon=True)
+        thread.start()
+        try:
+            yield service
+        finally:
+            service.shutdown()
+            thread.join()
+
 
 # Database of the demo: a SQLite file, queried by a sync function that blocks its thread.
 
 CITIES = ("Amsterdam", "Berlin", "Lagos", "Lima", "Osaka", "Oslo", "Porto", "Toronto")
 
 
-def make_database(directory: Path, *, seed: int, rows: int = 5_000) -> Path:
-    """Write a database with `rows` orders, determined by the seed, and return its path."""
-    path = directory / "orders.sqlite"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, city TEXT, amount INTEGER)")
-        connection.executemany("INSERT INTO orders VALUES (?, ?, ?)", _orders(seed, rows))
-    return path
-
-
 @contextmanager
-def temporary_database(*, seed: int, rows: int = 5_000) -> Generator[Path, None, None]:
-    """Create a database in a temporary directory for the block. Blocks: enter it before the event loop starts."""
+def temporary_database(*, seed: int, rows: int = 5_000) -> Generator[Path]:
+    """Create a file with `rows` orders, determined by the seed. Blocks: enter it before the event loop starts."""
+    rng = random.Random(seed)  # noqa: S311  (the same numbers each time)
+    orders = ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))
     with tempfile.TemporaryDirectory(prefix="callboard-", ignore_cleanup_errors=True) as directory:
-        yield make_database(Path(directory), seed=seed, rows=rows)
+        path = Path(directory, "orders.sqlite")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, city TEXT, amount INTEGER)")
+            connection.executemany("INSERT INTO orders VALUES (?, ?, ?)", orders)
+        yield path
 
 
 def query_database(path: Path, city: str) -> dict[str, int]:
@@ -69,11 +201,6 @@ def query_database(path: Path, city: str) -> dict[str, int]:
             "SELECT count(*), coalesce(sum(amount), 0) FROM orders WHERE city = ?", (city,)
         ).fetchone()
     return {"count": count, "total": total}
-
-
-def _orders(seed: int, rows: int) -> Iterator[tuple[int, str, int]]:
-    rng = random.Random(seed)  # noqa: S311  (the same numbers each time)
-    return ((number, rng.choice(CITIES), rng.randint(100, 50_000)) for number in range(1, rows + 1))
 
 
 # Calls to make, and the models that request them: a scripted or a real one.
@@ -240,8 +367,7 @@ class Measurements:
     """Names of the tasks that were alive right after the agent's run, and not before it."""
     statistics: Statistics | None = None
     messages: Sequence[BaseMessage] = ()
-    service: dict[str, int] = field(default_factory=dict[str, int])
-    """Request counts of the service: `served`, `abandoned`, `in_flight` and `peak_in_flight`."""
+    service: Stats | None = None
     stopped_by: signal.Signals | None = None
 
 
@@ -253,9 +379,9 @@ class Session:
     view: View
     work: Work
     model: BaseChatModel | None
-    seed: int
+    options: DemoOptions
+    service: Service
     database: Path
-    recording: Callable[[], AbstractContextManager[object]]
 
     async def play(self) -> None:
         """Run the demo to its end, or until SIGINT or SIGTERM."""
@@ -281,11 +407,12 @@ class Session:
                 return
 
     async def _play(self) -> None:
-        async with running_service(self.seed) as base_url, http_client() as client:
+        base_url, stats = self.service.url, self.service.stats
+        async with http_client() as client:
             node = make_node(base_url, client, self.database)
-            model = self.model or scripted_model(self.work, base_url, seed=self.seed)
+            model = self.model or scripted_model(self.work, base_url, seed=self.options.seed)
             try:
-                with self.recording():
+                with recorded(self.options.record):
                     await run_agent(self.run, create_react_agent(model, node), request(self.work, base_url))
             except CommandError:
                 raise
@@ -296,7 +423,10 @@ class Session:
                 raise ModelError(f"the run with the model failed: {type(error).__name__}: {error}") from error
             finally:
                 self.run.statistics = node.statistics()
-            self.run.service = await _service_stats(client, base_url)
+            with anyio.move_on_after(_PATIENCE):
+                while stats.in_flight:
+                    await anyio.sleep(0.01)
+            self.run.service = stats
 
 
 async def run_agent(run: Measurements, agent: Agent, question: str) -> None:
@@ -312,16 +442,6 @@ async def run_agent(run: Measurements, agent: Agent, question: str) -> None:
         left_over = set(anyio.get_running_tasks()) - before
         run.left_over = sorted(task.name or "unnamed" for task in left_over)
         run.wall_clock = anyio.current_time() - since
-
-
-async def _service_stats(client: AsyncClient, base_url: str) -> dict[str, int]:
-    """Return the counts of the service, after it has noticed every closed connection."""
-    stats: dict[str, int] = {}
-    with anyio.move_on_after(_PATIENCE):
-        while not stats or stats["in_flight"]:
-            stats = (await client.get(f"{base_url}/stats")).json()
-            await anyio.sleep(0.01)
-    return stats
 
 
 _FETCHES = 300
@@ -347,10 +467,15 @@ def run_demo(options: DemoOptions) -> int:
 
 def _played(options: DemoOptions, work: Work, model: BaseChatModel | None, console: Console) -> Measurements:
     """Run the agent, show its calls meanwhile, and return the measurements."""
-    run, seed = Measurements(), options.seed
-    recording = partial(recorded, options.record)
-    with temporary_database(seed=seed) as database, open_view(run.counts, console, live=options.live) as view:
-        session = Session(run=run, view=view, work=work, model=model, seed=seed, database=database, recording=recording)
+    run = Measurements()
+    with (
+        temporary_database(seed=options.seed) as database,
+        running_service(options.seed) as service,
+        open_view(run.counts, console, live=options.live) as view,
+    ):
+        session = Session(
+            run=run, view=view, work=work, model=model, options=options, service=service, database=database
+        )
         with warnings.catch_warnings():
             # A signal may abandon a query half-way. The conclusion counts it as "threads left over".
             warnings.simplefilter("ignore", AbandonedThreadWarning)
@@ -367,7 +492,7 @@ def _introduction(work: Work, options: DemoOptions) -> Iterable[str]:
     else:
         yield f"The model is {options.model}: it is told to make {work.count} calls, and may make others."
     yield f"The work: {work}; on {options.backend.value}."
-    yield "The tools are real: an HTTP service in a process of its own, and a SQLite file asked from worker threads."
+    yield "The tools are real: an HTTP service in threads of its own, and a SQLite file asked from worker threads."
 
 
 def _conclusion(run: Measurements) -> Iterable[str]:
@@ -376,7 +501,8 @@ def _conclusion(run: Measurements) -> Iterable[str]:
     else:
         yield _last_word(run.messages)
         yield _answers(run.messages)
-        yield _seen_by_service(run.service)
+        if run.service is not None:
+            yield _seen_by_service(run.service)
         yield _speed(run)
     yield from _left_over(run)
 
@@ -394,12 +520,10 @@ def _answers(messages: Iterable[BaseMessage]) -> str:
     return f"answers: {answered} messages for {asked} calls"
 
 
-def _seen_by_service(stats: dict[str, int]) -> str:
-    if not stats:
-        return "the service did not say what it has seen"
+def _seen_by_service(stats: Stats) -> str:
     return (
-        f"the service saw {stats['served'] + stats['abandoned'] + stats['in_flight']} requests, at most "
-        f"{stats['peak_in_flight']} at once; {stats['abandoned']} were given up, {stats['in_flight']} are still open"
+        f"the service saw {stats.served + stats.abandoned + stats.in_flight} requests, at most "
+        f"{stats.peak_in_flight} at once; {stats.abandoned} were given up, {stats.in_flight} are still open"
     )
 
 
