@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from callboard._calls._attempt import Attempt
 
 from callboard.testing import backend_names
+from callboard_actors._server.fleet._lease import Lease
+from callboard_actors.process._crew import Crew
+from callboard_actors.process._worker_proxy import WorkerProxy
 
 from . import WORLDS, _agents, _batches, _bodies, _fleets, _hostile, _kills, _nested, _seats
 from ._defects import DEFECTS, Around, AsksOneByOne, ForgetsTheLedger, MixesAnswersUp
@@ -77,6 +81,49 @@ def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend
     assert len(found.plan.calls) <= 2
     assert len(written(found.plan)) < 250
     assert _batches.play(found.plan, backend) == []
+
+
+LEASE = _fleets.Rolling(
+    (_fleets.Step("ask", 0, "a", 3.0), _fleets.Step("stop", 0), _fleets.Step("ask", 1, "a")),
+)
+NEST = _nested.Nest(batches=((_nested.Nested("red", (_nested.Nested("green"),)),),), width=1)
+PLANTED = {
+    "a nested call takes a place at the limit that it shares with the outer call": (
+        *("nested", NEST, Attempt, "lend", lambda self, identity: None),
+        "one_limit_never_deadlocks",
+    ),
+    "an owner does not look at its lease": (
+        *("fleets", LEASE, Lease, "safe_for", lambda self: 1.0),
+        "one_owner_acts_at_a_time",
+    ),
+    "a pool trusts the record in a confined worker, and not its own": (
+        *("seats", _seats.Bodies(("denies and exits",)), Crew, "_new_worker", lambda self: WorkerProxy(1024)),
+        "what_had_its_effect_is_not_said_to_be_unstarted",
+    ),
+}
+"""Defects in the source: a world and a plan that show it, the method and its replacement, and the broken promise."""
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("defect", PLANTED)
+def test_a_defect_of_the_source_is_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, plan, owner, method, replacement, promise = PLANTED[defect]
+    world = WORLDS[str(name)]
+    assert world.play(plan, "asyncio") == []
+    monkeypatch.setattr(owner, str(method), replacement)
+    assert promise in {one.promise for one in world.play(plan, "asyncio")}
+
+
+def test_rare_plans_are_drawn() -> None:
+    """A few seeds are enough for each kind of event."""
+    plans = {name: [WORLDS[name].plan(seed) for seed in range(20)] for name in ("fleets", "nested", "seats")}
+    lying = [plan for plan in plans["seats"] if any("denies" in end for end in plan.ends)]
+
+    assert {step.what for plan in plans["fleets"] for step in plan.steps} == {"ask", "drain", "leave", "stop"}
+    assert any(
+        plan.width == 1 and any(call.inner for calls in plan.batches for call in calls) for plan in plans["nested"]
+    )
+    assert {plan.seated for plan in lying} == {True, False}
 
 
 def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() -> None:

@@ -68,18 +68,33 @@ def ask(x: int) -> str:
     return str(interrupt(f"{x}?"))
 
 
-def agent(ns: Any, model: Any, tools: Any, **options: Any) -> Any:
-    return ns.create_react_agent(model, tools, **options)
-
-
 def asks_for_two() -> Any:
     return calls(("double", {"x": 1}), ("fail", {"x": 2}))
 
 
+DOUBLE_ONE = calls(("double", {"x": 1}))
+
+
+def work_of(
+    ns: Any,
+    version: str,
+    script: Sequence[Any],
+    *given: Any,
+    tools: Any = (double,),
+    stream_mode: Any = None,
+    fails: bool = False,
+    **options: Any,
+) -> Work:
+    """Return the work of an agent with a scripted model; a text is a message of the user."""
+    made = [tool_of(one.__name__, one) for one in tools] if isinstance(tools, tuple) else tools
+    model = options.pop("model", None) or ScriptedModel(script)
+    runner = ns.create_react_agent(model, made, version=version, **options)
+    messages = [{"messages": [("user", one)]} if isinstance(one, str) else one for one in given]
+    return Work(runner, messages, stream_mode=stream_mode, fails=fails)
+
+
 def hooks_and_response(ns: Any, version: str) -> Work:
     """Hooks before and after the model, two calls of which one fails, and a structured response."""
-    model = ScriptedModel([asks_for_two(), "It is warm.", calls(("Weather", {"degrees": 20}))])
-    tools = ns.ToolNode([tool_of("double", double), tool_of("fail", fail)], handle_tool_errors=True)
 
     def before(state: Any) -> Any:
         return {"llm_input_messages": state["messages"]}
@@ -87,68 +102,54 @@ def hooks_and_response(ns: Any, version: str) -> Work:
     def after(state: Any) -> Any:
         return {}
 
-    runner = agent(
+    return work_of(
         ns,
-        model,
-        tools,
+        version,
+        [asks_for_two(), "It is warm.", calls(("Weather", {"degrees": 20}))],
+        "How warm?",
+        tools=ns.ToolNode([tool_of("double", double), tool_of("fail", fail)], handle_tool_errors=True),
         prompt="Be kind.",
         pre_model_hook=before,
         post_model_hook=RunnableLambda(after, name="after") if version == "v2" else None,  # v1: KeyError in LangGraph
         response_format=Weather,
-        version=version,
         name="weatherman",
     )
-    return Work(runner, [{"messages": [("user", "How warm?")]}])
 
 
 def plain(ns: Any, version: str) -> Work:
     """Two turns of a thread without a name; the second turn continues from the checkpoint of the first."""
-    model = ScriptedModel([calls(("double", {"x": 1}), ("double", {"x": 2})), "2 and 4.", "Bye."])
-    runner = agent(ns, model, [tool_of("double", double)], checkpointer=InMemorySaver(), version=version)
-    return Work(runner, [{"messages": [("user", "Double.")]}, {"messages": [("user", "Bye.")]}])
+    script = [calls(("double", {"x": 1}), ("double", {"x": 2})), "2 and 4.", "Bye."]
+    return work_of(ns, version, script, "Double.", "Bye.", checkpointer=InMemorySaver())
 
 
 def made_prompt(ns: Any, version: str) -> Work:
     """A prompt that is a function."""
-    model = ScriptedModel([calls(("double", {"x": 1})), "2."])
-    runner = agent(ns, model, [tool_of("double", double)], prompt=lambda state: state["messages"], version=version)
-    return Work(runner, [{"messages": [("user", "Double.")]}])
+    return work_of(ns, version, [DOUBLE_ONE, "2."], "Double.", prompt=lambda state: state["messages"])
 
 
 def chosen_model(ns: Any, version: str) -> Work:
     """A model that a function chooses at each step."""
     tools = [tool_of("double", double)]
-    model = ScriptedModel([calls(("double", {"x": 1})), "2."]).bind_tools(tools)
-    runner = agent(ns, lambda state, runtime: model, tools, version=version)
-    return Work(runner, [{"messages": [("user", "Double.")]}])
+    model = ScriptedModel([DOUBLE_ONE, "2."]).bind_tools(tools)
+    return work_of(ns, version, [], "Double.", tools=tools, model=lambda state, runtime: model)
 
 
 def asked(ns: Any, version: str) -> Work:
     """A call that asks a question and gets its answer."""
-    model = ScriptedModel([calls(("ask", {"x": 1})), "Yes."])
-    runner = agent(ns, model, [tool_of("ask", ask)], checkpointer=InMemorySaver(), version=version)
-    return Work(runner, [{"messages": [("user", "Ask.")]}, Command(resume="yes")])
+    script, saver = [calls(("ask", {"x": 1})), "Yes."], InMemorySaver()
+    return work_of(ns, version, script, "Ask.", Command(resume="yes"), tools=(ask,), checkpointer=saver)
 
 
 def stopped(ns: Any, version: str) -> Work:
     """A run that stops before its tools and is continued."""
-    model = ScriptedModel([calls(("double", {"x": 1})), "2."])
-    runner = agent(
-        ns,
-        model,
-        [tool_of("double", double)],
-        checkpointer=InMemorySaver(),
-        interrupt_before=["tools"],
-        version=version,
-    )
-    return Work(runner, [{"messages": [("user", "Double.")]}, None])
+    options: Any = {"checkpointer": InMemorySaver(), "interrupt_before": ["tools"]}
+    return work_of(ns, version, [DOUBLE_ONE, "2."], "Double.", None, **options)
 
 
 def failed(ns: Any, version: str) -> Work:
     """An error without a handler."""
-    model = ScriptedModel([calls(("fail", {"x": 1}))])
     tools = ns.ToolNode([tool_of("fail", fail)], handle_tool_errors=False)
-    return Work(agent(ns, model, tools, version=version), [{"messages": [("user", "Fail.")]}], fails=True)
+    return work_of(ns, version, [calls(("fail", {"x": 1}))], "Fail.", tools=tools, fails=True)
 
 
 def delegate_to(inner: Any) -> BaseTool:
@@ -165,41 +166,32 @@ def delegate_to(inner: Any) -> BaseTool:
 
 def nested(ns: Any, version: str) -> Work:
     """An agent that is a tool of another agent."""
-    inner_model = ScriptedModel([calls(("double", {"x": 1})), "2."])
-    inner = agent(ns, inner_model, [tool_of("double", double)], version=version, name="inner")
-    model = ScriptedModel([calls(("delegate", {"x": 1})), "Done."])
-    return Work(
-        agent(ns, model, [delegate_to(inner)], version=version, name="outer"), [{"messages": [("user", "Go.")]}]
-    )
+    inner = work_of(ns, version, [DOUBLE_ONE, "2."], name="inner").runner
+    script = [calls(("delegate", {"x": 1})), "Done."]
+    return work_of(ns, version, script, "Go.", tools=[delegate_to(inner)], name="outer")
 
 
 def nested_asked(ns: Any, version: str) -> Work:
     """A question of an agent that is a tool of another agent."""
-    inner_model = ScriptedModel([calls(("ask", {"x": 1})), "Yes."])
-    inner = agent(ns, inner_model, [tool_of("ask", ask)], version=version, name="inner")
-    model = ScriptedModel([calls(("delegate", {"x": 1})), "Done."])
-    runner = agent(ns, model, [delegate_to(inner)], checkpointer=InMemorySaver(), version=version, name="outer")
-    return Work(runner, [{"messages": [("user", "Go.")]}, Command(resume="yes")])
+    inner = work_of(ns, version, [calls(("ask", {"x": 1})), "Yes."], tools=(ask,), name="inner").runner
+    script, options = [calls(("delegate", {"x": 1})), "Done."], {"checkpointer": InMemorySaver(), "name": "outer"}
+    return work_of(ns, version, script, "Go.", Command(resume="yes"), tools=[delegate_to(inner)], **options)
 
 
-def streamed(ns: Any, version: str) -> Work:
+def streamed(ns: Any, version: str, stream_mode: Any = "updates") -> Work:
     """A run whose steps are streamed."""
-    model = ScriptedModel([calls(("double", {"x": 1})), "2 it is."])
-    runner = agent(ns, model, [tool_of("double", double)], version=version)
-    return Work(runner, [{"messages": [("user", "Double.")]}], stream_mode="updates")
+    return work_of(ns, version, [DOUBLE_ONE, "2 it is."], "Double.", stream_mode=stream_mode)
 
 
 def tokens(ns: Any, version: str) -> Work:
     """A run whose tokens are streamed."""
-    work = streamed(ns, version)
-    return Work(work.runner, work.given, stream_mode=["messages", "values"])
+    return streamed(ns, version, ["messages", "values"])
 
 
 def in_graph(ns: Any, version: str) -> Work:
     """An agent that is a node of a graph."""
-    inner = streamed(ns, version).runner
     builder: Any = StateGraph(MessagesState)
-    builder.add_node("helper", inner)
+    builder.add_node("helper", streamed(ns, version).runner)
     builder.add_edge(START, "helper")
     return Work(builder.compile(), [{"messages": [("user", "Double.")]}])
 
@@ -228,7 +220,7 @@ def cancelled(ns: Any, version: str) -> Work:
         return ""
 
     tool = StructuredTool.from_function(coroutine=wait, name="wait", description="Wait.")
-    runner = agent(ns, model, [tool], version=version)
+    runner = ns.create_react_agent(model, [tool], version=version)
     return Work(runner, [{"messages": [("user", "Wait.")]}], cancel_after=begun)
 
 
