@@ -15,7 +15,7 @@ from rich.live import Live
 from callboard import ToolNode, observe
 from callboard._cli._call_counts import CallCounts
 from callboard._cli._screen import Calls, Screen
-from callboard._cli._view import LiveView, line, open_view, picture, supports_pictures
+from callboard._cli._view import line, open_view, picture, redraw, supports_pictures
 from callboard.testing import tool_call
 from tests.telemetry._events import ENDS, counts_of, event
 
@@ -143,7 +143,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_it_is_drawn_eight_times_a_second() -> None:
     times: list[float] = []
     with Live(console=terminal(), auto_refresh=False) as live, anyio.move_on_after(1.99):
-        await LiveView(live, lambda now: times.append(now) or "").keep_up()  # type: ignore[func-returns-value]
+        await redraw(live, lambda now: times.append(now) or "")  # type: ignore[func-returns-value]
 
     assert len(times) == 16
 
@@ -158,7 +158,7 @@ async def test_without_a_terminal_there_is_a_line_a_second() -> None:
     with open_view(counts, console, live=True) as view, anyio.move_on_after(13.5):
         async with anyio.create_task_group() as group:
             group.start_soon(calls)
-            await view.keep_up()
+            await view()
 
     assert console.file.getvalue().count("0 of 1 calls ended") == 4  # type: ignore[attr-defined]
 

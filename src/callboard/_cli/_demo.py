@@ -43,7 +43,7 @@ from callboard._cli._call_counts import CallCounts
 from callboard._cli._command_options import DemoOptions
 from callboard._cli._shown_text import CommandError
 from callboard._cli._storage import recorded
-from callboard._cli._view import QuietlyClosedConsole, View, open_view, result_table
+from callboard._cli._view import KeepUp, QuietlyClosedConsole, open_view, result_table
 from callboard.testing import ScriptedModel, calls
 
 # Service of the demo: an HTTP server on loopback, in threads of this process, that is slow, fails and hangs on demand.
@@ -376,7 +376,7 @@ class Session:
     """Run of the demo."""
 
     run: Measurements
-    view: View
+    view: KeepUp
     work: Work
     model: BaseChatModel | None
     options: DemoOptions
@@ -388,7 +388,7 @@ class Session:
         failure: Exception | None = None
         async with anyio.create_task_group() as watchers:
             with CancelScope() as scope:
-                watchers.start_soon(self.view.keep_up)
+                watchers.start_soon(self.view)
                 watchers.start_soon(self._cancel_on_signal, scope)
                 try:
                     await self._play()

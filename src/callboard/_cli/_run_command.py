@@ -46,7 +46,7 @@ from callboard._cli._shown_text import (
     printable,
 )
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
-from callboard._cli._storage import Recording, open_database, recorded
+from callboard._cli._storage import open_database, recorded, recording_path
 from callboard._cli._view import QuietlyClosedConsole
 from callboard.commands import NotThereError, load_named
 from callboard.questions import Action, Answer, Word, approval_in, free_answer
@@ -330,14 +330,6 @@ class ThreadState:
     """Names of the next nodes; empty at the end of a turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """Result of a run: the state of its thread, and the error that ended it, if any."""
-
-    standing: ThreadState
-    failure: Exception | None
-
-
 class ThreadRunner:
     """Thread of an agent, with its runs."""
 
@@ -372,7 +364,7 @@ class ThreadRunner:
             next=found.next,
         )
 
-    async def run(self, given: Any) -> RunResult:
+    async def run(self, given: Any) -> tuple[ThreadState, Exception | None]:
         """Run the agent until it stops, and show its output; raise `CommandError` if it cannot be recorded."""
         before = await self.standing()
         calls = Calls(self._agent.tools.tools_by_name if isinstance(self._agent, Agent) else ())
@@ -391,7 +383,7 @@ class ThreadRunner:
                     except Exception as error:
                         failure = error  # returned below: the task group would wrap it in a group
                 watchers.cancel_scope.cancel()
-        return RunResult(standing=await self.standing(), failure=failure)
+        return await self.standing(), failure
 
     def cancel(self) -> None:
         """Cancel the current run and all later ones; calls have their grace."""
@@ -438,8 +430,7 @@ def run_agent(options: RunOptions) -> int:
     """Run an agent and return the exit code; raise `CommandError` for an invalid command line."""
     _check(options)
     thread_id = options.thread or uuid4().hex[:12]
-    wanted = Recording(wanted=options.record, folder=options.record_to, capture=options.capture)
-    path = wanted.path(options.db, thread_id)
+    path = recording_path(options, thread_id)
     console = open_console(stderr=options.as_json)
     try:
         with stoppable(), ExitStack() as stack:
@@ -532,28 +523,31 @@ class _Session:
         return self._run(None)
 
     def _run(self, given: Any) -> int:
-        outcome = self._wait(partial(self._conversation.run, given))
-        if outcome.failure is not None:
-            return self._failed(outcome, outcome.failure)
-        return self._go_on(outcome.standing)
+        standing, failure = self._wait(partial(self._conversation.run, given))
+        return self._go_on(standing) if failure is None else self._failed(standing, failure)
 
     def _go_on(self, standing: ThreadState) -> int:
         """Get answers and continue the run; finish at the end of a turn, or without answers."""
         if not standing.questions and not standing.next:
             return self._finished(standing, DONE)
+        goes_on = False
+        given: Any = None
         try:
-            given = self._answered(standing) if standing.questions else self._approved(standing)
+            if standing.questions:
+                answers = self._answers(standing)
+                goes_on, given = bool(answers), Command(resume=answers)
+            else:
+                goes_on = self._is_approved(standing)
         except EOFError:
-            given = None
             self._console.print()
-        if given is None:
-            self._say_questions(standing)
-            self._say_how_to_go_on("Waiting for a person")
-            return self._finished(standing, WAITING)
-        return self._run(given.value)
+        if goes_on:
+            return self._run(given)
+        self._say_questions(standing)
+        self._say_how_to_go_on("Waiting for a person")
+        return self._finished(standing, WAITING)
 
-    def _answered(self, standing: ThreadState) -> "_RunInput | None":
-        """Return the answers to the open questions; `None` without any answer."""
+    def _answers(self, standing: ThreadState) -> dict[str, Any]:
+        """Return answers to the open questions, by question id."""
         answers: dict[str, Any] = {}
         if self._options.yes:
             found = {question.id: accepted(question) for question in standing.questions}
@@ -561,21 +555,19 @@ class _Session:
         left = [question for question in standing.questions if question.id not in answers]
         if left and self._has_person:
             answers |= self._asker.ask(left)
-        return _RunInput(Command(resume=answers)) if answers else None
+        return answers
 
-    def _approved(self, standing: ThreadState) -> "_RunInput | None":
-        """Ask whether to continue at a breakpoint; return `None` for no."""
+    def _is_approved(self, standing: ThreadState) -> bool:
+        """Ask whether to continue at a breakpoint."""
         what = f"Stopped before {', '.join(standing.next)}. Go on?"
         for call in open_calls(standing.values):
             self._say(f"call    {call_text(call['name'], call['args'], _LONG)}")
-        if self._options.yes or (self._has_person and self._asker.confirm(what)):
-            return _RunInput(None)
-        return None
+        return self._options.yes or (self._has_person and self._asker.confirm(what))
 
-    def _failed(self, outcome: RunResult, error: Exception) -> int:
+    def _failed(self, standing: ThreadState, error: Exception) -> int:
         if self._has_person and isinstance(error, ValidationError) and is_invalid_resume(error):
             self._console.print(f"That answer was refused: {printable(str(error))}", style="red")
-            return self._go_on(outcome.standing)
+            return self._go_on(standing)
         if self._options.traceback:
             print_traceback(error)
         print(f"Error: the run failed: {error_text(error)}", file=sys.stderr)
@@ -614,10 +606,3 @@ class _Session:
 
     def _wait(self, task: Callable[[], Awaitable[Any]]) -> Any:
         return wait_for(self._portal, task, self._conversation.cancel, self._say)
-
-
-@dataclass(frozen=True, slots=True)
-class _RunInput:
-    """Input of the next run. Wrapped, because the input itself may be `None`."""
-
-    value: Any

@@ -2,10 +2,10 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_letters, digits
 
+from callboard._cli._command_options import RunOptions
 from callboard._cli._shown_text import CommandError, printable
 from callboard.exceptions import StorageError
 from callboard.telemetry import Recorder
@@ -105,32 +105,18 @@ def _quoted(text: str) -> str:
 # Recorder of a run, and its options.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """Recording options of the command line."""
+def recording_path(options: RunOptions, thread_id: str) -> Path | None:
+    """Return the recording file of a thread, or `None` for no recording.
 
-    wanted: bool | None = None
-    """`None` if the option is not given: then the run is recorded if a directory is known."""
-    folder: Path | None = None
-    """Directory of recordings; by default beside the database file."""
-    capture: bool = False
-    """`True` to record arguments and results."""
-
-    def path(self, db: str | None, thread_id: str) -> Path | None:
-        """Return the recording file of a thread, or `None` for no recording.
-
-        Raises `CommandError` if a recording is wanted, but no directory is known.
-        """
-        folder = self.folder or (records_dir(db) if db else None)
-        if self.wanted is False or folder is None:
-            self._check()
-            return None
+    Raises `CommandError` if a recording is wanted, but no directory is known.
+    """
+    folder = options.record_to or (records_dir(options.db) if options.db else None)
+    if options.record is not False and folder is not None:
         return folder / recording_name(thread_id)
-
-    def _check(self) -> None:
-        for option, given in (("--record", self.wanted), ("--capture", self.capture)):
-            if given:
-                raise CommandError(f"{option} needs a recording: --record-to DIR, or --db with the path of a file")
+    for option, given in (("--record", options.record), ("--capture", options.capture)):
+        if given:
+            raise CommandError(f"{option} needs a recording: --record-to DIR, or --db with the path of a file")
+    return None
 
 
 @contextmanager

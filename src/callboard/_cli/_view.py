@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from textwrap import wrap
-from typing import Protocol, get_args
+from typing import Any, get_args
 
 import anyio
 from rich.console import Console, Group, RenderableType
@@ -247,50 +248,32 @@ class QuietlyClosedConsole(Console):
         os.close(nowhere)
 
 
-class View(Protocol):
-    """Display of the counts while calls run."""
-
-    async def keep_up(self) -> None:
-        """Show the latest counts repeatedly, until cancelled."""
+KeepUp = Callable[[], Coroutine[Any, Any, None]]
+"""Async function that shows the latest counts repeatedly, until cancelled."""
 
 
-class LiveView:
-    """Picture on a terminal, redrawn in place; `picture` returns it for a time of the event loop."""
+async def redraw(live: Live, picture: Callable[[float], RenderableType]) -> None:
+    """Redraw a picture eight times a second; `picture` returns it for a time of the event loop."""
+    while True:
+        live.update(picture(anyio.current_time()), refresh=True)
+        await anyio.sleep(REFRESH)
 
-    def __init__(self, live: Live, picture: Callable[[float], RenderableType]) -> None:
-        self._live = live
-        self._picture = picture
 
-    async def keep_up(self) -> None:
-        """Redraw the picture eight times a second, until cancelled."""
-        while True:
-            self._live.update(self._picture(anyio.current_time()), refresh=True)
+async def print_lines(counts: CallCounts, console: Console, line: Callable[[CallCounts, float], str]) -> None:
+    """Print one line per second after the first call, for output to a file or a pipe."""
+    while True:
+        if counts.most_open:
+            console.print(line(counts, anyio.current_time()))
+            await anyio.sleep(LINE_EVERY)
+        else:
             await anyio.sleep(REFRESH)
 
 
-class PlainView:
-    """Line per second, for output to a file or a pipe; `line` returns it for a time of the event loop."""
-
-    def __init__(self, counts: CallCounts, console: Console, line: Callable[[CallCounts, float], str]) -> None:
-        self._counts = counts
-        self._console = console
-        self._line = line
-
-    async def keep_up(self) -> None:
-        """Print one line per second after the first call, until cancelled."""
-        while True:
-            if self._counts.most_open:
-                self._console.print(self._line(self._counts, anyio.current_time()))
-                await anyio.sleep(LINE_EVERY)
-            else:
-                await anyio.sleep(REFRESH)
-
-
 @contextmanager
-def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Generator[View]:
+def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Generator[KeepUp]:
     """Yield a view that suits the console: a picture on a terminal, else lines; `live` shows all details."""
     if not supports_pictures(console):
-        yield PlainView(counts, console, line if live else progress_line)
+        yield partial(print_lines, counts, console, line if live else progress_line)
         return
 
     def current(now: float) -> RenderableType:
@@ -298,7 +281,7 @@ def open_view(counts: CallCounts, console: Console, *, live: bool = False) -> Ge
 
     # Without rich's refresh thread: the event loop draws, so that no row is read while it is half updated.
     with Live(console=console, auto_refresh=False, transient=True) as drawing:
-        yield LiveView(drawing, current)
+        yield partial(redraw, drawing, current)
 
 
 def progress_line(counts: CallCounts, now: float) -> str:
