@@ -125,38 +125,37 @@ def test_without_a_terminal_progress_is_plain_lines() -> None:
     assert "\x1b" not in output
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
-@pytest.mark.exhaustive
-def test_on_a_terminal_progress_is_a_table_that_goes_away() -> None:
+def at_terminal(*arguments: str) -> str:
+    """Return the output of the demo at a terminal of 80 by 24."""
     ours, theirs = os.openpty()
-    command = [*COMMAND, "demo", "--calls", "30"]
-    with subprocess.Popen(command, env=environment(), stdout=theirs, stdin=theirs) as process:
+    size = {"COLUMNS": "80", "LINES": "24"}
+    command = [*COMMAND, "demo", *arguments]
+    with subprocess.Popen(command, env={**environment(), **size}, stdout=theirs, stdin=theirs) as process:
         os.close(theirs)
         output = read_all(ours)
         assert process.wait(PATIENCE) == 0
+    assert "tasks left over: 0" in output
+    return output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+@pytest.mark.exhaustive
+def test_on_a_terminal_progress_is_a_table_that_goes_away() -> None:
+    output = at_terminal("--calls", "30")
     assert "running" in output
     assert " ended, " not in output
-    assert "tasks left over: 0" in output
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.exhaustive
 def test_the_live_view_is_never_taller_than_the_terminal(backend: str) -> None:
-    ours, theirs = os.openpty()
-    command = [*COMMAND, "demo", "--live", "--backend", backend, "--calls", "60"]
-    size = {"COLUMNS": "80", "LINES": "24"}
-    with subprocess.Popen(command, env={**environment(), **size}, stdout=theirs, stdin=theirs) as process:
-        os.close(theirs)
-        output = read_all(ours)
-        assert process.wait(PATIENCE) == 0
+    output = at_terminal("--live", "--backend", backend, "--calls", "60")
     climbs = [up.count("A") for up in re.findall(r"(?:\x1b\[1A\x1b\[2K)+", output)]
     assert 0 < max(climbs) < 24
     assert "slowest now" in output
     assert " of 84 calls ended, " in output
-    assert "tasks left over: 0" in output
-    rows = table(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output))
-    assert rows["all"]["calls"] == 84
+    assert table(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output))["all"]["calls"] == 84
 
 
 @pytest.mark.exhaustive

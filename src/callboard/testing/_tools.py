@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Literal, TypeAlias
@@ -50,21 +50,22 @@ class Log:
         self._clock = _Stopwatch()
         self._lock = threading.Lock()  # sync tools write from worker threads
 
-    def enter(self, tool: str, query: str) -> None:
-        """Record that a body begins."""
-        with self._lock:
-            self._moves.append(_Move(tool, query, +1))
-            self._add("started", tool, query)
-
     def add(self, kind: Kind, tool: str, query: str) -> None:
         """Record an event inside a body."""
         with self._lock:
-            self._add(kind, tool, query)
+            self.events.append(Event(kind=kind, tool=tool, query=query, time=self._clock.read()))
 
-    def leave(self, tool: str, query: str) -> None:
-        """Record that a body is over, by return, error or cancellation."""
+    @contextmanager
+    def body(self, tool: str, query: str) -> Generator[None]:
+        """Record that a body begins, and that it is over, by return, error or cancellation."""
         with self._lock:
-            self._moves.append(_Move(tool, query, -1))
+            self._moves.append(_Move(tool, query, +1))
+        self.add("started", tool, query)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._moves.append(_Move(tool, query, -1))
 
     def levels(self, tool: str | None, query: str | None) -> list[int]:
         """Return the number of running bodies after each entry and exit, starting with 0."""
@@ -77,9 +78,6 @@ class Log:
         with self._lock:
             events = list(self.events)
         return (event for event in events if kind in (None, event.kind) and _fits(event, tool, query))
-
-    def _add(self, kind: Kind, tool: str, query: str) -> None:
-        self.events.append(Event(kind=kind, tool=tool, query=query, time=self._clock.read()))
 
 
 class _Stopwatch:
@@ -277,14 +275,11 @@ class Recorder:
             await anyio.sleep(0.001)
 
     async def _perform(self, part: _Part, query: str) -> object:
-        self._log.enter(part.name, query)
-        try:
+        with self._log.body(part.name, query):
             try:
                 return await self._act(part, query)
             finally:
                 await self._clean_up(part, query)
-        finally:
-            self._log.leave(part.name, query)
 
     async def _act(self, part: _Part, query: str) -> object:
         for ignored in range(part.ignores_cancel + 1):
@@ -305,15 +300,12 @@ class Recorder:
             self._log.add("cleaned up", part.name, query)
 
     def _perform_sync(self, part: _Part, query: str) -> object:
-        self._log.enter(part.name, query)
-        try:
+        with self._log.body(part.name, query):
             if part.release is None:
                 time.sleep(part.duration(query))
             else:
                 part.release.wait()
             return self._end(part, query)
-        finally:
-            self._log.leave(part.name, query)
 
     def _end(self, part: _Part, query: str) -> object:
         try:

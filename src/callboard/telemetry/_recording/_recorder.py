@@ -42,22 +42,39 @@ class Records:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._makers: dict[str, Callable[[CallEvent], Line]] = {
-            "begun": self._begun,
-            "queued": lambda _: {},
-            "gave_up": _gave_up,
-            "started": _started,
-            "attempt_ended": _attempt_ended,
-            "noted": self._noted,
-            "ended": self._ended,
-        }
 
     def of_call(self, event: CallEvent, time: float) -> Line:
         """Return the line of an event of a call; `time` in seconds since the header."""
-        return {"t": time, "event": event.phase, "call": event.number, **self._makers[event.phase](event)}
+        line: Line = {"t": time, "event": event.phase, "call": event.number}
+        match event.phase:
+            case "begun":
+                self._add_beginning(line, event)
+            case "queued":
+                pass
+            case "gave_up":
+                line["waited"] = _rounded(event.queue_wait)
+            case "started":
+                line["attempt"] = event.attempt
+                if event.queue_wait:
+                    line["waited"] = _rounded(event.queue_wait)
+            case "attempt_ended":
+                line["attempt"] = event.attempt
+            case "noted":
+                line["what"] = event.what
+                if event.facts:
+                    line["facts"] = dict(event.facts)
+                if self._capture.wanted and event.message:
+                    line["message"] = self._capture.short(event.message)
+            case "ended":
+                line |= {"outcome": outcome_of(event.error), "attempts": event.attempt}
+                if event.queue_wait:
+                    line["waited"] = _rounded(event.queue_wait)
+                if self._capture.wanted and event.result is not None:
+                    line["result"] = self._capture.short(result_of(event.result))
+        return _with_error(line, event.error) if event.phase in ("gave_up", "attempt_ended", "ended") else line
 
-    def _begun(self, event: CallEvent) -> Line:
-        line: Line = {"batch": event.batch, "tool": event.tool}
+    def _add_beginning(self, line: Line, event: CallEvent) -> None:
+        line |= {"batch": event.batch, "tool": event.tool}
         if event.call_id is not None:
             line["id"] = event.call_id
         if event.run is not None and event.run.number:
@@ -66,23 +83,6 @@ class Records:
             line["resumes"] = event.resumes.split(" ")[0]
         if self._capture.wanted and event.call is not None:
             line["args"] = self._capture.short(event.call.get("args"))
-        return line
-
-    def _noted(self, event: CallEvent) -> Line:
-        line: Line = {"what": event.what}
-        if event.facts:
-            line["facts"] = dict(event.facts)
-        if self._capture.wanted and event.message:
-            line["message"] = self._capture.short(event.message)
-        return line
-
-    def _ended(self, event: CallEvent) -> Line:
-        line: Line = {"outcome": outcome_of(event.error), "attempts": event.attempt}
-        if event.queue_wait:
-            line["waited"] = _rounded(event.queue_wait)
-        if self._capture.wanted and event.result is not None:
-            line["result"] = self._capture.short(result_of(event.result))
-        return _with_error(line, event.error)
 
     def of_run(self, event: RunEvent, time: float) -> Line:
         """Return the line of an event of a run; `time` in seconds since the header."""
@@ -112,18 +112,6 @@ class Records:
 
     def _key(self, key: Hashable) -> Line:
         return {"key": self._capture.short(str(key))} if self._capture.wanted and key is not None else {}
-
-
-def _gave_up(event: CallEvent) -> Line:
-    return _with_error({"waited": _rounded(event.queue_wait)}, event.error)
-
-
-def _started(event: CallEvent) -> Line:
-    return {"attempt": event.attempt, **({"waited": _rounded(event.queue_wait)} if event.queue_wait else {})}
-
-
-def _attempt_ended(event: CallEvent) -> Line:
-    return _with_error({"attempt": event.attempt}, event.error)
 
 
 def _run_begun(event: RunEvent) -> Line:
