@@ -32,10 +32,19 @@ WITHOUT_LOOP_VARIANTS = {
     "sql",
 }
 """Packages that run on asyncio and on trio only, because their clients of a server use a thread with its own loop."""
+<<<<<<< HEAD
 LIMITED = {"actors", "calls", "loops", "promises"}
 """Packages whose async tests are ended when they hang."""
 HANGS_AFTER = 60.0
 """Seconds after which such a test hangs, on its clock; the marker `hangs_after` gives a test another number."""
+=======
+BOUNDED = {"http", "mcp", "mcp_service", "python", "shell", "sql"}
+"""Packages whose async tests on a real clock end after `LONGEST` seconds.
+
+On a virtual clock a deadline could pass while a thread works; pytest-timeout ends such a test if it hangs.
+"""
+LONGEST = 100.0
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
 VARIANTS = 2
 """Maximum of variants per backend.
 
@@ -94,6 +103,22 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     if iscoroutinefunction(inner) and "trio" not in own and not collector.get_closest_marker("trio"):
         pytest.mark.anyio(obj)
         pytest.mark.usefixtures("anyio_backend")(obj)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """End an async test that hangs with an error at the wait, before pytest-timeout ends its whole process."""
+    if not isinstance(item, pytest.Function) or not BOUNDED & set(item.path.parts) or item.cls is not None:
+        return
+    test = item.obj
+    if not iscoroutinefunction(test) or hasattr(test, "hypothesis") or item.get_closest_marker("real_clock") is None:
+        return
+
+    @wraps(test)
+    async def bounded(*args: Any, **kwargs: Any) -> None:
+        with anyio.fail_after(LONGEST):
+            await test(*args, **kwargs)
+
+    item.obj = bounded
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

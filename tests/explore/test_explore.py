@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callboard._calls._attempt import Attempt
 
+from callboard._calls._call import Attempt
 from callboard.testing import backend_names
 from callboard_actors._server.fleet._lease import Lease
 from callboard_actors.process._crew import Crew

@@ -93,9 +93,8 @@ async def test_a_page_that_says_no_has_its_status_and_what_was_left_out_of_it(si
 
 async def test_code_that_asks_the_tools_has_both_halves(site: Site) -> None:
     """Code in an actor gets text and artifact without a node; `str()` gives the text for models."""
-    with anyio.fail_after(WAIT):
-        async with running(HttpTools(allow=LOOPBACK, methods=["GET", "POST"])) as tools:
-            found = await tools.fetch(site.url("/body", size=5, type="text/plain"))
+    async with running(HttpTools(allow=LOOPBACK, methods=["GET", "POST"])) as tools:
+        found = await tools.fetch(site.url("/body", size=5, type="text/plain"))
 
     assert str(found) == found.text
     assert found.text.endswith("\n\nxxxxx")

@@ -21,10 +21,9 @@ MB = 1_000_000
 
 async def test_no_more_of_a_body_is_read_than_was_asked_for(site: Site) -> None:
     """The page says that the body continues."""
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_bytes=1000)) as http:
-            long = await http.get(site.url("/body", size=MB, type="text/plain"))
-            whole = await http.get(site.url("/body", size=1000, type="text/plain"))
+    async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_bytes=1000)) as http:
+        long = await http.get(site.url("/body", size=MB, type="text/plain"))
+        whole = await http.get(site.url("/body", size=1000, type="text/plain"))
 
     assert (len(long.data), long.is_cut) == (1000, True)
     assert (len(whole.data), whole.is_cut) == (1000, False)
@@ -49,13 +48,12 @@ async def test_a_body_that_grows_without_end_is_cut_as_it_grows(site: Site, laye
 
 async def test_a_body_that_nobody_can_decompress_is_no_page(site: Site) -> None:
     """Without decompression the body would be shown as garbage."""
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK) as http:
-            for encoding, said in [("lzma", "was not asked for"), ("gzip", "cannot be undone")]:
-                case = site.case()
-                with pytest.raises(HttpError, match=said):
-                    await http.get(site.url("/body", size=10, type="text/plain", encoding=encoding, case=case))
-                assert len(site.requests(case)) == 1  # a retry would have the same result
+    async with HttpClient(allow=LOOPBACK) as http:
+        for encoding, said in [("lzma", "was not asked for"), ("gzip", "cannot be undone")]:
+            case = site.case()
+            with pytest.raises(HttpError, match=said):
+                await http.get(site.url("/body", size=10, type="text/plain", encoding=encoding, case=case))
+            assert len(site.requests(case)) == 1  # a retry would have the same result
 
 
 async def test_a_body_that_comes_byte_by_byte_ends_with_the_time_of_its_request(site: Site) -> None:
@@ -64,32 +62,29 @@ async def test_a_body_that_comes_byte_by_byte_ends_with_the_time_of_its_request(
     The server sees the end.
     """
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, timeout=0.5) as http:
-            with pytest.raises(HttpError, match=r"was not there within 0\.5 s"):
-                await http.get(site.url("/slow", case=case))
-            await gone(site, case)
+    async with HttpClient(allow=LOOPBACK, timeout=0.5) as http:
+        with pytest.raises(HttpError, match=r"was not there within 0\.5 s"):
+            await http.get(site.url("/slow", case=case))
+        await gone(site, case)
 
 
 async def test_a_server_that_says_nothing_is_given_up(site: Site) -> None:
     """An open connection without an answer ends with the timeout."""
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(read_timeout=0.2), retries=0) as http:
-            with pytest.raises(HttpError, match="did not go on in time"):
-                await http.get(site.url("/busy", seconds=5, case=site.case()))
+    async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(read_timeout=0.2), retries=0) as http:
+        with pytest.raises(HttpError, match="did not go on in time"):
+            await http.get(site.url("/busy", seconds=5, case=site.case()))
 
 
 async def test_a_request_that_is_cancelled_ends_its_connection(site: Site) -> None:
     """The server sees that the connection was closed and can stop working."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK) as http:
-            async with anyio.create_task_group() as group:
-                group.start_soon(http.get, site.url("/slow", case=case))
-                while not await anyio.to_thread.run_sync(site.requests, case):
-                    await anyio.sleep(0.01)
-                group.cancel_scope.cancel()
-            await gone(site, case)
+    async with HttpClient(allow=LOOPBACK) as http:
+        async with anyio.create_task_group() as group:
+            group.start_soon(http.get, site.url("/slow", case=case))
+            while not await anyio.to_thread.run_sync(site.requests, case):
+                await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+        await gone(site, case)
 
 
 async def gone(site: Site, case: str) -> None:
@@ -102,9 +97,8 @@ async def test_what_is_long_or_no_text_is_kept_in_a_file_where_there_is_a_folder
     site: Site, tmp_path: Path, size: int, type_: str
 ) -> None:
     """The whole body is saved, and no URL can lead outside of the folder."""
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_bytes=1000), downloads=tmp_path) as http:
-            page = await http.get(site.url("/body", size=size, type=type_))
+    async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_bytes=1000), downloads=tmp_path) as http:
+        page = await http.get(site.url("/body", size=size, type=type_))
 
     assert page.saved is not None
     assert page.saved.parent == tmp_path
@@ -115,13 +109,12 @@ async def test_what_is_long_or_no_text_is_kept_in_a_file_where_there_is_a_folder
 async def test_a_file_that_grows_too_long_is_not_kept(site: Site, tmp_path: Path) -> None:
     """A partial file could be taken for the whole body; this also covers cancelled requests."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(
-            allow=LOOPBACK, bounds=HttpBounds(max_bytes=10, max_download=5000), downloads=tmp_path, timeout=0.5
-        ) as http:
-            page = await http.get(site.url("/body", size=MB))
-            with pytest.raises(HttpError):
-                await http.get(site.url("/slow", case=case))
+    async with HttpClient(
+        allow=LOOPBACK, bounds=HttpBounds(max_bytes=10, max_download=5000), downloads=tmp_path, timeout=0.5
+    ) as http:
+        page = await http.get(site.url("/body", size=MB))
+        with pytest.raises(HttpError):
+            await http.get(site.url("/slow", case=case))
 
     assert (page.saved, page.is_cut) == (None, True)
     assert list(tmp_path.iterdir()) == []

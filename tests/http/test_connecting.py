@@ -6,8 +6,6 @@ import pytest
 
 from callboard_actors.http._guard import first_connected
 
-WAIT = 30
-
 
 class Stream(httpcore2.AsyncNetworkStream):
     def __init__(self, address: str) -> None:
@@ -40,8 +38,7 @@ async def test_a_silent_address_costs_a_quarter_of_a_second() -> None:
     """Attempts are started a quarter of a second apart, without waiting for the connect timeout."""
     network = Network(a=1000.0, b=0.01)
     began = anyio.current_time()
-    with anyio.fail_after(WAIT):
-        stream = await first_connected(network.connect, ["a", "b"])
+    stream = await first_connected(network.connect, ["a", "b"])
 
     assert stream.address == "b"
     assert anyio.current_time() - began < 1.0
@@ -50,8 +47,7 @@ async def test_a_silent_address_costs_a_quarter_of_a_second() -> None:
 async def test_a_quick_address_is_the_only_one_that_is_tried() -> None:
     """No connection attempt is made to the other addresses."""
     network = Network(a=0.01, b=0.01)
-    with anyio.fail_after(WAIT):
-        await first_connected(network.connect, ["a", "b"])
+    await first_connected(network.connect, ["a", "b"])
 
     assert network.tried == ["a"]
 
@@ -59,8 +55,7 @@ async def test_a_quick_address_is_the_only_one_that_is_tried() -> None:
 async def test_no_more_than_one_connection_is_left_open() -> None:
     """Two attempts may succeed at the same moment; the second connection is closed."""
     network = Network(a=0.5, b=0.25)
-    with anyio.fail_after(WAIT):
-        stream = await first_connected(network.connect, ["a", "b"])
+    stream = await first_connected(network.connect, ["a", "b"])
 
     assert [one for one in network.streams if not one.is_closed] == [stream]
 
@@ -68,7 +63,7 @@ async def test_no_more_than_one_connection_is_left_open() -> None:
 async def test_if_none_answers_the_first_says_why() -> None:
     """The first address is the one that the system prefers."""
     network = Network(a=-1.0, b=-0.1, c=-0.1)
-    with anyio.fail_after(WAIT), pytest.raises(httpcore2.ConnectError, match="has failed"):
+    with pytest.raises(httpcore2.ConnectError, match="has failed"):
         await first_connected(network.connect, ["a", "b", "c"])
 
     assert network.tried == ["a", "b", "c"]

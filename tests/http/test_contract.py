@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import pytest
 
 from callboard import ToolNode, child
@@ -10,7 +9,7 @@ from callboard.testing import ActorContract, tool_call
 from callboard_actors.http import HttpTools
 from callboard_actors.process import Processes
 
-from ._world import LOOPBACK, WAIT, Site
+from ._world import LOOPBACK, Site
 
 pytestmark = pytest.mark.real_clock
 
@@ -48,14 +47,13 @@ class TestThoseThatWrite(TestHttpTools):
 @pytest.mark.parametrize("methods", [["GET"], ["GET", "POST"]])
 async def test_its_code_can_run_in_a_worker_process(site: Site, methods: list[str]) -> None:
     """The handlers added by `methods` exist in the worker, too."""
-    with anyio.fail_after(WAIT):
-        async with (
-            Processes(workers=1) as pool,
-            ToolNode([child(HttpTools(allow=LOOPBACK, methods=methods), runs_in=pool)]) as node,
-        ):
-            calls = [tool_call("fetch", "1", url=site.url("/echo"))]
-            if "POST" in methods:
-                calls.append(tool_call("http_request", "2", method="POST", url=site.url("/echo"), body="tea"))
-            found = await node.ainvoke(calls)
+    async with (
+        Processes(workers=1) as pool,
+        ToolNode([child(HttpTools(allow=LOOPBACK, methods=methods), runs_in=pool)]) as node,
+    ):
+        calls = [tool_call("fetch", "1", url=site.url("/echo"))]
+        if "POST" in methods:
+            calls.append(tool_call("http_request", "2", method="POST", url=site.url("/echo"), body="tea"))
+        found = await node.ainvoke(calls)
 
     assert [message.content.partition(",")[0] for message in found["messages"]] == ["HTTP 200 OK"] * len(methods)

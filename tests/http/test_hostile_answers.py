@@ -2,14 +2,11 @@
 
 import time
 
-import anyio
 import pytest
 
 from callboard_actors.http import Page
 from callboard_actors.http._answer import told
 from callboard_actors.http._page import as_markdown
-
-from ._world import WAIT
 
 pytestmark = pytest.mark.real_clock
 
@@ -28,16 +25,14 @@ def page(data: bytes = b"tea", *, reason: str = "OK", kind: str = "text/plain") 
 async def test_json_with_line_breaks_is_no_bomb() -> None:
     """Indentation of deeply nested JSON would make 350 MB out of 800 kB and block the event loop."""
     deep = b"[" * 900 + b"1," * 400_000 + b"1" + b"]" * 900
-    with anyio.fail_after(WAIT):
-        assert await page(deep, kind="application/json").readable() == deep.decode()
-        assert await page(b'{"a":[1]}', kind="application/json").readable() == '{\n "a": [\n  1\n ]\n}'
+    assert await page(deep, kind="application/json").readable() == deep.decode()
+    assert await page(b'{"a":[1]}', kind="application/json").readable() == '{\n "a": [\n  1\n ]\n}'
 
 
 async def test_json_with_half_a_character_stays_as_it_was_written() -> None:
     """A lone surrogate can neither be sent to a model nor be stored with the conversation."""
     data = b'{"tea": "\\ud800"}'
-    with anyio.fail_after(WAIT):
-        assert await page(data, kind="application/json").readable() == data.decode()
+    assert await page(data, kind="application/json").readable() == data.decode()
 
 
 def test_html_in_quotes_is_no_bomb() -> None:

@@ -9,7 +9,7 @@ from callboard_actors._util._excerpts import clean
 from callboard_actors.http import HttpTools, _tools
 from callboard_actors.http._page import _MOST_TAGS, _TOO_MANY, Page, as_markdown
 
-from ._world import LOOPBACK, WAIT
+from ._world import LOOPBACK
 
 pytestmark = pytest.mark.real_clock
 
@@ -31,10 +31,9 @@ async def test_a_page_with_a_megabyte_of_backspaces_is_cleaned_off_the_event_loo
 
     monkeypatch.setattr(_tools, "clean", cleaned)
     tools = HttpTools(allow=LOOPBACK)
-    with anyio.fail_after(WAIT):
-        tools._readers = anyio.CapacityLimiter(1)
-        assert await tools._text(page("a\b" * 20, "text/plain")) == ""
-        assert await tools._text(page("<p>tea", "text/html")) == "tea"
+    tools._readers = anyio.CapacityLimiter(1)
+    assert await tools._text(page("a\b" * 20, "text/plain")) == ""
+    assert await tools._text(page("<p>tea", "text/html")) == "tea"
 
     assert len(threads) == 2
     assert threading.main_thread() not in threads

@@ -14,7 +14,7 @@ from callboard_actors.http import HttpBounds, HttpClient, HttpTools, UrlRefusedE
 from callboard_actors.http._client import Options
 
 from ._proxy import proxy
-from ._world import LOOPBACK, WAIT, Names, Site
+from ._world import LOOPBACK, Names, Site
 
 pytestmark = pytest.mark.real_clock
 
@@ -101,41 +101,38 @@ def test_no_header_is_shown_of_a_client() -> None:
 async def test_a_client_is_used_while_it_is_open(site: Site) -> None:
     """A client serves one block at a time and can be opened again."""
     http = HttpClient(allow=LOOPBACK)
-    with anyio.fail_after(WAIT):
-        with pytest.raises(RuntimeError, match="not open"):
-            await http.get(site.url())
-        for _ in range(2):
-            async with http:
-                assert (await http.get(site.url())).ok
-                with pytest.raises(RuntimeError, match="open already"):
-                    await http.__aenter__()
-        with pytest.raises(RuntimeError, match="not open"):
-            await http.get(site.url())
+    with pytest.raises(RuntimeError, match="not open"):
+        await http.get(site.url())
+    for _ in range(2):
+        async with http:
+            assert (await http.get(site.url())).ok
+            with pytest.raises(RuntimeError, match="open already"):
+                await http.__aenter__()
+    with pytest.raises(RuntimeError, match="not open"):
+        await http.get(site.url())
 
 
 async def test_what_a_request_cannot_be_is_an_error_of_its_caller(site: Site) -> None:
     """The mistake is an exception, not an answer of a server."""
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK) as http:
-            with pytest.raises(ValueError, match="is one of DELETE, GET"):
-                await http.request("get", site.url())
-            for url in (None, b"http://example.org/"):
-                with pytest.raises(TypeError, match="is a text, such as 'https://"):
-                    await http.get(url)  # type: ignore[arg-type]
-            with pytest.raises(ValueError, match="two bodies"):
-                await http.post(site.url(), content="a", json={})
-            with pytest.raises(ValueError, match="made by the client"):
-                await http.get(site.url(), headers={"host": "example.org"})
+    async with HttpClient(allow=LOOPBACK) as http:
+        with pytest.raises(ValueError, match="is one of DELETE, GET"):
+            await http.request("get", site.url())
+        for url in (None, b"http://example.org/"):
+            with pytest.raises(TypeError, match="is a text, such as 'https://"):
+                await http.get(url)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="two bodies"):
+            await http.post(site.url(), content="a", json={})
+        with pytest.raises(ValueError, match="made by the client"):
+            await http.get(site.url(), headers={"host": "example.org"})
 
 
 async def test_a_limit_with_a_key_of_its_own_is_kept_as_it_is(site: Site) -> None:
     """The request resembles a tool call, so a key function written for tools works."""
     case = site.case()
     limit = Limit(concurrency=1, key=lambda call: call["args"]["url"].partition("?")[0])
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, limit=limit) as http, anyio.create_task_group() as group:
-            for n in range(4):
-                group.start_soon(http.get, site.url("/busy", case=case, n=n))
+    async with HttpClient(allow=LOOPBACK, limit=limit) as http, anyio.create_task_group() as group:
+        for n in range(4):
+            group.start_soon(http.get, site.url("/busy", case=case, n=n))
 
     assert site.seen(case)["most"] == 1
 
@@ -143,13 +140,12 @@ async def test_a_limit_with_a_key_of_its_own_is_kept_as_it_is(site: Site) -> Non
 async def test_a_proxy_that_is_trusted_is_gone_by(site: Site) -> None:
     """The proxy's address is not chosen by the model. The proxy resolves names, so only host names are checked here."""
     names = Names()
-    with anyio.fail_after(WAIT):
-        async with proxy(site) as between:
-            options = {"proxy": between.url, "trust_proxy": True, "resolver": names, "allow": ["tea.example.org"]}
-            async with HttpClient(**options) as http:
-                page = await http.get("http://tea.example.org/page")
-                with pytest.raises(UrlRefusedError):
-                    await http.get("http://10.0.0.1/")
+    async with proxy(site) as between:
+        options = {"proxy": between.url, "trust_proxy": True, "resolver": names, "allow": ["tea.example.org"]}
+        async with HttpClient(**options) as http:
+            page = await http.get("http://tea.example.org/page")
+            with pytest.raises(UrlRefusedError):
+                await http.get("http://10.0.0.1/")
 
     assert page.ok
     [head] = between.heads
@@ -164,7 +160,7 @@ async def test_a_proxy_of_the_environment_is_not_gone_by_and_that_is_said(
     """A proxy would connect without our address checks; a warning explains why servers cannot be reached."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://user:secret@127.0.0.1:9/")
-    with anyio.fail_after(WAIT), caplog.at_level(logging.WARNING, "callboard"):
+    with caplog.at_level(logging.WARNING, "callboard"):
         async with HttpClient(allow=LOOPBACK) as http:
             assert (await http.get(site.url())).ok
 
@@ -176,7 +172,7 @@ async def test_an_actor_that_cannot_open_its_client_says_so_at_the_start(tmp_pat
     """A missing download folder fails at the start, not with the first download."""
     from callboard import ActorStartError
 
-    with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="no such folder"):
+    with pytest.raises(ActorStartError, match="no such folder"):
         async with running(HttpTools(downloads=f"{tmp_path}/missing")):
             pass
 

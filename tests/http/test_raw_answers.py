@@ -11,7 +11,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from callboard import running
 from callboard_actors.http import HttpTools
 
-from ._world import LOOPBACK, WAIT
+from ._world import LOOPBACK
 
 pytestmark = pytest.mark.real_clock
 
@@ -64,9 +64,8 @@ async def server(head: bytes, then: bytes = b"") -> AsyncIterator[str]:
 )
 async def test_an_answer_that_is_none_is_told_in_a_sentence(head: bytes, then: bytes, said: str) -> None:
     """Whatever bytes come, the request ends with bounded memory and without a traceback."""
-    with anyio.fail_after(WAIT):
-        async with server(head, then) as url, running(HttpTools(allow=LOOPBACK, retries=0, timeout=0.5)) as tools:
-            found = await tools.fetch(url)
+    async with server(head, then) as url, running(HttpTools(allow=LOOPBACK, retries=0, timeout=0.5)) as tools:
+        found = await tools.fetch(url)
 
     assert said in str(found)
     assert len(str(found)) < 500
@@ -76,7 +75,6 @@ async def test_an_answer_that_is_none_is_told_in_a_sentence(head: bytes, then: b
 async def test_a_text_of_backspaces_is_read_at_once() -> None:
     """Removing one character after the other would block the event loop for an hour."""
     body = b"tea" + b"x" * 300_000 + b"\x08" * 300_000
-    with anyio.fail_after(WAIT):
-        async with server(OK + b"Content-Type: text/plain\r\n\r\n" + body) as url:
-            async with running(HttpTools(allow=LOOPBACK)) as tools:
-                assert str(await tools.fetch(url)).endswith("\n\ntea")
+    async with server(OK + b"Content-Type: text/plain\r\n\r\n" + body) as url:
+        async with running(HttpTools(allow=LOOPBACK)) as tools:
+            assert str(await tools.fetch(url)).endswith("\n\ntea")

@@ -20,11 +20,10 @@ pytestmark = pytest.mark.real_clock
 async def test_a_request_has_its_answer_as_a_page(site: Site) -> None:
     """An error status is a page, too: the caller decides whether it is an error."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK) as http:
-            found = await http.get(site.url("/page", case=case))
-            missing = await http.get(site.url("/missing"))
-            said = await http.post(site.url("/echo"), json={"tea": "green"})
+    async with HttpClient(allow=LOOPBACK) as http:
+        found = await http.get(site.url("/page", case=case))
+        missing = await http.get(site.url("/missing"))
+        said = await http.post(site.url("/echo"), json={"tea": "green"})
 
     assert (found.status, found.reason, found.ok, found.media_type) == (200, "OK", True, "text/html")
     assert (missing.status, missing.ok) == (404, False)
@@ -39,12 +38,11 @@ async def test_a_request_has_its_answer_as_a_page(site: Site) -> None:
 async def test_redirects_are_followed_as_browsers_do(site: Site, method: str, status: int, becomes: str) -> None:
     """A posted form is not posted again to the target of its redirect."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK) as http:
-            content = None if method == "GET" else "body"
-            page = await http.request(
-                method, site.url("/redirect", to=f"/echo?case={case}", status=status), content=content
-            )
+    async with HttpClient(allow=LOOPBACK) as http:
+        content = None if method == "GET" else "body"
+        page = await http.request(
+            method, site.url("/redirect", to=f"/echo?case={case}", status=status), content=content
+        )
 
     assert page.url == site.url("/echo", case=case)
     [request] = site.requests(case)
@@ -54,10 +52,9 @@ async def test_redirects_are_followed_as_browsers_do(site: Site, method: str, st
 async def test_redirects_end(site: Site) -> None:
     """The number of redirects is limited, for pages that redirect to themselves."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_redirects=3)) as http:
-            with pytest.raises(HttpError, match="more than 3 redirects"):
-                await http.get(site.url("/circle", case=case))
+    async with HttpClient(allow=LOOPBACK, bounds=HttpBounds(max_redirects=3)) as http:
+        with pytest.raises(HttpError, match="more than 3 redirects"):
+            await http.get(site.url("/circle", case=case))
 
     assert len(site.requests(case)) == 4
 
@@ -67,10 +64,9 @@ async def test_redirects_end(site: Site) -> None:
 )
 async def test_a_redirect_to_what_is_no_url_is_refused(site: Site, to: str) -> None:
     """An invalid target is an error for the caller and does not crash the client."""
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK) as http:
-            with pytest.raises(UrlRefusedError):
-                await http.get(site.url("/redirect", to=to))
+    async with HttpClient(allow=LOOPBACK) as http:
+        with pytest.raises(UrlRefusedError):
+            await http.get(site.url("/redirect", to=to))
 
 
 async def test_headers_are_sent_to_the_host_that_they_are_for_and_to_no_other(site: Site) -> None:
@@ -78,11 +74,10 @@ async def test_headers_are_sent_to_the_host_that_they_are_for_and_to_no_other(si
     names = Names(tea_example_org=[["127.0.0.1"]], ham_example_org=[["127.0.0.1"]])
     tea, ham = (f"http://{name}.example.org:{site.port}" for name in ("tea", "ham"))
     mine, other = site.case(), site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=["*", *LOOPBACK], resolver=names, headers={tea: {"Authorization": "key"}}) as http:
-            await http.get(f"{tea}/page?case={mine}", headers={"X-Once": "note"})
-            await http.get(f"{tea}/redirect?to={ham}/page%3Fcase%3D{other}", headers={"X-Once": "note"})
-            await http.get(f"{tea}/redirect?to={tea}/page%3Fcase%3D{mine}", headers={"X-Once": "note"})
+    async with HttpClient(allow=["*", *LOOPBACK], resolver=names, headers={tea: {"Authorization": "key"}}) as http:
+        await http.get(f"{tea}/page?case={mine}", headers={"X-Once": "note"})
+        await http.get(f"{tea}/redirect?to={ham}/page%3Fcase%3D{other}", headers={"X-Once": "note"})
+        await http.get(f"{tea}/redirect?to={tea}/page%3Fcase%3D{mine}", headers={"X-Once": "note"})
 
     first, again = (request["headers"] for request in site.requests(mine))
     assert first["authorization"] == again["authorization"] == "key"
@@ -97,9 +92,8 @@ async def test_headers_for_a_host_are_not_sent_without_tls(site: Site) -> None:
     case = site.case()
     names = Names(tea_example_org=[["127.0.0.1"]])
     headers = {"tea.example.org": {"Authorization": "key"}}
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=["*", *LOOPBACK], resolver=names, headers=headers) as http:
-            await http.get(f"http://tea.example.org:{site.port}/page?case={case}")
+    async with HttpClient(allow=["*", *LOOPBACK], resolver=names, headers=headers) as http:
+        await http.get(f"http://tea.example.org:{site.port}/page?case={case}")
 
     assert "authorization" not in site.requests(case)[0]["headers"]
 
@@ -109,10 +103,9 @@ async def test_a_body_is_not_handed_on_to_another_server(site: Site) -> None:
     case = site.case()
     names = Names(tea_example_org=[["127.0.0.1"]])
     url = f"http://tea.example.org:{site.port}/echo?case={case}"
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=["*", *LOOPBACK], resolver=names) as http:
-            with pytest.raises(HttpError, match="leads to another server"):
-                await http.post(site.url("/redirect", to=url, status=307), content="secret")
+    async with HttpClient(allow=["*", *LOOPBACK], resolver=names) as http:
+        with pytest.raises(HttpError, match="leads to another server"):
+            await http.post(site.url("/redirect", to=url, status=307), content="secret")
 
     assert site.requests(case) == []
 
@@ -120,9 +113,8 @@ async def test_a_body_is_not_handed_on_to_another_server(site: Site) -> None:
 @pytest.mark.parametrize(("kept", "second"), [(False, "no cookie"), (True, "session=secret")])
 async def test_cookies_are_kept_where_that_was_asked_for(site: Site, kept: bool, second: str) -> None:
     """One client serves many threads, so cookies could mix the sessions of users."""
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, cookies=kept) as http:
-            said = [(await http.get(site.url("/cookie"))).text for _ in range(2)]
+    async with HttpClient(allow=LOOPBACK, cookies=kept) as http:
+        said = [(await http.get(site.url("/cookie"))).text for _ in range(2)]
 
     assert said == ["no cookie", second]
 
@@ -131,9 +123,8 @@ async def test_cookies_are_kept_where_that_was_asked_for(site: Site, kept: bool,
 async def test_what_only_reads_is_asked_again(site: Site, status: int) -> None:
     """Many errors of servers are temporary, and reading twice does no harm."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, retries=2, backoff=AT_ONCE) as http:
-            page = await http.get(site.url("/status", status=status, times=2, case=case))
+    async with HttpClient(allow=LOOPBACK, retries=2, backoff=AT_ONCE) as http:
+        page = await http.get(site.url("/status", status=status, times=2, case=case))
 
     assert page.text == "at last"
     assert len(site.requests(case)) == 3
@@ -142,9 +133,8 @@ async def test_what_only_reads_is_asked_again(site: Site, status: int) -> None:
 async def test_retries_end_and_the_last_answer_stands(site: Site) -> None:
     """After the last retry its answer is returned, because it describes the problem."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, retries=1, backoff=AT_ONCE) as http:
-            page = await http.get(site.url("/status", status=503, times=9, case=case))
+    async with HttpClient(allow=LOOPBACK, retries=1, backoff=AT_ONCE) as http:
+        page = await http.get(site.url("/status", status=503, times=9, case=case))
 
     assert (page.status, page.text) == (503, "not now")
     assert len(site.requests(case)) == 2
@@ -153,9 +143,8 @@ async def test_retries_end_and_the_last_answer_stands(site: Site) -> None:
 async def test_a_connection_that_breaks_is_made_again_for_what_only_reads(site: Site) -> None:
     """The server may have received the request, which does no harm for reads."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, backoff=AT_ONCE) as http:
-            page = await http.get(site.url("/drop", case=case))
+    async with HttpClient(allow=LOOPBACK, backoff=AT_ONCE) as http:
+        page = await http.get(site.url("/drop", case=case))
 
     assert page.text == "at last"
     assert len(site.requests(case)) == 2
@@ -204,10 +193,9 @@ async def test_within_a_call_a_write_has_a_key_of_the_call(site: Site) -> None:
         await http.get(site.url("/echo", case=case))
         return "done"
 
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK) as http:
-            await ToolNode([order]).ainvoke([tool_call("order", "1", what="tea")])
-            await http.post(site.url("/echo", case=case), content="tea")
+    async with HttpClient(allow=LOOPBACK) as http:
+        await ToolNode([order]).ainvoke([tool_call("order", "1", what="tea")])
+        await http.post(site.url("/echo", case=case), content="tea")
 
     sent = [request["headers"].get("idempotency-key") for request in site.requests(case)]
     first, again, other, read, outside = sent
@@ -220,11 +208,10 @@ async def test_the_tools_of_an_actor_send_the_key_of_their_call(site: Site) -> N
     """The handler runs in the actor's task, and the key still comes from the call."""
     case = site.case()
     node = ToolNode([HttpTools(allow=LOOPBACK, methods=["GET", "POST"])], policies={"http_request": CallPolicy()})
-    with anyio.fail_after(WAIT):
-        async with node:
-            for number in ("1", "2"):
-                call = tool_call("http_request", number, method="POST", url=site.url("/echo", case=case), body="tea")
-                await node.ainvoke([call])
+    async with node:
+        for number in ("1", "2"):
+            call = tool_call("http_request", number, method="POST", url=site.url("/echo", case=case), body="tea")
+            await node.ainvoke([call])
 
     first, second = (request["headers"]["idempotency-key"] for request in site.requests(case))
     assert first != second
@@ -233,10 +220,9 @@ async def test_the_tools_of_an_actor_send_the_key_of_their_call(site: Site) -> N
 async def test_retry_after_is_a_lower_bound(site: Site) -> None:
     """An earlier retry would be refused again and may count against the client."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, backoff=AT_ONCE) as http:
-            began = anyio.current_time()
-            page = await http.get(site.url("/status", status=429, times=1, after="1", case=case))
+    async with HttpClient(allow=LOOPBACK, backoff=AT_ONCE) as http:
+        began = anyio.current_time()
+        page = await http.get(site.url("/status", status=429, times=1, after="1", case=case))
 
     assert page.ok
     assert anyio.current_time() - began >= 1.0
@@ -245,9 +231,8 @@ async def test_retry_after_is_a_lower_bound(site: Site) -> None:
 async def test_a_longer_wait_than_there_is_time_for_is_told_and_not_waited_for(site: Site) -> None:
     """The answer contains the wait, and the model decides."""
     case = site.case()
-    with anyio.fail_after(WAIT):
-        async with HttpClient(allow=LOOPBACK, timeout=5.0) as http:
-            page = await http.get(site.url("/status", status=503, after="20", case=case))
+    async with HttpClient(allow=LOOPBACK, timeout=5.0) as http:
+        page = await http.get(site.url("/status", status=503, after="20", case=case))
 
     assert page.status == 503
     assert len(site.requests(case)) == 1

@@ -25,11 +25,8 @@ async def fetched(site: Site, path: str = "/page", start: int = 0, query: dict |
 async def test_in_a_node_its_handlers_are_tools(site: Site) -> None:
     """The handlers become tools as those of any actor; disallowed methods have no tool."""
     node = ToolNode([HttpTools(allow=LOOPBACK)])
-    with anyio.fail_after(WAIT):
-        async with node:
-            found = await node.ainvoke(
-                [tool_call("fetch", "1", url=site.url()), tool_call("fetch", "2", url="nothing")]
-            )
+    async with node:
+        found = await node.ainvoke([tool_call("fetch", "1", url=site.url()), tool_call("fetch", "2", url="nothing")])
     page, refused = (message.content for message in found["messages"])
 
     assert list(node.tools_by_name) == ["fetch"]
@@ -43,13 +40,12 @@ async def test_methods_that_write_have_a_tool_where_they_are_allowed(site: Site)
     """The tool refuses other methods, also after a restart of the actor."""
     node = ToolNode([child(HttpTools(allow=LOOPBACK, methods=["GET", "POST"]), prefix="web_")])
     sent = {"method": "POST", "url": site.url("/echo"), "body": '{"tea": 1}'}
-    with anyio.fail_after(WAIT):
-        async with node:
-            batch = [
-                tool_call("web_http_request", "1", **sent),
-                tool_call("web_http_request", "2", **{**sent, "method": "PUT"}),
-            ]
-            found = await node.ainvoke(batch)
+    async with node:
+        batch = [
+            tool_call("web_http_request", "1", **sent),
+            tool_call("web_http_request", "2", **{**sent, "method": "PUT"}),
+        ]
+        found = await node.ainvoke(batch)
     said, refused = (message.content for message in found["messages"])
 
     assert list(node.tools_by_name) == ["web_fetch", "web_http_request"]
@@ -125,9 +121,8 @@ async def test_a_message_has_no_header_and_where_it_ended(site: Site) -> None:
 
 async def test_an_error_shows_no_control_characters_of_a_url() -> None:
     """A page may have made the model write control characters into the URL."""
-    with anyio.fail_after(WAIT):
-        async with running(HttpTools(**READS)) as tools:
-            told = str(await tools.fetch("http://\x1b[31mtea\n" + "x" * 1000))
+    async with running(HttpTools(**READS)) as tools:
+        told = str(await tools.fetch("http://\x1b[31mtea\n" + "x" * 1000))
 
     assert told.startswith("GET http://tea")
     assert "\x1b" not in told
@@ -162,11 +157,10 @@ async def test_calls_of_many_go_over_one_pool_and_no_host_has_more_than_its_shar
 async def test_robots_txt_is_heeded_where_that_was_asked_for(site: Site) -> None:
     """The file is fetched once, through the same address guard."""
     before = len(site.requests("/robots.txt"))
-    with anyio.fail_after(WAIT):
-        async with running(HttpTools(**READS, robots=True)) as tools:
-            allowed = [str(await tools.fetch(site.url("/page"))) for _ in range(3)]
-            led = str(await tools.fetch(site.url("/redirect", to="/private/page")))
-            refused = str(await tools.fetch(site.url("/private/page")))
+    async with running(HttpTools(**READS, robots=True)) as tools:
+        allowed = [str(await tools.fetch(site.url("/page"))) for _ in range(3)]
+        led = str(await tools.fetch(site.url("/redirect", to="/private/page")))
+        refused = str(await tools.fetch(site.url("/private/page")))
     free = await fetched(site, "/private/page")
 
     assert all(one.startswith("HTTP 200 OK") for one in allowed)

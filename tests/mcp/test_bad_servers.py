@@ -42,24 +42,22 @@ async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tm
     )
     assert said == "The actor 'shop' did not start: it did not answer within 0.5 s"
     child = int((tmp_path / "child").read_text())
-    with anyio.fail_after(WAIT):
-        while running([child]):
-            await anyio.sleep(0.01)
+    while running([child]):
+        await anyio.sleep(0.01)
 
 
 @pytest.mark.exhaustive
 async def test_one_that_is_given_up_by_its_caller_is_ended_too(tmp_path: Path) -> None:
     """The task that waits for the server to start may be cancelled."""
-    with anyio.fail_after(WAIT):
-        async with anyio.create_task_group() as group:
-            server = McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, bounds=McpBounds(grace=0.1))
-            group.start_soon(server.__aenter__)
-            await appears(tmp_path / "child")
-            group.cancel_scope.cancel()
-        while not (child := (tmp_path / "child").read_text()):
-            await anyio.sleep(0.01)
-        while running([int(child)]):
-            await anyio.sleep(0.01)
+    async with anyio.create_task_group() as group:
+        server = McpServer(bad("silent", str(tmp_path / "child")), cwd=ROOT, bounds=McpBounds(grace=0.1))
+        group.start_soon(server.__aenter__)
+        await appears(tmp_path / "child")
+        group.cancel_scope.cancel()
+    while not (child := (tmp_path / "child").read_text()):
+        await anyio.sleep(0.01)
+    while running([int(child)]):
+        await anyio.sleep(0.01)
 
 
 async def test_one_that_speaks_something_else_is_shown_what_it_says() -> None:

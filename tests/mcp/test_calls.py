@@ -10,42 +10,39 @@ from callboard import CallPolicy, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
-from ._asked import NEW, OLD, ROOT, SDK, WAIT, answers, appears, every_era, over_http
+from ._asked import NEW, OLD, ROOT, SDK, answers, appears, every_era, over_http
 
 pytestmark = pytest.mark.real_clock
 
 
 async def test_servers_of_two_eras_answer_in_one_node() -> None:
     """Users do not have to know which version of the protocol a server speaks."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(NEW, cwd=ROOT, prefix="new_") as new, McpServer(OLD, cwd=ROOT, prefix="old_") as old:
-            messages = await answers(
-                ToolNode([new, old]), tool_call("new_echo", "1", text="new"), tool_call("old_echo", "2", text="old")
-            )
+    async with McpServer(NEW, cwd=ROOT, prefix="new_") as new, McpServer(OLD, cwd=ROOT, prefix="old_") as old:
+        messages = await answers(
+            ToolNode([new, old]), tool_call("new_echo", "1", text="new"), tool_call("old_echo", "2", text="old")
+        )
     assert [message.text for message in messages] == ["new", "old"]
 
 
 @every_era
 async def test_the_cancel_of_a_caller_reaches_the_server(command: list[str], tmp_path: Path) -> None:
     """A cancelled call stops at the server, too, and other calls continue."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(command, cwd=ROOT) as server:
-            async with anyio.create_task_group() as group:
-                group.start_soon(server.call, "hang", {"text": str(tmp_path)})
-                await appears(tmp_path / "began")
-                group.cancel_scope.cancel()
-            await appears(tmp_path / "cancelled")
-            assert not (await server.call("echo", {"text": "x"})).is_error
+    async with McpServer(command, cwd=ROOT) as server:
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.call, "hang", {"text": str(tmp_path)})
+            await appears(tmp_path / "began")
+            group.cancel_scope.cancel()
+        await appears(tmp_path / "cancelled")
+        assert not (await server.call("echo", {"text": "x"})).is_error
 
 
 @every_era
 async def test_the_timeout_of_a_policy_reaches_the_server(command: list[str], tmp_path: Path) -> None:
     """After a timeout the model gets an error and the server stops working on the call."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(command, cwd=ROOT) as server:
-            node = ToolNode([server], policies={"hang": CallPolicy(timeout=0.3)})
-            [message] = await answers(node, tool_call("hang", "1", text=str(tmp_path)))
-            await appears(tmp_path / "cancelled")
+    async with McpServer(command, cwd=ROOT) as server:
+        node = ToolNode([server], policies={"hang": CallPolicy(timeout=0.3)})
+        [message] = await answers(node, tool_call("hang", "1", text=str(tmp_path)))
+        await appears(tmp_path / "cancelled")
     assert "did not finish within its timeout of 0.3 s" in message.text
 
 
@@ -70,10 +67,9 @@ async def test_ten_agents_make_all_their_calls_over_one_session(command: list[st
         found.extend([message.text for message in said])
         notes.append(note.text)
 
-    with anyio.fail_after(2 * WAIT):
-        async with McpServer(command, cwd=ROOT) as server, anyio.create_task_group() as group:
-            for number in range(10):
-                group.start_soon(agent, number)
+    async with McpServer(command, cwd=ROOT) as server, anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(agent, number)
     assert sorted(found) == sorted(f"{number}-{call}" for number in range(10) for call in range(each - 1))
     assert sorted(map(int, notes)) == list(range(1, 11))
 
@@ -81,32 +77,30 @@ async def test_ten_agents_make_all_their_calls_over_one_session(command: list[st
 @pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning")  # the SDK leaves streams open
 async def test_over_http_the_same_is_true_of_either_era(tmp_path: Path) -> None:
     """User headers are sent. A cancel closes the request in one version and is a message in the other."""
-    with anyio.fail_after(WAIT):
-        async with over_http() as url:
-            for mode in ("auto", "legacy"):
-                folder = tmp_path / mode
-                folder.mkdir()
-                async with McpServer(url, headers={"x-user": "ann"}, mode=mode) as server:
-                    assert (await server.call("header", {"name": "x-user"})).structured_content == {"result": "ann"}
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(server.call, "hang", {"folder": str(folder)})
-                        await appears(folder / "began")
-                        group.cancel_scope.cancel()
-                    await appears(folder / "cancelled")
+    async with over_http() as url:
+        for mode in ("auto", "legacy"):
+            folder = tmp_path / mode
+            folder.mkdir()
+            async with McpServer(url, headers={"x-user": "ann"}, mode=mode) as server:
+                assert (await server.call("header", {"name": "x-user"})).structured_content == {"result": "ann"}
+                async with anyio.create_task_group() as group:
+                    group.start_soon(server.call, "hang", {"folder": str(folder)})
+                    await appears(folder / "began")
+                    group.cancel_scope.cancel()
+                await appears(folder / "cancelled")
 
 
 @pytest.mark.parametrize("way", ["stdio", "http"])
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_an_error_of_the_server_is_the_end_of_one_call_whatever_its_code(era: str, way: str) -> None:
     """Servers use -32000 for any error, the SDK for a closed connection. Other calls must not end as unknown."""
-    with anyio.fail_after(WAIT):
-        async with AsyncExitStack() as stack:
-            command = {"2025": OLD, "2026": NEW}[era]
-            where = command if way == "stdio" else await stack.enter_async_context(over_http("_plain_http", era))
-            server = await stack.enter_async_context(McpServer(where, cwd=ROOT if way == "stdio" else None))
-            await server.call("remember", {"text": "x"})
-            refused, note = await answers(
-                ToolNode([server]), tool_call("refuse", "1", text="Rate limited"), tool_call("remember", "2", text="y")
-            )
+    async with AsyncExitStack() as stack:
+        command = {"2025": OLD, "2026": NEW}[era]
+        where = command if way == "stdio" else await stack.enter_async_context(over_http("_plain_http", era))
+        server = await stack.enter_async_context(McpServer(where, cwd=ROOT if way == "stdio" else None))
+        await server.call("remember", {"text": "x"})
+        refused, note = await answers(
+            ToolNode([server]), tool_call("refuse", "1", text="Rate limited"), tool_call("remember", "2", text="y")
+        )
     assert (refused.status, refused.text) == ("error", "The server refused the call of 'refuse': Rate limited")
     assert note.text == "2"

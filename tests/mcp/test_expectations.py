@@ -27,10 +27,9 @@ async def through(middleware: Any, *calls: Any) -> list[Any]:
 
 async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> None:
     """The model reads the server's own schema, not one that was derived from it."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            [described] = [tool for tool in await served.list_tools() if tool.name == "echo"]
-            [echo] = [tool for tool in served.tools if tool.name == "echo"]
+    async with McpServer(server()) as served:
+        [described] = [tool for tool in await served.list_tools() if tool.name == "echo"]
+        [echo] = [tool for tool in served.tools if tool.name == "echo"]
 
     assert (echo.name, echo.description) == ("echo", "Say what was said.")
     assert isinstance(echo.args_schema, dict)
@@ -40,10 +39,9 @@ async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> N
 
 async def test_calls_share_a_session_by_default() -> None:
     """The adapters open a session for each call by default and so lose what the server remembers."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            node = ToolNode([served])
-            texts = [(await answers(node, tool_call("remember", f"{n}", text="x")))[0].text for n in range(3)]
+    async with McpServer(server()) as served:
+        node = ToolNode([served])
+        texts = [(await answers(node, tool_call("remember", f"{n}", text="x")))[0].text for n in range(3)]
     assert texts == ["1", "2", "3"]
 
 
@@ -83,10 +81,9 @@ async def test_the_first_middleware_is_the_outermost_and_reads_the_state() -> No
 
         return one
 
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            node = ToolNode([served], middleware=[named("outer"), named("inner")])
-            await node.ainvoke({"messages": [], "user": "ann", **_asked("echo", text="x")})
+    async with McpServer(server()) as served:
+        node = ToolNode([served], middleware=[named("outer"), named("inner")])
+        await node.ainvoke({"messages": [], "user": "ann", **_asked("echo", text="x")})
     assert order == ["outer of ann", "inner of ann"]
 
 
@@ -97,9 +94,8 @@ async def test_a_middleware_may_answer_with_a_command() -> None:
         message = await call_next(request)
         return Command(update={"messages": [message], "done": True}, goto="end")
 
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            [command] = await ToolNode([served], middleware=[leave]).ainvoke(_asked("echo", text="bye"))
+    async with McpServer(server()) as served:
+        [command] = await ToolNode([served], middleware=[leave]).ainvoke(_asked("echo", text="bye"))
     assert isinstance(command, Command) and command.goto == "end"
     assert command.update["messages"][0].text == "bye"  # type: ignore[index]
 
@@ -116,11 +112,10 @@ async def test_an_error_of_a_middleware_is_raised() -> None:
 
 async def test_tools_of_several_servers_run_side_by_side() -> None:
     """One batch calls two servers, each over its own connection."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), prefix="one_") as one, McpServer(server(), name="two", prefix="two_") as two:
-            node = ToolNode([one, two])
-            calls = [tool_call(f"{where}_remember", where, text="x") for where in ("one", "two")]
-            assert [message.text for message in await answers(node, *calls)] == ["1", "1"]
+    async with McpServer(server(), prefix="one_") as one, McpServer(server(), name="two", prefix="two_") as two:
+        node = ToolNode([one, two])
+        calls = [tool_call(f"{where}_remember", where, text="x") for where in ("one", "two")]
+        assert [message.text for message in await answers(node, *calls)] == ["1", "1"]
 
 
 def _asked(name: str, **args: object) -> dict[str, Any]:

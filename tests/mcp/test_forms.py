@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, InputRequiredResult
@@ -13,7 +12,7 @@ from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp._schemas import misfit
 
-from ._asked import WAIT, answers
+from ._asked import answers
 
 
 def form(field: dict[str, Any], **more: Any) -> ElicitRequest:
@@ -62,9 +61,8 @@ async def test_a_form_by_which_nobody_can_be_asked_is_refused_before_anybody_is(
     mode: str, tool: str, request_: ElicitRequest, why: str
 ) -> None:
     """A reference in the schema would make this process fetch any URL that the server chooses."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(asking(request_), mode=mode, name="bistro") as server:
-            [message] = await answers(ToolNode([server]), tool_call(tool, "1"))
+    async with McpServer(asking(request_), mode=mode, name="bistro") as server:
+        [message] = await answers(ToolNode([server]), tool_call(tool, "1"))
     assert message.status == "error"
     assert why in message.text
 
@@ -72,10 +70,9 @@ async def test_a_form_by_which_nobody_can_be_asked_is_refused_before_anybody_is(
 async def test_a_form_says_by_which_rules_it_was_written() -> None:
     """Libraries add `$schema` to the form; it is not part of the question."""
     request = form({"type": "string"}, **{"$schema": "https://json-schema.org/draft/2020-12/schema"})
-    with anyio.fail_after(WAIT):
-        async with McpServer(asking(request)) as server:
-            with pytest.raises(CallsInterrupted):
-                await ToolNode([server]).ainvoke([tool_call("new", "1")])
+    async with McpServer(asking(request)) as server:
+        with pytest.raises(CallsInterrupted):
+            await ToolNode([server]).ainvoke([tool_call("new", "1")])
 
 
 def test_a_pattern_takes_no_longer_than_the_text_is_long() -> None:

@@ -3,7 +3,6 @@
 import base64
 from typing import Any
 
-import anyio
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from mcp.server.mcpserver import Image, MCPServer
@@ -13,7 +12,6 @@ from callboard import ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer, McpToolError
 
-WAIT = 30
 PNG = b"\x89PNG not really"
 ERAS = ["auto", "legacy"]
 
@@ -56,12 +54,11 @@ async def answer(node: ToolNode, tool: str, /, **args: object) -> ToolMessage:
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_resource_is_read_as_blobs(mode: str) -> None:
     """Text and bytes keep their type whatever their encoding was, and carry the URI of the resource."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(library(), mode=mode) as server:
-            listed = [one.uri for one in await server.list_resources()]
-            templates = [one.uri_template for one in await server.list_resource_templates()]
-            [text], [image] = await server.read_resource("books://index"), await server.read_resource("books://cover")
-            [line] = await server.read_resource("books://Moby/first-line")
+    async with McpServer(library(), mode=mode) as server:
+        listed = [one.uri for one in await server.list_resources()]
+        templates = [one.uri_template for one in await server.list_resource_templates()]
+        [text], [image] = await server.read_resource("books://index"), await server.read_resource("books://cover")
+        [line] = await server.read_resource("books://Moby/first-line")
 
     assert (listed, templates) == (["books://index", "books://cover"], ["books://{title}/first-line"])
     assert (text.as_string(), text.mimetype, text.metadata) == ("Moby-Dick", "text/plain", {"uri": "books://index"})
@@ -72,11 +69,10 @@ async def test_a_resource_is_read_as_blobs(mode: str) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_prompt_is_the_beginning_of_a_conversation(mode: str) -> None:
     """Messages keep the roles of the prompt; content other than text becomes blocks that models accept."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(library(), mode=mode) as server:
-            listed = [one.name for one in await server.list_prompts()]
-            asked, gladly = await server.get_prompt("review", {"title": "Moby-Dick"})
-            [seen] = await server.get_prompt("picture")
+    async with McpServer(library(), mode=mode) as server:
+        listed = [one.name for one in await server.list_prompts()]
+        asked, gladly = await server.get_prompt("review", {"title": "Moby-Dick"})
+        [seen] = await server.get_prompt("picture")
 
     assert listed == ["review", "picture"]
     assert (type(asked), asked.text, type(gladly)) == (HumanMessage, "Review Moby-Dick, and be kind.", AIMessage)
@@ -86,17 +82,16 @@ async def test_a_prompt_is_the_beginning_of_a_conversation(mode: str) -> None:
 
 async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:
     """By default models get no tools for resources and prompts, because each tool costs tokens in each request."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(library()) as plain:
-            assert plain.tools == []
-        async with McpServer(library(), resources=True, prompts=True, prefix="lib_") as server:
-            node = ToolNode([server])
-            assert sorted(node.tools_by_name) == [
-                *("lib_get_prompt", "lib_list_prompts", "lib_list_resources", "lib_read_resource"),
-            ]
-            listed, prompts = await answer(node, "lib_list_resources"), await answer(node, "lib_list_prompts")
-            read = await answer(node, "lib_read_resource", uri="books://cover")
-            filled = await answer(node, "lib_get_prompt", name="review", arguments={"title": "Emma", "tone": "dry"})
+    async with McpServer(library()) as plain:
+        assert plain.tools == []
+    async with McpServer(library(), resources=True, prompts=True, prefix="lib_") as server:
+        node = ToolNode([server])
+        assert sorted(node.tools_by_name) == [
+            *("lib_get_prompt", "lib_list_prompts", "lib_list_resources", "lib_read_resource"),
+        ]
+        listed, prompts = await answer(node, "lib_list_resources"), await answer(node, "lib_list_prompts")
+        read = await answer(node, "lib_read_resource", uri="books://cover")
+        filled = await answer(node, "lib_get_prompt", name="review", arguments={"title": "Emma", "tone": "dry"})
 
     assert listed.text.splitlines() == [
         "books://index (text/plain): All titles.",
@@ -113,11 +108,10 @@ async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:
 
 async def test_a_resource_that_is_not_there_is_news_for_the_model_and_an_error_for_a_program() -> None:
     """Models guess URIs, so a wrong one must not close the connection."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(library(), resources=True) as server:
-            message = await answer(ToolNode([server]), "read_resource", uri="books://nowhere")
-            with pytest.raises(McpToolError, match=r"books://nowhere"):
-                await server.read_resource("books://nowhere")
+    async with McpServer(library(), resources=True) as server:
+        message = await answer(ToolNode([server]), "read_resource", uri="books://nowhere")
+        with pytest.raises(McpToolError, match=r"books://nowhere"):
+            await server.read_resource("books://nowhere")
 
     assert message.status == "error"
     assert "books://nowhere" in message.text
@@ -130,7 +124,6 @@ async def test_what_a_server_does_not_have_is_not_offered(option: str) -> None:
 
     bare: Server[Any] = Server("bare", on_list_tools=_no_tools)
     with (
-        anyio.fail_after(WAIT),
         pytest.raises(ValueError, match=rf"{option}=True.*'bare' has no {option}; leave it out"),
     ):
         async with McpServer(bare, **{option: True}):

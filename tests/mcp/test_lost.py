@@ -12,7 +12,7 @@ from callboard import ActorDiedError, ActorGoneError, CallPolicy, ToolNode, crea
 from callboard.testing import ScriptedModel, tool_call
 from callboard_actors.mcp import McpBounds, McpServer
 
-from ._asked import NEW, OLD, ROOT, WAIT, answers, bad, every_era
+from ._asked import NEW, OLD, ROOT, answers, bad, every_era
 
 pytestmark = pytest.mark.real_clock
 
@@ -20,19 +20,17 @@ pytestmark = pytest.mark.real_clock
 @every_era
 async def test_a_call_that_was_under_way_is_unknown_and_the_next_one_works(command: list[str]) -> None:
     """The call may have had its effect, so it is not sent again. A dead server does not end other calls."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(command, cwd=ROOT, name="shop") as server:
-            with pytest.raises(ActorDiedError, match=r"'leave' had begun when shop died: .*exit code 7.*is unknown"):
-                await server.call("leave", {"text": "7"})
-            assert not (await server.call("echo", {"text": "x"})).is_error
+    async with McpServer(command, cwd=ROOT, name="shop") as server:
+        with pytest.raises(ActorDiedError, match=r"'leave' had begun when shop died: .*exit code 7.*is unknown"):
+            await server.call("leave", {"text": "7"})
+        assert not (await server.call("echo", {"text": "x"})).is_error
 
 
 async def test_the_last_that_a_server_has_said_is_in_the_error() -> None:
     """The last lines on stderr are often the only explanation."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(NEW, cwd=ROOT) as server:
-            with pytest.raises(ActorDiedError, match="I am leaving"):
-                await server.call("leave", {"text": "1"})
+    async with McpServer(NEW, cwd=ROOT) as server:
+        with pytest.raises(ActorDiedError, match="I am leaving"):
+            await server.call("leave", {"text": "1"})
 
 
 @every_era
@@ -46,14 +44,13 @@ async def test_calls_beside_one_that_ends_the_server_are_unknown_too(command: li
         except ActorDiedError:
             seen.append(tool)
 
-    with anyio.fail_after(WAIT):
-        async with McpServer(command, cwd=ROOT) as server, anyio.TemporaryDirectory() as folder:
-            async with anyio.create_task_group() as group:
-                for _ in range(3):
-                    group.start_soon(ask, "hang", folder)
-                while not await (anyio.Path(folder) / "began").exists():
-                    await anyio.sleep(0.01)
-                group.start_soon(ask, "leave", "7")
+    async with McpServer(command, cwd=ROOT) as server, anyio.TemporaryDirectory() as folder:
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(ask, "hang", folder)
+            while not await (anyio.Path(folder) / "began").exists():
+                await anyio.sleep(0.01)
+            group.start_soon(ask, "leave", "7")
     assert sorted(seen) == ["hang", "hang", "hang", "leave"]
 
 
@@ -69,11 +66,10 @@ async def test_a_call_that_was_not_sent_is_sent_over_the_next_connection() -> No
         result = await server.call("echo", {"text": "said"})
         found.append(result.content[0].text)  # type: ignore[union-attr]
 
-    with anyio.fail_after(WAIT):
-        async with McpServer(OLD, cwd=ROOT, bounds=McpBounds(parallel=1)) as server, anyio.create_task_group() as group:
-            group.start_soon(end)
-            await anyio.wait_all_tasks_blocked()
-            group.start_soon(say)
+    async with McpServer(OLD, cwd=ROOT, bounds=McpBounds(parallel=1)) as server, anyio.create_task_group() as group:
+        group.start_soon(end)
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(say)
     assert found == ["said"]
 
 
@@ -82,12 +78,11 @@ async def test_that_the_session_is_lost_is_told_once_in_each_conversation(comman
     """The model has to learn that the session's state is lost, but not with every result."""
     calls = ["remember", "leave", "remember", "remember"]
     found: list[str] = []
-    with anyio.fail_after(WAIT):
-        async with McpServer(command, cwd=ROOT, name="shop") as server:
-            node = ToolNode([server])
-            for number, tool in enumerate(calls):
-                [message] = await answers(node, tool_call(tool, str(number), text="7"))
-                found.append(message.text)
+    async with McpServer(command, cwd=ROOT, name="shop") as server:
+        node = ToolNode([server])
+        for number, tool in enumerate(calls):
+            [message] = await answers(node, tool_call(tool, str(number), text="7"))
+            found.append(message.text)
     assert [("is lost" in text or "unknown" in text) for text in found] == [False, True, False, False]
 
 
@@ -99,41 +94,38 @@ async def test_a_person_is_asked_what_became_of_a_call_where_the_policy_says_so(
     policies = {"leave": CallPolicy(on_unknown="ask")}
     model = ScriptedModel([[tool_call("leave", "1", text="7")], "done"])
     config: Any = {"configurable": {"thread_id": "mine"}}
-    with anyio.fail_after(WAIT):
-        async with McpServer(bad("once", str(tmp_path / "started"), "again"), cwd=ROOT, name="shop") as server:
-            node = ToolNode([server], policies=policies)
-            agent = create_react_agent(model, node, checkpointer=InMemorySaver())
-            asked = await agent.ainvoke({"messages": [("user", "leave")]}, config)
-            [question] = asked["__interrupt__"]
-            found = await agent.ainvoke(Command(resume={question.id: answer}), config)
+    async with McpServer(bad("once", str(tmp_path / "started"), "again"), cwd=ROOT, name="shop") as server:
+        node = ToolNode([server], policies=policies)
+        agent = create_react_agent(model, node, checkpointer=InMemorySaver())
+        asked = await agent.ainvoke({"messages": [("user", "leave")]}, config)
+        [question] = asked["__interrupt__"]
+        found = await agent.ainvoke(Command(resume={question.id: answer}), config)
     assert "shop died" in question.value[0]["description"]
     assert ends in found["messages"][2].text
 
 
 async def test_a_conversation_that_did_not_see_it_is_told_with_its_next_result() -> None:
     """Another agent ended the server, so this conversation learns of the loss with its next result."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(OLD, cwd=ROOT, name="shop") as server:
-            node = ToolNode([server])
-            mine = {"configurable": {"thread_id": "mine"}}
-            await answers(node, tool_call("remember", "1", text="x"), config=mine)
-            with pytest.raises(ActorDiedError):
-                await server.call("leave", {"text": "7"})
-            texts = [
-                (await answers(node, tool_call("remember", str(number), text="x"), config=mine))[0].text
-                for number in (2, 3)
-            ]
+    async with McpServer(OLD, cwd=ROOT, name="shop") as server:
+        node = ToolNode([server])
+        mine = {"configurable": {"thread_id": "mine"}}
+        await answers(node, tool_call("remember", "1", text="x"), config=mine)
+        with pytest.raises(ActorDiedError):
+            await server.call("leave", {"text": "7"})
+        texts = [
+            (await answers(node, tool_call("remember", str(number), text="x"), config=mine))[0].text
+            for number in (2, 3)
+        ]
     assert "what its session held is lost" in texts[0]
     assert texts[1] == "2"
 
 
 async def test_a_server_that_is_not_there_any_more_is_said_to_be(tmp_path: Path) -> None:
     """After a few reconnects waiting calls fail, and the agent goes on without the server."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(
-            bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop", bounds=McpBounds(intensity=1)
-        ) as server:
-            with pytest.raises(ActorDiedError):
-                await server.call("leave", {"text": "7"})
-            with pytest.raises(ActorGoneError, match=r"'echo' was not started: shop.*exit code 4"):
-                await server.call("echo", {"text": "x"})
+    async with McpServer(
+        bad("once", str(tmp_path / "started")), cwd=ROOT, name="shop", bounds=McpBounds(intensity=1)
+    ) as server:
+        with pytest.raises(ActorDiedError):
+            await server.call("leave", {"text": "7"})
+        with pytest.raises(ActorGoneError, match=r"'echo' was not started: shop.*exit code 4"):
+            await server.call("echo", {"text": "x"})

@@ -3,7 +3,6 @@
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import anyio
 import httpx2
 import pytest
 from mcp.client.auth import OAuthClientProvider
@@ -14,7 +13,7 @@ from callboard import ActorStartError, EngineError, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 
-from ._asked import WAIT, answers, over_http
+from ._asked import answers, over_http
 
 pytestmark = pytest.mark.real_clock
 
@@ -65,14 +64,13 @@ def protected(*lifetime: str) -> Any:
 @ERAS
 async def test_a_client_registers_and_a_person_allows_it_once(mode: str) -> None:
     """Each later call and connection sends the token, and the user is not asked again."""
-    with anyio.fail_after(WAIT):
-        async with protected() as url:
-            person = Person(url)
-            for _ in range(2):
-                async with McpServer(url, auth=person.provider(), mode=mode) as server:
-                    node = ToolNode([server])
-                    texts = [(await answers(node, tool_call("grant", n)))[0].text for n in ("1", "2")]
-                assert texts == ["code", "code"]
+    async with protected() as url:
+        person = Person(url)
+        for _ in range(2):
+            async with McpServer(url, auth=person.provider(), mode=mode) as server:
+                node = ToolNode([server])
+                texts = [(await answers(node, tool_call("grant", n)))[0].text for n in ("1", "2")]
+            assert texts == ["code", "code"]
     assert person.asked == 1
     assert person.client is not None
 
@@ -81,11 +79,10 @@ async def test_a_client_registers_and_a_person_allows_it_once(mode: str) -> None
 @ERAS
 async def test_a_token_that_expires_in_mid_session_is_refreshed(mode: str) -> None:
     """The refresh is invisible to the call, and the user is not asked."""
-    with anyio.fail_after(WAIT):
-        async with protected("-1") as url:
-            person = Person(url)
-            async with McpServer(url, auth=person.provider(), mode=mode) as server:
-                first, second = [(await answers(ToolNode([server]), tool_call("grant", n)))[0] for n in ("1", "2")]
+    async with protected("-1") as url:
+        person = Person(url)
+        async with McpServer(url, auth=person.provider(), mode=mode) as server:
+            first, second = [(await answers(ToolNode([server]), tool_call("grant", n)))[0] for n in ("1", "2")]
     assert (first.text, second.text) == ("refresh", "refresh")
     assert person.asked == 1
 
@@ -94,12 +91,11 @@ async def test_a_token_that_expires_in_mid_session_is_refreshed(mode: str) -> No
 @ERAS
 async def test_a_token_that_was_revoked_is_asked_for_again(mode: str) -> None:
     """The server refuses the revoked token, and the call is sent once more with a new one."""
-    with anyio.fail_after(WAIT):
-        async with protected() as url:
-            person = Person(url)
-            async with McpServer(url, auth=person.provider(), mode=mode) as server:
-                await server.call("revoke")
-                [message] = await answers(ToolNode([server]), tool_call("grant", "1"))
+    async with protected() as url:
+        person = Person(url)
+        async with McpServer(url, auth=person.provider(), mode=mode) as server:
+            await server.call("revoke")
+            [message] = await answers(ToolNode([server]), tool_call("grant", "1"))
     assert message.text == "code"
     assert person.asked == 2
 
@@ -108,25 +104,23 @@ async def test_a_token_that_was_revoked_is_asked_for_again(mode: str) -> None:
 @pytest.mark.parametrize("expired", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 async def test_who_is_not_allowed_any_more_reads_why_and_the_connection_stays(mode: str, expired: bool) -> None:
     """The call fails as not begun; a later call may be authorized again."""
-    with anyio.fail_after(WAIT):
-        async with protected() as url:
-            provider = Person(url).provider()
-            async with McpServer(url, name="shop", auth=provider, mode=mode) as server:
-                await server.call("close")
-                provider.context.token_expiry_time = 1.0 if expired else None
-                for _ in range(2):
-                    with pytest.raises(EngineError, match="'shop' had no answer: it was not authorized: ") as caught:
-                        await server.call("grant")
-                    assert caught.value.ended == "unavailable"
+    async with protected() as url:
+        provider = Person(url).provider()
+        async with McpServer(url, name="shop", auth=provider, mode=mode) as server:
+            await server.call("close")
+            provider.context.token_expiry_time = 1.0 if expired else None
+            for _ in range(2):
+                with pytest.raises(EngineError, match="'shop' had no answer: it was not authorized: ") as caught:
+                    await server.call("grant")
+                assert caught.value.ended == "unavailable"
 
 
 @pytest.mark.exhaustive
 async def test_a_wrong_token_is_one_clear_error_when_the_server_is_opened() -> None:
     """The error contains the HTTP status of the refusal."""
-    with anyio.fail_after(WAIT):
-        async with protected() as url:
-            with pytest.raises(ActorStartError, match="it refused the request with HTTP status 401"):
-                await McpServer(url, headers={"authorization": "Bearer wrong"}).__aenter__()
+    async with protected() as url:
+        with pytest.raises(ActorStartError, match="it refused the request with HTTP status 401"):
+            await McpServer(url, headers={"authorization": "Bearer wrong"}).__aenter__()
 
 
 @pytest.mark.exhaustive
@@ -137,17 +131,15 @@ async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opene
         async def _result(self) -> AuthorizationCodeResult:
             raise LookupError("nobody came back to the page")
 
-    with anyio.fail_after(WAIT):
-        async with protected() as url:
-            with pytest.raises(ActorStartError, match="it was not authorized: nobody came back to the page"):
-                await McpServer(url, auth=(person := Absent(url)).provider()).__aenter__()
+    async with protected() as url:
+        with pytest.raises(ActorStartError, match="it was not authorized: nobody came back to the page"):
+            await McpServer(url, auth=(person := Absent(url)).provider()).__aenter__()
     assert person.asked == 1
 
 
 @ERAS
 async def test_calls_with_a_token_run_side_by_side(mode: str) -> None:
     """The two calls wait for each other at the server, so they must run concurrently."""
-    with anyio.fail_after(WAIT):
-        async with protected() as url, McpServer(url, auth=Person(url).provider(), mode=mode) as server:
-            two = await answers(ToolNode([server]), tool_call("meet", "1"), tool_call("meet", "2"))
+    async with protected() as url, McpServer(url, auth=Person(url).provider(), mode=mode) as server:
+        two = await answers(ToolNode([server]), tool_call("meet", "1"), tool_call("meet", "2"))
     assert [message.text for message in two] == ["met", "met"]

@@ -1,13 +1,12 @@
 """Servers over HTTP: a failed request fails one call, and an ended session is renewed."""
 
-import anyio
 import pytest
 
 from callboard import ActorStartError, EngineError, ToolNode
 from callboard.testing import tool_call
 from callboard_actors.mcp import McpBounds, McpServer
 
-from ._asked import WAIT, answers, over_http, port_of
+from ._asked import answers, over_http, port_of
 
 pytestmark = pytest.mark.real_clock
 every_era = pytest.mark.parametrize("era", ["2025", "2026"])
@@ -32,29 +31,27 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
 )  # httpx leaves a resource open where an answer is cut off
 async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, ended: str, why: str) -> None:
     """The error says whether the server can have seen the request; other calls go on in the same session."""
-    with anyio.fail_after(WAIT):
-        async with (
-            over_http("_plain_http", era) as url,
-            McpServer(url, name="shop", bounds=McpBounds(max_message=10**6)) as server,
-        ):
-            await server.call("remember", {"text": "x"})
-            with pytest.raises(EngineError, match=why) as caught:
-                await server.call("leave", {"text": how})
-            [note] = await answers(ToolNode([server]), tool_call("remember", "1", text="y"))
+    async with (
+        over_http("_plain_http", era) as url,
+        McpServer(url, name="shop", bounds=McpBounds(max_message=10**6)) as server,
+    ):
+        await server.call("remember", {"text": "x"})
+        with pytest.raises(EngineError, match=why) as caught:
+            await server.call("leave", {"text": how})
+        [note] = await answers(ToolNode([server]), tool_call("remember", "1", text="y"))
     assert caught.value.ended == ended
     assert note.text == "2"
 
 
 async def test_a_server_that_is_away_has_not_begun_and_is_asked_again_when_it_is_back() -> None:
     """A restarted server does not end the agent; in version 2026 no state is lost."""
-    with anyio.fail_after(WAIT):
-        async with over_http("_plain_http", "2026") as url:
-            server = await _opened_while_it_is_there(url)
-        with pytest.raises(EngineError, match=r"'echo' was not started: .*cannot be reached") as caught:
-            await server.call("echo", {"text": "x"})
-        async with over_http("_plain_http", "2026", port_of(url)):
-            [message] = await answers(ToolNode([server]), tool_call("echo", "1", text="x"))
-            await server.__aexit__(None, None, None)
+    async with over_http("_plain_http", "2026") as url:
+        server = await _opened_while_it_is_there(url)
+    with pytest.raises(EngineError, match=r"'echo' was not started: .*cannot be reached") as caught:
+        await server.call("echo", {"text": "x"})
+    async with over_http("_plain_http", "2026", port_of(url)):
+        [message] = await answers(ToolNode([server]), tool_call("echo", "1", text="x"))
+        await server.__aexit__(None, None, None)
     assert caught.value.ended == "unavailable"
     assert message.text == "x"
 
@@ -67,16 +64,15 @@ async def test_a_call_in_a_session_that_has_ended_is_sent_in_a_new_one() -> None
     """The server has not run the call; the conversation is told once that the session's state is lost."""
     mine = {"configurable": {"thread_id": "mine"}}
     texts: list[str] = []
-    with anyio.fail_after(WAIT):
-        async with over_http("_plain_http", "2025") as url:
-            server = await _opened_while_it_is_there(url)
-            node = ToolNode([server])
-            await answers(node, tool_call("remember", "1", text="x"), config=mine)
-        async with over_http("_plain_http", "2025", port_of(url)):
-            for number in ("2", "3"):
-                [message] = await answers(node, tool_call("remember", number, text="x"), config=mine)
-                texts.append(message.text)
-            await server.__aexit__(None, None, None)
+    async with over_http("_plain_http", "2025") as url:
+        server = await _opened_while_it_is_there(url)
+        node = ToolNode([server])
+        await answers(node, tool_call("remember", "1", text="x"), config=mine)
+    async with over_http("_plain_http", "2025", port_of(url)):
+        for number in ("2", "3"):
+            [message] = await answers(node, tool_call("remember", number, text="x"), config=mine)
+            texts.append(message.text)
+        await server.__aexit__(None, None, None)
     assert texts[0].startswith("1")
     assert "what its session held is lost" in texts[0]
     assert texts[1] == "2"
@@ -84,7 +80,6 @@ async def test_a_call_in_a_session_that_has_ended_is_sent_in_a_new_one() -> None
 
 async def test_a_server_that_refuses_everybody_is_told_with_its_status() -> None:
     """Most refusals are caused by a missing key, so the error shows the HTTP status."""
-    with anyio.fail_after(WAIT):
-        async with over_http("_plain_http", "401") as url:
-            with pytest.raises(ActorStartError, match="did not start: it refused the request with HTTP status 401"):
-                await McpServer(url).__aenter__()
+    async with over_http("_plain_http", "401") as url:
+        with pytest.raises(ActorStartError, match="did not start: it refused the request with HTTP status 401"):
+            await McpServer(url).__aenter__()

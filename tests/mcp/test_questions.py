@@ -39,10 +39,9 @@ def accept(**content: object) -> dict[str, Any]:
 async def test_a_server_of_2026_is_told_all_answers_and_is_called_twice_only() -> None:
     """Two questions are two interrupts. The server's state is sent back, so earlier steps are not repeated."""
     done = Done()
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(done)) as served:
-            call = tool_call("book", "1", table="T1")
-            asked, message = await asked_and_answered(ToolNode([served]), call, accept(guests=4), accept(hour=19))
+    async with McpServer(server(done)) as served:
+        call = tool_call("book", "1", table="T1")
+        asked, message = await asked_and_answered(ToolNode([served]), call, accept(guests=4), accept(hour=19))
 
     assert message.text == "T1: [{'guests': 4}, {'hour': 19}]"
     assert done.effects == ["reserve T1", "book with reserved:T1"]
@@ -53,10 +52,9 @@ async def test_a_server_of_2026_is_told_all_answers_and_is_called_twice_only() -
 async def test_a_server_of_2025_waits_with_the_call_open() -> None:
     """Version 2025 has no other way to ask, and the call must not restart for each answer."""
     done = Done()
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(done), mode="legacy") as served:
-            call = tool_call("reserve", "1", table="T1")
-            asked, message = await asked_and_answered(ToolNode([served]), call, accept(guests=4), accept(sure=True))
+    async with McpServer(server(done), mode="legacy") as served:
+        call = tool_call("reserve", "1", table="T1")
+        asked, message = await asked_and_answered(ToolNode([served]), call, accept(guests=4), accept(sure=True))
 
     assert message.text == "T1: AcceptedElicitation(action='accept', data=Guests(guests=4)) accept"
     assert done.effects == ["reserve T1", "book T1"]
@@ -66,10 +64,9 @@ async def test_a_server_of_2025_waits_with_the_call_open() -> None:
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_question_says_who_asks_what_and_for_which_tool(mode: str) -> None:
     """The person has to know which server gets the answer, and a program needs the schema of the form."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), mode=mode, name="bistro") as served:
-            call = tool_call("cancel", "1", table="T1")
-            [asked], message = await asked_and_answered(ToolNode([served]), call, accept(sure=True))
+    async with McpServer(server(), mode=mode, name="bistro") as served:
+        call = tool_call("cancel", "1", table="T1")
+        [asked], message = await asked_and_answered(ToolNode([served]), call, accept(sure=True))
 
     assert (asked.value["type"], asked.value["server"], asked.value["tool"]) == ("mcp_elicitation", "bistro", "cancel")
     assert asked.value["request"]["message"] == "Cancel T1?"
@@ -83,10 +80,9 @@ async def test_a_question_says_who_asks_what_and_for_which_tool(mode: str) -> No
 async def test_a_person_may_refuse_and_the_server_knows_in_which_way(mode: str, action: str) -> None:
     """Values that were filled in but not accepted are not sent."""
     done = Done()
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(done), mode=mode) as served:
-            answer = {"action": action, "content": {"sure": True}}
-            _, message = await asked_and_answered(ToolNode([served]), tool_call("cancel", "1", table="T1"), answer)
+    async with McpServer(server(done), mode=mode) as served:
+        answer = {"action": action, "content": {"sure": True}}
+        _, message = await asked_and_answered(ToolNode([served]), tool_call("cancel", "1", table="T1"), answer)
 
     assert (message.status, done.effects) == ("error", [])
 
@@ -96,16 +92,15 @@ async def test_a_person_may_refuse_and_the_server_knows_in_which_way(mode: str, 
 async def test_an_answer_that_does_not_fit_leaves_the_question_open(mode: str, wrong: object) -> None:
     """A typing mistake does not use up the call: a valid answer may follow."""
     done = Done()
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(done), mode=mode) as served:
-            node, calls = ToolNode([served]), [tool_call("cancel", "1", table="T1")]
-            with pytest.raises(CallsInterrupted) as waiting:
-                await node.ainvoke(calls)
-            ledger, [question] = waiting.value.ledger, waiting.value.interrupts
-            with pytest.raises(ValueError, match=r"action|sure|dict"):
-                await node.ainvoke(calls, ledger=ledger, resume={question.id: wrong})
-            assert done.effects == []
-            state = await node.ainvoke(calls, ledger=ledger, resume={question.id: accept(sure=True)})
+    async with McpServer(server(done), mode=mode) as served:
+        node, calls = ToolNode([served]), [tool_call("cancel", "1", table="T1")]
+        with pytest.raises(CallsInterrupted) as waiting:
+            await node.ainvoke(calls)
+        ledger, [question] = waiting.value.ledger, waiting.value.interrupts
+        with pytest.raises(ValueError, match=r"action|sure|dict"):
+            await node.ainvoke(calls, ledger=ledger, resume={question.id: wrong})
+        assert done.effects == []
+        state = await node.ainvoke(calls, ledger=ledger, resume={question.id: accept(sure=True)})
 
     assert (state["messages"][0].text, done.effects) == ("cancelled T1: True", ["cancel T1 True"])
 
@@ -114,19 +109,18 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(mode: str, w
 async def test_calls_of_one_batch_are_asked_about_together_and_answered_one_by_one(mode: str) -> None:
     """Each answer reaches the call that asked, and no call runs twice."""
     done = Done()
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(done), mode=mode) as served:
-            node = ToolNode([served])
-            calls = [tool_call("cancel", str(number), table=f"T{number}") for number in range(3)]
-            with pytest.raises(CallsInterrupted) as waiting:
-                await node.ainvoke(calls)
-            by_table = {one.value["request"]["message"]: one.id for one in waiting.value.interrupts}
-            assert set(by_table) == {"Cancel T0?", "Cancel T1?", "Cancel T2?"}
-            first, ledger = {by_table["Cancel T1?"]: accept(sure=False)}, waiting.value.ledger
-            with pytest.raises(CallsInterrupted) as waiting:
-                await node.ainvoke(calls, ledger=ledger, resume=first)
-            rest = {by_table["Cancel T0?"]: accept(sure=True), by_table["Cancel T2?"]: accept(sure=True)}
-            state = await node.ainvoke(calls, ledger=waiting.value.ledger, resume=rest)
+    async with McpServer(server(done), mode=mode) as served:
+        node = ToolNode([served])
+        calls = [tool_call("cancel", str(number), table=f"T{number}") for number in range(3)]
+        with pytest.raises(CallsInterrupted) as waiting:
+            await node.ainvoke(calls)
+        by_table = {one.value["request"]["message"]: one.id for one in waiting.value.interrupts}
+        assert set(by_table) == {"Cancel T0?", "Cancel T1?", "Cancel T2?"}
+        first, ledger = {by_table["Cancel T1?"]: accept(sure=False)}, waiting.value.ledger
+        with pytest.raises(CallsInterrupted) as waiting:
+            await node.ainvoke(calls, ledger=ledger, resume=first)
+        rest = {by_table["Cancel T0?"]: accept(sure=True), by_table["Cancel T2?"]: accept(sure=True)}
+        state = await node.ainvoke(calls, ledger=waiting.value.ledger, resume=rest)
 
     texts = [message.text for message in state["messages"]]
     assert texts == ["cancelled T0: True", "cancelled T1: False", "cancelled T2: True"]
@@ -137,17 +131,16 @@ async def test_calls_of_one_batch_are_asked_about_together_and_answered_one_by_o
 async def test_each_call_of_one_body_has_its_own_answer(mode: str) -> None:
     """A tool may make several calls and restarts from its beginning; answers must not be mixed up."""
     done = Done()
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(done), mode=mode) as served:
+    async with McpServer(server(done), mode=mode) as served:
 
-            async def cancel_both() -> str:
-                """Cancel two tables."""
-                results = [await served.call("cancel", {"table": table}) for table in ("T1", "T2")]
-                return ", ".join(getattr(one.content[0], "text", "") for one in results)
+        async def cancel_both() -> str:
+            """Cancel two tables."""
+            results = [await served.call("cancel", {"table": table}) for table in ("T1", "T2")]
+            return ", ".join(getattr(one.content[0], "text", "") for one in results)
 
-            asked, message = await asked_and_answered(
-                ToolNode([cancel_both]), tool_call("cancel_both", "1"), accept(sure=True), accept(sure=False)
-            )
+        asked, message = await asked_and_answered(
+            ToolNode([cancel_both]), tool_call("cancel_both", "1"), accept(sure=True), accept(sure=False)
+        )
 
     assert [one.value["request"]["message"] for one in asked] == ["Cancel T1?", "Cancel T2?"]
     assert message.text == "cancelled T1: True, cancelled T2: False"
@@ -163,9 +156,8 @@ async def test_without_a_node_a_function_answers(mode: str) -> None:
         asked.append(params.message)
         return ElicitResult(action="accept", content={"sure": True})
 
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), mode=mode, on_elicit=yes) as served:
-            result = await served.call("cancel", {"table": "T1"})
+    async with McpServer(server(), mode=mode, on_elicit=yes) as served:
+        result = await served.call("cancel", {"table": "T1"})
 
     assert (result.content[0].text, asked) == ("cancelled T1: True", ["Cancel T1?"])  # type: ignore[union-attr]
 
@@ -173,9 +165,8 @@ async def test_without_a_node_a_function_answers(mode: str) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 async def test_where_nobody_can_be_asked_it_is_declined_and_said(mode: str, caplog: pytest.LogCaptureFixture) -> None:
     """The server gets a refusal and the log a warning, so that neither waits without notice."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), mode=mode) as served:
-            result = await served.call("cancel", {"table": "T1"})
+    async with McpServer(server(), mode=mode) as served:
+        result = await served.call("cancel", {"table": "T1"})
 
     assert result.is_error
     assert "'asking' asks 'Cancel T1?', and there is nobody to ask here" in caplog.text
@@ -202,7 +193,6 @@ async def test_a_call_that_is_held_open_ends_when_nobody_answers() -> None:
 
 async def test_a_server_that_asks_for_time_again_and_again_is_given_up() -> None:
     """A call without a timeout would otherwise go on for ever."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            with pytest.raises(McpToolError, match=r"given up.*10 rounds"):
-                await served.call("endless")
+    async with McpServer(server()) as served:
+        with pytest.raises(McpToolError, match=r"given up.*10 rounds"):
+            await served.call("endless")

@@ -15,7 +15,6 @@ from ._asking import COMMAND, ROOT, server
 
 pytestmark = pytest.mark.real_clock  # on trio the model is called in a thread
 
-WAIT = 30
 ERAS = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 
@@ -34,9 +33,8 @@ async def run(agent: Any) -> str:
 async def test_the_agents_own_model_answers(mode: str) -> None:
     """Server and model read each other's messages, and nothing of the agent's conversation."""
     model = calling("a long text", "short")
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), mode=mode, sampling=True) as served:
-            found = await run(create_react_agent(model, [served]))
+    async with McpServer(server(), mode=mode, sampling=True) as served:
+        found = await run(create_react_agent(model, [served]))
 
     assert found.startswith("short (")
     assert texts_of(model.requests[1]) == ["Be brief.", "Say it shorter: a long text"]
@@ -50,10 +48,9 @@ def texts_of(request: Sequence[BaseMessage]) -> list[str]:
 async def test_each_call_is_answered_by_the_model_of_its_agent(mode: str) -> None:
     """Agents that share a server neither read nor pay for each other's questions."""
     names = ["one", "two", "three"]
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), mode=mode, sampling=True) as served:
-            for name in names:
-                assert (await run(create_react_agent(calling(name, f"of {name}"), [served]))).startswith(f"of {name} (")
+    async with McpServer(server(), mode=mode, sampling=True) as served:
+        for name in names:
+            assert (await run(create_react_agent(calling(name, f"of {name}"), [served]))).startswith(f"of {name} (")
 
 
 async def test_at_once_each_call_is_answered_by_the_model_of_its_agent() -> None:
@@ -63,10 +60,9 @@ async def test_at_once_each_call_is_answered_by_the_model_of_its_agent() -> None
     async def one(name: str) -> None:
         found[name] = await run(create_react_agent(calling(name, f"of {name}"), [served]))
 
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), sampling=True) as served, anyio.create_task_group() as group:
-            for name in "abcdef":
-                group.start_soon(one, name)
+    async with McpServer(server(), sampling=True) as served, anyio.create_task_group() as group:
+        for name in "abcdef":
+            group.start_soon(one, name)
 
     assert {name: text.partition(" (")[0] for name, text in found.items()} == {name: f"of {name}" for name in "abcdef"}
 
@@ -75,21 +71,20 @@ async def test_over_stdio_in_2025_a_question_waits_until_it_is_known_whose_it_is
     """While another agent's call runs, the protocol does not tell which model is meant, so no model is asked."""
     waits = ScriptedModel([calls(("wait", {"folder": str(tmp_path)})), AIMessage("done")])
     asks = calling("x", "mine")
-    with anyio.fail_after(WAIT):
-        async with McpServer(COMMAND, cwd=ROOT, mode="legacy", sampling=True) as served:
-            async with anyio.create_task_group() as group:
-                group.start_soon(run, create_react_agent(waits, [served]))
-                while not (tmp_path / "waiting").exists():
-                    await anyio.sleep(0.01)
-                found: list[str] = []
+    async with McpServer(COMMAND, cwd=ROOT, mode="legacy", sampling=True) as served:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run, create_react_agent(waits, [served]))
+            while not (tmp_path / "waiting").exists():
+                await anyio.sleep(0.01)
+            found: list[str] = []
 
-                async def ask() -> None:
-                    found.append(await run(create_react_agent(asks, [served])))
+            async def ask() -> None:
+                found.append(await run(create_react_agent(asks, [served])))
 
-                group.start_soon(ask)
-                while len(asks.requests) < 1:
-                    await anyio.sleep(0.01)
-                (tmp_path / "go").touch()
+            group.start_soon(ask)
+            while len(asks.requests) < 1:
+                await anyio.sleep(0.01)
+            (tmp_path / "go").touch()
     assert found[0].startswith("mine (")
     assert len(waits.requests) == 2  # none of the messages is the server's
 
@@ -97,9 +92,8 @@ async def test_over_stdio_in_2025_a_question_waits_until_it_is_known_whose_it_is
 @ERAS
 async def test_outside_of_an_agent_there_is_none_and_the_error_says_which_option_names_one(mode: str) -> None:
     """A node has no model, and a server must not wait for ever."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), mode=mode, sampling=True) as served:
-            [message] = (await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="x")]))["messages"]
+    async with McpServer(server(), mode=mode, sampling=True) as served:
+        [message] = (await ToolNode([served]).ainvoke([tool_call("shorten", "1", text="x")]))["messages"]
 
     assert message.status == "error"
     assert "McpServer(sampling=model) says which" in message.text
@@ -108,9 +102,8 @@ async def test_outside_of_an_agent_there_is_none_and_the_error_says_which_option
 async def test_an_agent_that_chooses_its_model_for_each_step_has_none_to_lend() -> None:
     """The error avoids asking a model that the agent might never have chosen."""
     model = calling("x", "short")
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), sampling=True) as served:
-            agent = create_react_agent(lambda state, runtime: model.bind_tools(served.tools), [served])
-            with pytest.raises(Exception, match=r"McpServer\(sampling=model\) says which"):
-                raise AssertionError(await run(agent))
+    async with McpServer(server(), sampling=True) as served:
+        agent = create_react_agent(lambda state, runtime: model.bind_tools(served.tools), [served])
+        with pytest.raises(Exception, match=r"McpServer\(sampling=model\) says which"):
+            raise AssertionError(await run(agent))
     assert agent_model() is None

@@ -34,12 +34,11 @@ async def test_it_answers_in_every_event_loop_while_the_one_that_opened_it_runs(
             [message] = await answers(node, tool_call("remember", "1", text="x"))
         return message.text
 
-    with anyio.fail_after(WAIT):
-        async with McpServer(OLD, cwd=ROOT) as served:
-            node = ToolNode([served])
-            here = await elsewhere()
-            there = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere))
-            on_trio = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere, backend="trio"))
+    async with McpServer(OLD, cwd=ROOT) as served:
+        node = ToolNode([served])
+        here = await elsewhere()
+        there = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere))
+        on_trio = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere, backend="trio"))
     assert (here, there, on_trio) == ("1", "2", "3")
 
 
@@ -64,11 +63,10 @@ async def test_each_user_has_a_connection_with_headers_of_their_own() -> None:
     async def headers(user: Hashable) -> dict[str, str]:
         return {"x-user": str(user)}
 
-    with anyio.fail_after(WAIT):
-        async with over_http("_plain_http", "2025") as url, McpServer(url, key=by_user, headers=headers) as served:
-            node = ToolNode([served])
-            call = tool_call("header", "1", text="x-user")
-            found = [(await answers(node, call, config=of(user)))[0].text for user in ("ann", "bob", "ann")]
+    async with over_http("_plain_http", "2025") as url, McpServer(url, key=by_user, headers=headers) as served:
+        node = ToolNode([served])
+        call = tool_call("header", "1", text="x-user")
+        found = [(await answers(node, call, config=of(user)))[0].text for user in ("ann", "bob", "ann")]
     assert found == ["ann", "bob", "ann"]
 
 
@@ -87,31 +85,28 @@ class Badge(httpx2.Auth):
 @pytest.mark.parametrize(("auth", "badge"), [(Badge("all"), "of all"), (Badge, "of ann")], ids=["one", "by key"])
 async def test_each_request_shows_who_it_is_from(auth: Any, badge: str) -> None:
     """`auth=` takes any authentication of httpx and applies it to each request."""
-    with anyio.fail_after(WAIT):
-        async with over_http("_plain_http", "2026") as url, McpServer(url, key=by_user, auth=auth) as served:
-            call = tool_call("header", "1", text="x-badge")
-            [message] = await answers(ToolNode([served]), call, config=of("ann"))
+    async with over_http("_plain_http", "2026") as url, McpServer(url, key=by_user, auth=auth) as served:
+        call = tool_call("header", "1", text="x-badge")
+        [message] = await answers(ToolNode([served]), call, config=of("ann"))
     assert message.text == badge
 
 
 async def test_users_share_no_session_and_one_who_goes_makes_room() -> None:
     """With a limit on connections the least recently used one is closed, and its session is lost."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(OLD, cwd=ROOT, key=by_user, cap=2) as served:
-            node = ToolNode([served])
-            found = [
-                (await answers(node, tool_call("remember", "1", text="x"), config=of(user)))[0].text
-                for user in ("ann", "ann", "bob", "cid", "ann")
-            ]
+    async with McpServer(OLD, cwd=ROOT, key=by_user, cap=2) as served:
+        node = ToolNode([served])
+        found = [
+            (await answers(node, tool_call("remember", "1", text="x"), config=of(user)))[0].text
+            for user in ("ann", "ann", "bob", "cid", "ann")
+        ]
     assert [text[0] for text in found] == ["1", "2", "1", "1", "1"]
 
 
 async def test_no_more_calls_are_under_way_than_may_be() -> None:
     """Surplus calls wait in a queue, and their timeouts run meanwhile."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), bounds=McpBounds(parallel=2)) as served:
-            calls = [tool_call("meet", str(number)) for number in range(10)]
-            messages = await answers(ToolNode([served]), *calls)
+    async with McpServer(server(), bounds=McpBounds(parallel=2)) as served:
+        calls = [tool_call("meet", str(number)) for number in range(10)]
+        messages = await answers(ToolNode([served]), *calls)
     assert max(int(message.text) for message in messages) == 2
 
 
@@ -119,6 +114,6 @@ async def test_a_command_has_its_environment_and_no_other(monkeypatch: pytest.Mo
     """The environment of an agent contains keys that the server must not get."""
     monkeypatch.setenv("OUR_SECRET", "secret")
     show = "import os, sys; sys.stderr.write(repr(dict(os.environ))); sys.exit(1)"
-    with anyio.fail_after(WAIT), pytest.raises(Exception, match="'MINE': 'yes'") as caught:
+    with pytest.raises(Exception, match="'MINE': 'yes'") as caught:
         await McpServer([*NEW[:1], "-c", show], env={"MINE": "yes"}).__aenter__()
     assert "OUR_SECRET" not in str(caught.value)

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import anyio
 import pytest
 from langchain_core.tools import BaseTool
 from mcp_types import CallToolResult, TextContent, Tool
@@ -13,15 +12,14 @@ from callboard.testing import ScriptedModel, tool_call
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp._tools import as_langchain_tool
 
-from ._asked import WAIT, answers
+from ._asked import answers
 from ._served import server
 
 
 async def test_an_open_server_is_given_to_a_node_like_a_tool() -> None:
     """The program does not have to know the names of the server's tools."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            [message] = await answers(ToolNode([served]), tool_call("echo", "1", text="hello"))
+    async with McpServer(server()) as served:
+        [message] = await answers(ToolNode([served]), tool_call("echo", "1", text="hello"))
     assert (message.text, message.status) == ("hello", "success")
 
 
@@ -29,9 +27,8 @@ async def test_an_open_server_is_given_to_a_node_like_a_tool() -> None:
 async def test_an_agent_is_given_a_server_like_a_tool() -> None:
     """The agent's model gets the tools and calls them."""
     model = ScriptedModel([[tool_call("echo", "1", text="hello")], "done"])
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            found = await create_react_agent(model, [served]).ainvoke({"messages": [("user", "say hello")]})
+    async with McpServer(server()) as served:
+        found = await create_react_agent(model, [served]).ainvoke({"messages": [("user", "say hello")]})
     assert [message.text for message in found["messages"][2:]] == ["hello", "done"]
 
 
@@ -43,80 +40,73 @@ def test_a_server_that_is_not_open_is_refused_by_a_node() -> None:
 
 async def test_it_is_called_without_an_agent() -> None:
     """A direct call returns the result of the protocol unchanged."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            result = await served.call("echo", {"text": "hello"})
+    async with McpServer(server()) as served:
+        result = await served.call("echo", {"text": "hello"})
     assert result.structured_content == {"result": "hello"}
 
 
 async def test_names_have_a_prefix_and_calls_have_none() -> None:
     """A prefix distinguishes tools with the same name of two servers; the server gets the plain name."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), prefix="a_") as one, McpServer(server(), prefix="b_", name="other") as other:
-            node = ToolNode([one, other])
-            messages = await answers(node, tool_call("a_echo", "1", text="one"), tool_call("b_echo", "2", text="other"))
+    async with McpServer(server(), prefix="a_") as one, McpServer(server(), prefix="b_", name="other") as other:
+        node = ToolNode([one, other])
+        messages = await answers(node, tool_call("a_echo", "1", text="one"), tool_call("b_echo", "2", text="other"))
     assert [message.text for message in messages] == ["one", "other"]
 
 
 @pytest.mark.parametrize(("allow", "deny"), [(["echo", "count"], []), (["echo", "count", "log"], ["log"])])
 async def test_only_those_are_there_that_are_wanted(allow: list[str], deny: list[str]) -> None:
     """The model does not see other tools and cannot call them."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server(), allow=allow, deny=deny) as served:
-            assert {tool.name for tool in served.tools} == {"echo", "count"}
+    async with McpServer(server(), allow=allow, deny=deny) as served:
+        assert {tool.name for tool in served.tools} == {"echo", "count"}
 
 
 @pytest.mark.parametrize("option", ["allow", "deny"])
 async def test_a_name_that_no_tool_has_is_refused_with_the_one_that_was_meant(option: str) -> None:
     """A misspelt name in `deny` would allow the tool."""
     options: dict[str, Any] = {option: ["ecko"]}
-    with anyio.fail_after(WAIT), pytest.raises(ValueError, match=rf"{option}=.*'ecko'.*did you mean 'echo'\?"):
+    with pytest.raises(ValueError, match=rf"{option}=.*'ecko'.*did you mean 'echo'\?"):
         await McpServer(server(), **options).__aenter__()
 
 
 async def test_a_tool_that_fails_answers_the_model() -> None:
     """The model reads the reason, and the other calls of the batch continue."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            failed, fine = await answers(
-                ToolNode([served]), tool_call("fail", "1"), tool_call("echo", "2", text="still here")
-            )
+    async with McpServer(server()) as served:
+        failed, fine = await answers(
+            ToolNode([served]), tool_call("fail", "1"), tool_call("echo", "2", text="still here")
+        )
     assert (failed.status, "no luck" in failed.text) == ("error", True)
     assert fine.text == "still here"
 
 
 async def test_a_tool_that_disappeared_answers_with_what_there_is() -> None:
     """The model still knows the removed tool and has to learn that it is gone."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            node = ToolNode([served])
-            await answers(node, tool_call("forget", "1", name="count"))
-            await served.list_tools()
-            [message] = await answers(node, tool_call("count", "2", to=3))
+    async with McpServer(server()) as served:
+        node = ToolNode([served])
+        await answers(node, tool_call("forget", "1", name="count"))
+        await served.list_tools()
+        [message] = await answers(node, tool_call("count", "2", to=3))
     assert message.status == "error"
     assert "Not started: the MCP server 'served' has no tool 'count'" in message.text
 
 
 async def test_what_it_is_called_besides_is_told() -> None:
     """The model gets descriptions and schemas; a program can also read the server's hints."""
-    with anyio.fail_after(WAIT):
-        async with McpServer(server()) as served:
-            [echo] = [tool for tool in served.tools if tool.name == "echo"]
+    async with McpServer(server()) as served:
+        [echo] = [tool for tool in served.tools if tool.name == "echo"]
     assert echo.description == "Say what was said."
     assert echo.args["text"]["description"] == "What to say."
 
 
 async def test_the_block_is_entered_once_at_a_time_and_again_later() -> None:
     """A second connection would belong to no block."""
-    with anyio.fail_after(WAIT):
-        served = McpServer(server())
-        for _ in range(2):
-            async with served:
-                assert (await served.call("echo", {"text": "x"})).is_error is False
-                with pytest.raises(RuntimeError, match="open already"):
-                    await served.__aenter__()
-        with pytest.raises(RuntimeError, match="not open"):
-            await served.call("echo", {"text": "x"})
+    served = McpServer(server())
+    for _ in range(2):
+        async with served:
+            assert (await served.call("echo", {"text": "x"})).is_error is False
+            with pytest.raises(RuntimeError, match="open already"):
+                await served.__aenter__()
+    with pytest.raises(RuntimeError, match="not open"):
+        await served.call("echo", {"text": "x"})
 
 
 def told_back(*names: str) -> BaseTool:

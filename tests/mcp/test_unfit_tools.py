@@ -5,7 +5,6 @@ import logging
 import sys
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from callboard.testing import tool_call
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp._link import InvalidTools
 
-from ._asked import ROOT, WAIT, answers
+from ._asked import ROOT, answers
 from ._odd import GOOD
 from ._plain import NEW, OLD
 
@@ -39,11 +38,10 @@ async def test_one_that_is_none_is_left_out_and_named_and_the_others_work(
     era: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One invalid tool must not disable the others; it is logged once."""
-    with anyio.fail_after(WAIT):
-        async with lists(era, ODD) as server:
-            names = [tool.name for tool in server.tools]
-            [message] = await answers(ToolNode([server]), tool_call("good", "1", text="x"))
-            await server.list_tools()
+    async with lists(era, ODD) as server:
+        names = [tool.name for tool in server.tools]
+        [message] = await answers(ToolNode([server]), tool_call("good", "1", text="x"))
+        await server.list_tools()
     assert names == ["good"]
     assert message.text == "x"
     assert [WHY in record.getMessage() for record in caplog.records if "left out" in record.getMessage()] == [True]
@@ -52,25 +50,23 @@ async def test_one_that_is_none_is_left_out_and_named_and_the_others_work(
 @every_era
 async def test_one_that_is_asked_for_by_its_name_is_refused_with_the_reason(era: str) -> None:
     """The error of a required tool says why it is missing; `deny` of it is allowed."""
-    with anyio.fail_after(WAIT):
-        with pytest.raises(ValueError, match=WHY):
-            await lists(era, ODD, allow=["odd", "good"]).__aenter__()
-        async with lists(era, ODD, deny=["odd"]) as server:
-            assert [tool.name for tool in server.tools] == ["good"]
+    with pytest.raises(ValueError, match=WHY):
+        await lists(era, ODD, allow=["odd", "good"]).__aenter__()
+    async with lists(era, ODD, deny=["odd"]) as server:
+        assert [tool.name for tool in server.tools] == ["good"]
 
 
 @pytest.mark.exhaustive
 async def test_names_that_models_refuse_are_told_when_the_server_is_opened(caplog: pytest.LogCaptureFixture) -> None:
     """Some model providers refuse a whole request because of one name, and which ones do is unknown here."""
-    with anyio.fail_after(WAIT):
-        async with lists("2025", {**GOOD, "name": "a b"}, {**GOOD, "name": "f.g"}) as server:
-            assert len(server.tools) == 3
-        told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert len(told) == 1
-        assert "some models refuse" in told[0] and "['a b', 'f.g']" in told[0]
-        caplog.clear()
-        async with lists("2025", {**GOOD, "name": "a b"}, deny=["a b"]):
-            assert not caplog.records
+    async with lists("2025", {**GOOD, "name": "a b"}, {**GOOD, "name": "f.g"}) as server:
+        assert len(server.tools) == 3
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(told) == 1
+    assert "some models refuse" in told[0] and "['a b', 'f.g']" in told[0]
+    caplog.clear()
+    async with lists("2025", {**GOOD, "name": "a b"}, deny=["a b"]):
+        assert not caplog.records
 
 
 JSON = st.recursive(

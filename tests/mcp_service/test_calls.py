@@ -20,7 +20,7 @@ from callboard_actors.mcp_service._calls import ProgressCounter, progress_sender
 from callboard_actors.mcp_service._service import Service
 from tests.telemetry._traces import Traces, attributes, is_child
 
-from ._clients import ERAS, WAIT, Person, client_of, filled, in_both_eras, text_in
+from ._clients import ERAS, Person, client_of, filled, in_both_eras, text_in
 
 
 class Hotel:
@@ -170,20 +170,16 @@ async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
     listens = anyio.Event()
     told: list[object] = []
 
-    class Slow:
-        async def report_progress(
-            self, progress: float, total: float | None = None, message: str | None = None
-        ) -> None:
-            told.append(message)
-            await listens.wait()
+    async def report(done: float, total: float | None, message: str | None) -> None:
+        told.append(message)
+        await listens.wait()
 
-    with anyio.fail_after(WAIT):
-        async with progress_sender(Slow()) as tell:
-            for n in range(100):
-                tell({"type": "progress", "message": f"{n}", "done": n + 1})
-                await anyio.sleep(0)
-            tell("something else in the stream")
-            listens.set()
+    async with progress_sender(report) as tell:
+        for n in range(100):
+            tell({"type": "progress", "message": f"{n}", "done": n + 1})
+            await anyio.sleep(0)
+        tell("something else in the stream")
+        listens.set()
 
     assert told[-1] == "99"
     assert len(told) < 5

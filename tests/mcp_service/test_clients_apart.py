@@ -111,11 +111,10 @@ def keyed(key: str) -> RequestParamsMeta:
 @pytest.mark.parametrize("meta", [None, keyed("same")], ids=["no key", "one key"])
 async def test_a_client_with_a_session_never_finds_the_state_of_another(token: str | None, meta: Any) -> None:
     """Neither a shared idempotency key nor a shared token leads to another session's state."""
-    with anyio.fail_after(PATIENCE):
-        async with served(mcp_app(notebooks(), token=token)) as url:
-            async with clients(url, "legacy", tokens=(token, token)) as (ann, bob):
-                await ann.call_tool("write", {"note": "secret"}, meta=meta)
-                read = [text_in(await one.call_tool("read", {}, meta=meta)) for one in (ann, bob)]
+    async with served(mcp_app(notebooks(), token=token)) as url:
+        async with clients(url, "legacy", tokens=(token, token)) as (ann, bob):
+            await ann.call_tool("write", {"note": "secret"}, meta=meta)
+            read = [text_in(await one.call_tool("read", {}, meta=meta)) for one in (ann, bob)]
 
     assert read == ["secret", "nothing"]
 
@@ -124,13 +123,12 @@ async def test_a_client_with_a_session_never_finds_the_state_of_another(token: s
 @in_both_eras
 async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another(era: str) -> None:
     """A client finds its own state again, even without a session."""
-    with anyio.fail_after(PATIENCE):
-        async with (
-            served(mcp_app(notebooks(), token=TOKENS)) as url,
-            clients(url, era, tokens=list(TOKENS.values())) as (ann, bob),
-        ):
-            await ann.call_tool("write", {"note": "secret"}, meta=keyed("same"))
-            read = [text_in(await one.call_tool("read", {}, meta=keyed("same"))) for one in (ann, bob)]
+    async with (
+        served(mcp_app(notebooks(), token=TOKENS)) as url,
+        clients(url, era, tokens=list(TOKENS.values())) as (ann, bob),
+    ):
+        await ann.call_tool("write", {"note": "secret"}, meta=keyed("same"))
+        read = [text_in(await one.call_tool("read", {}, meta=keyed("same"))) for one in (ann, bob)]
 
     assert read == ["secret", "nothing"]
 
@@ -139,13 +137,12 @@ async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another
 @pytest.mark.parametrize("token", [None, "shared"])
 async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token: str | None) -> None:
     """A client without session and token would have to share its state. Tools without state are not refused."""
-    with anyio.fail_after(PATIENCE):
-        async with (
-            served(mcp_app([*notebooks(), delete], token=token)) as url,
-            clients(url, "2026-07-28", tokens=[token]) as [client],
-        ):
-            refused = await client.call_tool("write", {"note": "secret"}, meta=keyed("mine"))
-            other = await client.call_tool("delete", {"path": "a"})
+    async with (
+        served(mcp_app([*notebooks(), delete], token=token)) as url,
+        clients(url, "2026-07-28", tokens=[token]) as [client],
+    ):
+        refused = await client.call_tool("write", {"note": "secret"}, meta=keyed("mine"))
+        other = await client.call_tool("delete", {"path": "a"})
 
     assert refused.is_error
     assert "nothing tells this client from others" in text_in(refused)
@@ -157,12 +154,11 @@ async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token:
 @pytest.mark.exhaustive
 async def test_an_interpreter_belongs_to_one_client() -> None:
     """Variables of one client's interpreter are invisible to other clients."""
-    with anyio.fail_after(2 * PATIENCE):
-        async with served(mcp_app([python_tool()])) as url, clients(url, "legacy") as (ann, bob):
-            [tool] = (await ann.list_tools()).tools
-            await ann.call_tool(tool.name, {"code": "secret = 41"})
-            theirs = await bob.call_tool(tool.name, {"code": "secret + 1"})
-            own = await ann.call_tool(tool.name, {"code": "secret + 1"})
+    async with served(mcp_app([python_tool()])) as url, clients(url, "legacy") as (ann, bob):
+        [tool] = (await ann.list_tools()).tools
+        await ann.call_tool(tool.name, {"code": "secret = 41"})
+        theirs = await bob.call_tool(tool.name, {"code": "secret + 1"})
+        own = await ann.call_tool(tool.name, {"code": "secret + 1"})
 
     assert "NameError" in str(theirs.content)
     assert "42" in str(own.content)
@@ -298,32 +294,30 @@ async def test_the_questions_of_one_client_do_not_evict_those_of_another(token: 
     """A client that opens too many questions loses its own oldest ones."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=token)
     tokens = (None, None) if token is None else tuple(TOKENS.values())
-    with anyio.fail_after(2 * PATIENCE):
-        async with (
-            served(app) as url,
-            clients(url, "2026-07-28", tokens=tokens, elicitation_callback=never) as (ann, bob),
-        ):
-            hers = await asked(ann, "a.txt")
-            his = [await asked(bob, "b.txt") for _ in range(MOST_OF_ONE + 1)]
-            assert text_in(await answered(ann, "a.txt", hers)) == "a.txt deleted"
-            assert text_in(await answered(bob, "b.txt", his[1])) == "b.txt deleted"
-            with pytest.raises(Exception, match="No such question is open"):
-                await answered(bob, "b.txt", his[0])
+    async with (
+        served(app) as url,
+        clients(url, "2026-07-28", tokens=tokens, elicitation_callback=never) as (ann, bob),
+    ):
+        hers = await asked(ann, "a.txt")
+        his = [await asked(bob, "b.txt") for _ in range(MOST_OF_ONE + 1)]
+        assert text_in(await answered(ann, "a.txt", hers)) == "a.txt deleted"
+        assert text_in(await answered(bob, "b.txt", his[1])) == "b.txt deleted"
+        with pytest.raises(Exception, match="No such question is open"):
+            await answered(bob, "b.txt", his[0])
 
 
 @over_loopback
 async def test_a_question_is_answered_by_the_client_that_was_asked() -> None:
     """A client that has obtained the state of another client's question cannot answer it."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=TOKENS)
-    with anyio.fail_after(PATIENCE):
-        async with (
-            served(app) as url,
-            clients(url, "2026-07-28", tokens=tuple(TOKENS.values()), elicitation_callback=never) as (ann, bob),
-        ):
-            state = await asked(ann, "a.txt")
-            with pytest.raises(Exception, match="No such question is open"):
-                await answered(bob, "a.txt", state)
-            assert text_in(await answered(ann, "a.txt", state)) == "a.txt deleted"
+    async with (
+        served(app) as url,
+        clients(url, "2026-07-28", tokens=tuple(TOKENS.values()), elicitation_callback=never) as (ann, bob),
+    ):
+        state = await asked(ann, "a.txt")
+        with pytest.raises(Exception, match="No such question is open"):
+            await answered(bob, "a.txt", state)
+        assert text_in(await answered(ann, "a.txt", state)) == "a.txt deleted"
 
 
 class Kept:

@@ -128,32 +128,30 @@ async def test_a_function_that_opens_servers_gives_their_tools_policies_and_midd
 
 async def test_a_server_that_is_open_is_served_and_stays_open() -> None:
     """The program that opened the server may have other users of it."""
-    with anyio.fail_after(PATIENCE):
-        async with McpServer(far()) as server:
-            async with client_of([server], "legacy") as client:
-                assert len((await client.list_tools()).tools) == 4
-            assert server.is_open
-        assert not server.is_open
+    async with McpServer(far()) as server:
+        async with client_of([server], "legacy") as client:
+            assert len((await client.list_tools()).tools) == 4
+        assert server.is_open
+    assert not server.is_open
 
 
 async def test_what_was_opened_to_be_served_is_closed_and_can_be_served_again() -> None:
     """A restarted application opens the servers again; between two runs it has no tools and no processes."""
     server = McpServer(far())
     service = Service([server], name="gate", description=None)
-    with anyio.fail_after(PATIENCE):
-        for _ in range(2):
-            async with service.opened():
-                assert server.is_open
-                assert "weigh" in service.tool_names
-            assert not server.is_open
-            assert service.tool_names == []
+    for _ in range(2):
+        async with service.opened():
+            assert server.is_open
+            assert "weigh" in service.tool_names
+        assert not server.is_open
+        assert service.tool_names == []
 
 
 async def test_a_server_that_cannot_be_had_is_why_nothing_is_served() -> None:
     """The error names the server when the service starts; servers opened before it are closed."""
     good, bad = McpServer(far()), McpServer(["/no/such/program"], name="notes")
     service = Service([good, bad], name=None, description=None)
-    with anyio.fail_after(PATIENCE), pytest.raises(ActorStartError, match=r"'notes' did not start: .*/no/such/program"):
+    with pytest.raises(ActorStartError, match=r"'notes' did not start: .*/no/such/program"):
         async with service.opened():
             raise AssertionError("it is served")
     assert not good.is_open

@@ -77,33 +77,30 @@ async def client_over(app: Any, path: str = "/mcp", *, era: str = "auto", **opti
 async def test_an_application_serves_in_either_era(era: str) -> None:
     """Versions with and without sessions are served. The served actors live as long as the application."""
     app = mcp_app([Counter()])
-    with anyio.fail_after(PATIENCE):
-        async with app.lifespan():
-            for total in (2, 4):
-                async with client_over(app, era=era) as client:
-                    assert text_in(await client.call_tool("count_up", {"by": 2})) == f"{total}"
+    async with app.lifespan():
+        for total in (2, 4):
+            async with client_over(app, era=era) as client:
+                assert text_in(await client.call_tool("count_up", {"by": 2})) == f"{total}"
 
 
 async def test_an_application_may_be_started_again() -> None:
     """Test clients and reloading servers start an application again."""
     app = mcp_app([Counter()])
-    with anyio.fail_after(PATIENCE):
-        for _ in range(2):
-            async with app.lifespan(), client_over(app) as client:
-                assert text_in(await client.call_tool("count_up", {"by": 2})) == "2"
+    for _ in range(2):
+        async with app.lifespan(), client_over(app) as client:
+            assert text_in(await client.call_tool("count_up", {"by": 2})) == "2"
 
 
 async def test_an_application_that_was_drained_may_be_started_again() -> None:
     """Questions are asked again after the restart."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]))
-    with anyio.fail_after(PATIENCE):
-        async with app.lifespan():
-            await app.drain(0)
-        async with (
-            app.lifespan(),
-            client_over(app, elicitation_callback=Person(filled(decision="accept"))) as client,
-        ):
-            assert text_in(await client.call_tool("delete", {"path": "a.txt"})) == "a.txt deleted"
+    async with app.lifespan():
+        await app.drain(0)
+    async with (
+        app.lifespan(),
+        client_over(app, elicitation_callback=Person(filled(decision="accept"))) as client,
+    ):
+        assert text_in(await client.call_tool("delete", {"path": "a.txt"})) == "a.txt deleted"
 
 
 async def test_an_application_of_ones_own_has_it_as_a_part() -> None:
@@ -112,11 +109,10 @@ async def test_an_application_of_ones_own_has_it_as_a_part() -> None:
     routes = [Route("/hello", lambda request: PlainTextResponse("hello")), Mount("/tools", app)]
     whole = Starlette(routes=routes, lifespan=app.lifespan)
     person = Person(filled(decision="accept"))
-    with anyio.fail_after(PATIENCE):
-        async with app.lifespan(), client_over(whole, "/tools/", elicitation_callback=person) as client:
-            result = await client.call_tool("delete", {"path": "a.txt"})
-        async with visitor(whole, "http://127.0.0.1") as other:
-            hello = (await other.get("/hello")).text
+    async with app.lifespan(), client_over(whole, "/tools/", elicitation_callback=person) as client:
+        result = await client.call_tool("delete", {"path": "a.txt"})
+    async with visitor(whole, "http://127.0.0.1") as other:
+        hello = (await other.get("/hello")).text
 
     assert (text_in(result), hello) == ("a.txt deleted", "hello")
 
@@ -144,9 +140,8 @@ async def test_nobody_is_let_in_by_another_name(host: str, origin: str | None, s
     """A web page can give this address a name of its own (DNS rebinding), so unknown host names are refused."""
     app = mcp_app([delete], allowed_hosts=["127.0.0.1", "localhost", "tools.example.com"])
     headers = {**HEADERS, "Host": host, **({} if origin is None else {"Origin": origin})}
-    with anyio.fail_after(PATIENCE):
-        async with app.lifespan(), visitor(app, "http://127.0.0.1:8000") as client:
-            answer = await client.post("/mcp", json=HELLO, headers=headers)
+    async with app.lifespan(), visitor(app, "http://127.0.0.1:8000") as client:
+        answer = await client.post("/mcp", json=HELLO, headers=headers)
 
     assert answer.status_code == status
 
@@ -155,14 +150,13 @@ async def test_nobody_is_let_in_by_another_name(host: str, origin: str | None, s
 async def test_who_does_not_show_the_token_is_not_let_in(era: str) -> None:
     """A client with the right token is let in, in either version."""
     app = mcp_app([delete], token="open sesame")
-    with anyio.fail_after(PATIENCE):
-        async with app.lifespan():
-            async with visitor(app, "http://127.0.0.1:8000") as client:
-                for shown in ({}, {"Authorization": "Bearer sesame"}, {"Authorization": "Basic open sesame"}):
-                    answer = await client.post("/mcp", json=HELLO, headers={**HEADERS, **shown})
-                    assert answer.status_code == 401
-            async with client_over(app, era=era, headers={"Authorization": "Bearer open sesame"}) as client:
-                assert text_in(await client.call_tool("delete", {"path": "a"})) == "a deleted"
+    async with app.lifespan():
+        async with visitor(app, "http://127.0.0.1:8000") as client:
+            for shown in ({}, {"Authorization": "Bearer sesame"}, {"Authorization": "Basic open sesame"}):
+                answer = await client.post("/mcp", json=HELLO, headers={**HEADERS, **shown})
+                assert answer.status_code == 401
+        async with client_over(app, era=era, headers={"Authorization": "Bearer open sesame"}) as client:
+            assert text_in(await client.call_tool("delete", {"path": "a"})) == "a deleted"
 
 
 def test_an_empty_token_is_refused() -> None:
@@ -188,13 +182,12 @@ async def test_an_application_that_is_drained_lets_calls_finish(era: str, tmp_pa
             results.append(await client.call_tool("stay", {}))
 
     app = mcp_app([stay])
-    with anyio.fail_after(PATIENCE):
-        async with app.lifespan(), anyio.create_task_group() as group:
-            group.start_soon(call, app)
-            await began.wait()
-            report = await app.drain(10)
-            async with visitor(app, "http://127.0.0.1:8000") as client:
-                late = await client.post("/mcp", json=HELLO, headers=HEADERS)
+    async with app.lifespan(), anyio.create_task_group() as group:
+        group.start_soon(call, app)
+        await began.wait()
+        report = await app.drain(10)
+        async with visitor(app, "http://127.0.0.1:8000") as client:
+            late = await client.post("/mcp", json=HELLO, headers=HEADERS)
 
     assert (report.finished, report.ended, late.status_code) == (1, 0, 503)
     assert [text_in(one) for one in results] == ["left"]

@@ -40,7 +40,7 @@ async def test_what_is_printed_does_not_reach_the_client(era: str, anyio_backend
         if isinstance(message, Exception):
             garbage.append(message)
 
-    with anyio.fail_after(PATIENCE), (tmp_path / "errors").open("w") as errors:
+    with (tmp_path / "errors").open("w") as errors:
         line = stdio_client(by_stdio("tools", "--backend", anyio_backend_name), errlog=errors)
         async with Client(line, mode=era, message_handler=hear) as client:
             result = await client.call_tool("add", {"one": 1, "other": 2})
@@ -56,12 +56,11 @@ async def test_what_is_printed_does_not_reach_the_client(era: str, anyio_backend
 async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> None:
     """Questions of a tool and approvals work in either version."""
     person = Person(filled(answer="in May"), filled(decision="accept"))
-    with anyio.fail_after(PATIENCE):
-        async with Client(
-            by_stdio("node", "--backend", anyio_backend_name), mode=era, elicitation_callback=person
-        ) as client:
-            planned = await client.call_tool("plan", {"town": "Oslo"})
-            deleted = await client.call_tool("delete", {"path": "a.txt"})
+    async with Client(
+        by_stdio("node", "--backend", anyio_backend_name), mode=era, elicitation_callback=person
+    ) as client:
+        planned = await client.call_tool("plan", {"town": "Oslo"})
+        deleted = await client.call_tool("delete", {"path": "a.txt"})
 
     assert (text_in(planned), text_in(deleted)) == ("Oslo: in May", "a.txt deleted")
 
@@ -70,25 +69,23 @@ async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> No
 @in_both_eras
 async def test_a_cancel_of_the_client_reaches_the_tool(era: str, anyio_backend_name: str, tmp_path: Path) -> None:
     """The cancelled tool stops, and the server continues with other calls."""
-    with anyio.fail_after(PATIENCE):
-        async with Client(by_stdio("tools", "--backend", anyio_backend_name), mode=era) as client:
-            async with anyio.create_task_group() as group:
-                group.start_soon(client.call_tool, "stay", {"seconds": 600, "folder": str(tmp_path)})
-                await appears(tmp_path / "began")
-                group.cancel_scope.cancel()
-            await appears(tmp_path / "ended")
-            assert not (await client.call_tool("add", {"one": 1, "other": 2})).is_error
+    async with Client(by_stdio("tools", "--backend", anyio_backend_name), mode=era) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "stay", {"seconds": 600, "folder": str(tmp_path)})
+            await appears(tmp_path / "began")
+            group.cancel_scope.cancel()
+        await appears(tmp_path / "ended")
+        assert not (await client.call_tool("add", {"one": 1, "other": 2})).is_error
 
 
 @pytest.mark.exhaustive
 async def test_an_agent_is_served_by_the_command() -> None:
     """The agent's description reaches the client's model."""
-    with anyio.fail_after(PATIENCE):
-        async with Client(by_stdio("agent", "--description", "Adds.", "--name", "sums")) as client:
-            [tool] = (await client.list_tools()).tools
-            result = await client.call_tool(tool.name, {"message": "1 + 2?"})
-            assert client.server_info is not None
-            name = client.server_info.name
+    async with Client(by_stdio("agent", "--description", "Adds.", "--name", "sums")) as client:
+        [tool] = (await client.list_tools()).tools
+        result = await client.call_tool(tool.name, {"message": "1 + 2?"})
+        assert client.server_info is not None
+        name = client.server_info.name
 
     assert (tool.description, name, text_in(result)) == ("Adds.", "sums", "It is 3.")
 

@@ -18,7 +18,7 @@ from callboard_actors.mcp_service._dialogue import MOST_COMPLAINTS
 from callboard_actors.mcp_service._questions import asked
 from callboard_actors.mcp_service._service import Service
 
-from ._clients import DECLINED, DISMISSED, WAIT, Person, client_of, filled, in_both_eras, text_in
+from ._clients import DECLINED, DISMISSED, Person, client_of, filled, in_both_eras, text_in
 
 FIELD: TypeAdapter[Any] = TypeAdapter(PrimitiveSchemaDefinition)
 
@@ -213,23 +213,22 @@ async def test_a_question_can_be_answered_once() -> None:
     """A client that lost the result may repeat its answer; the call must not run twice."""
     desk = Desk()
     service = Service(desk.node, name=None, description=None)
-    with anyio.fail_after(WAIT):
-        async with (
-            service.opened(),
-            Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
-        ):
-            question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
-            assert isinstance(question, types.InputRequiredResult)
-            [key] = question.input_requests or {}
-            answer: Any = {
-                "input_responses": {key: filled(decision="accept")},
-                "request_state": question.request_state,
-            }
-            with pytest.raises(MCPError, match="No such question is open"):
-                await client.session.call_tool("delete", {"path": "b.txt"}, **answer)
-            done = await client.session.call_tool("delete", {"path": "a.txt"}, **answer)
-            with pytest.raises(MCPError, match="No such question is open"):
-                await client.session.call_tool("delete", {"path": "a.txt"}, **answer)
+    async with (
+        service.opened(),
+        Client(service.server(), mode="2026-07-28", elicitation_callback=Person()) as client,
+    ):
+        question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
+        assert isinstance(question, types.InputRequiredResult)
+        [key] = question.input_requests or {}
+        answer: Any = {
+            "input_responses": {key: filled(decision="accept")},
+            "request_state": question.request_state,
+        }
+        with pytest.raises(MCPError, match="No such question is open"):
+            await client.session.call_tool("delete", {"path": "b.txt"}, **answer)
+        done = await client.session.call_tool("delete", {"path": "a.txt"}, **answer)
+        with pytest.raises(MCPError, match="No such question is open"):
+            await client.session.call_tool("delete", {"path": "a.txt"}, **answer)
 
     assert text_in(done) == "a.txt deleted"
     assert desk.ran == ["a.txt"]
@@ -255,13 +254,12 @@ async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) ->
         except MCPError as error:
             results.append(error.error.message)
 
-    with anyio.fail_after(WAIT):
-        async with service.opened(), Client(service.server(), mode=era, elicitation_callback=think) as client:
-            async with anyio.create_task_group() as group:
-                group.start_soon(call, client)
-                await is_asked.wait()
-                if era == "legacy":
-                    await service.drain(5)
+    async with service.opened(), Client(service.server(), mode=era, elicitation_callback=think) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, client)
+            await is_asked.wait()
+            if era == "legacy":
+                await service.drain(5)
     [result] = results
 
     assert desk.ran == []

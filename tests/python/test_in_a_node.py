@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 import pytest
 
 from callboard import CallPolicy, ChildSpec, ToolNode, create_react_agent, running
@@ -15,8 +14,6 @@ from callboard_actors.python import Python, python_tool
 from tests.process._processes import descendants
 
 pytestmark = pytest.mark.real_clock
-
-WAIT = 60
 
 
 def tool(**options: Any) -> ChildSpec[Python]:
@@ -38,7 +35,11 @@ async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
 
 async def test_each_conversation_has_names_of_its_own() -> None:
     """A conversation finds its variables again in its next call."""
+<<<<<<< HEAD
     async with opened([tool()]) as node:
+=======
+    async with ToolNode([tool()]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         assert await told(node, "x = 42") == "Done; no output."
         assert await told(node, "x") == "Out[2]: 42"
         assert "NameError: name 'x' is not defined" in await told(node, "x", "b")
@@ -48,12 +49,11 @@ async def test_each_conversation_has_names_of_its_own() -> None:
 async def test_nothing_is_left_when_the_node_ends() -> None:
     """Interpreters and their child processes end with the node."""
     before = descendants(os.getpid())
-    with anyio.fail_after(WAIT):
-        async with ToolNode([tool()]) as node:
-            await told(node, "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()")
-            await told(node, "1", "b")
-            assert len(descendants(os.getpid()) - before) >= 3
-        assert descendants(os.getpid()) == before
+    async with ToolNode([tool()]) as node:
+        await told(node, "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()")
+        await told(node, "1", "b")
+        assert len(descendants(os.getpid()) - before) >= 3
+    assert descendants(os.getpid()) == before
 
 
 KILLERS = {
@@ -66,7 +66,11 @@ KILLERS = {
 @pytest.mark.parametrize("code", KILLERS.values(), ids=KILLERS)
 async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -> None:
     """The cell is not run again. The next call has a new interpreter, and other conversations are not affected."""
+<<<<<<< HEAD
     async with opened([tool(timeout=0.5, grace=0.3)]) as node:
+=======
+    async with ToolNode([tool(timeout=0.5, grace=0.3)]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         await told(node, "x = 43", "b")
         said = await told(node, code)
@@ -78,7 +82,11 @@ async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -
 
 async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> None:
     """An ended interpreter would lose all variables because of one line of output."""
+<<<<<<< HEAD
     async with opened([tool()]) as node:
+=======
+    async with ToolNode([tool()]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "import threading; x = 42")
         for _ in range(10):
             said = await told(node, "threading.Thread(target=print, args=('t',)).start()")
@@ -91,7 +99,11 @@ async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> 
 async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(options: dict[str, Any]) -> None:
     """The cell is interrupted as at a Python prompt. It once counted as finished and the variables were lost."""
     interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+<<<<<<< HEAD
     async with opened([python_tool(**options)]) as node:
+=======
+    async with ToolNode([python_tool(**options)]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         said = await told(node, f"{interrupt}\nwhile True: pass")
         assert said.endswith("KeyboardInterrupt\n[the cell ended there. The interpreter goes on, and its names stay.]")
@@ -103,7 +115,11 @@ async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(
 
 async def test_one_that_somebody_killed_is_told_at_once_and_its_code_does_not_run_again() -> None:
     """The process may be killed when memory runs out; running the code again could kill the next one, too."""
+<<<<<<< HEAD
     async with opened([tool()]) as node:
+=======
+    async with ToolNode([tool()]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         said = await told(node, "import os; os.kill(os.getpid(), 9)")
         assert "its worker process was killed by SIGKILL" in said
@@ -114,7 +130,11 @@ async def test_one_that_somebody_killed_is_told_at_once_and_its_code_does_not_ru
 
 async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
     """The cell raises MemoryError and its variables stay."""
+<<<<<<< HEAD
     async with opened([python_tool(unrestricted=True, memory=1024**3)]) as node:
+=======
+    async with ToolNode([python_tool(unrestricted=True, memory=1024**3)]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         assert "MemoryError" in await told(node, "b = bytearray(2 * 1024**3)")
         assert await told(node, "x") == "Out[3]: 42"
@@ -123,7 +143,11 @@ async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
 @pytest.mark.parametrize("code", ["import time; time.sleep(600)", "while True: print('y' * 1000)"])
 async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
     """A thread could not be stopped, so the interpreter is a process."""
+<<<<<<< HEAD
     async with opened([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
+=======
+    async with ToolNode([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         late = await told(node, code)
         assert "did not finish" in late or "interrupted after" in late
@@ -133,7 +157,11 @@ async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
 
 async def test_infinite_output_is_cut_and_the_cell_interrupted() -> None:
     """The beginning and the end of the output are kept, and variables stay."""
+<<<<<<< HEAD
     async with opened([tool(timeout=0.5, max_output=1000)]) as node:
+=======
+    async with ToolNode([tool(timeout=0.5, max_output=1000)]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         said = await told(node, "while True: print('y' * 100)")
         assert "bytes left out" in said
@@ -144,7 +172,11 @@ async def test_infinite_output_is_cut_and_the_cell_interrupted() -> None:
 
 async def test_a_missing_package_is_told_with_those_that_are_there() -> None:
     """Models often try to install packages, so the error lists the installed ones."""
+<<<<<<< HEAD
     async with opened([tool(packages=["anyio"])]) as node:
+=======
+    async with ToolNode([tool(packages=["anyio"])]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         said = await told(node, "import no_such_package")
 
     assert said.endswith("['no_such_package' is not there and cannot be installed; there are: anyio]")
@@ -158,7 +190,11 @@ async def test_figures_are_content_blocks_of_the_message() -> None:
         "m = types.ModuleType('p'); m.get_fignums = lambda: [1]; m.figure = lambda n: F(); m.close = lambda w: None\n"
         "sys.modules['matplotlib.pyplot'] = m\nprint('drawn')"
     )
+<<<<<<< HEAD
     async with opened([tool()]) as node:
+=======
+    async with ToolNode([tool()]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         text, picture = await told(node, code)
 
     assert text == {"type": "text", "text": "drawn\n[1 figure]"}
@@ -171,22 +207,25 @@ async def test_code_that_forks_is_not_warned_of_threads_that_are_not_its_own() -
     The interpreter's own threads only read output and keep time.
     """
     code = "import os\nchild = os.fork()\nif not child: os._exit(3)\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
+<<<<<<< HEAD
     async with opened([tool()]) as node:
+=======
+    async with ToolNode([tool()]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         assert await told(node, code) == "Out[1]: 3"
 
 
 async def test_an_agent_has_it_in_one_line() -> None:
     """Without an open block, the interpreter lives for one run of the agent."""
     model = ScriptedModel([calls(("run_python", {"code": "x = 20"})), calls(("run_python", {"code": "x + 1"})), "21."])
-    with anyio.fail_after(WAIT):
-        run = await create_react_agent(model, [tool()]).ainvoke({"messages": [("user", "20 + 1?")]})
+    run = await create_react_agent(model, [tool()]).ainvoke({"messages": [("user", "20 + 1?")]})
 
     assert [message.text for message in run["messages"] if message.type == "tool"] == ["Done; no output.", "Out[2]: 21"]
 
 
 async def test_without_a_process_of_its_own_it_does_not_start() -> None:
     """Without a separate process a model's code would run in this one."""
-    with anyio.fail_after(WAIT), pytest.raises(Exception, match=r"python_tool\(\.\.\.\)"):
+    with pytest.raises(Exception, match=r"python_tool\(\.\.\.\)"):
         async with running(Python()):
             pass
 
@@ -243,7 +282,11 @@ QUICK = ("os.dup2", "threads", "our flush")
 )
 async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(code: str) -> None:
     """The next calls once failed outside of the node. Now the model reads that the variables are lost."""
+<<<<<<< HEAD
     async with opened([python_tool()]) as node:
+=======
+    async with ToolNode([python_tool()]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         assert await told(node, "x = 42") == "Done; no output."
         said = await told(node, code)
         assert said.startswith("Error: 'run_python' had begun when Python['a'] died: ")
@@ -254,7 +297,11 @@ async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(c
 
 async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() -> None:
     """Builtins are restored as well; `sys.modules.clear()` once made every later call an error of the node."""
+<<<<<<< HEAD
     async with opened([python_tool()]) as node:
+=======
+    async with ToolNode([python_tool()]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         assert await told(node, "import sys; sys.modules.clear()") == "Done; no output."
         assert await told(node, "import json; json.dumps([x])") == "Out[3]: '[42]'"
@@ -263,7 +310,11 @@ async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() 
 async def test_what_a_cell_does_to_our_own_code_ends_its_interpreter_with_the_next_call() -> None:
     """Exceptions inside of the interpreter's own code end the interpreter and never leave the node."""
     ours = "from callboard_actors.python._python import Python; del Python.run_python; Python._handlers.clear()"
+<<<<<<< HEAD
     async with opened([python_tool()]) as node:
+=======
+    async with ToolNode([python_tool()]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, ours)
         assert isinstance(await told(node, "1 + 1"), str)
         assert "NameError" in await told(node, "x")
@@ -283,7 +334,11 @@ async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
 ) -> None:
     """A cell can switch off the timer that runs in its own process, so a timer outside of it is needed."""
     monkeypatch.setattr("callboard_actors.python._tool._TO_ANSWER", 2.0)
+<<<<<<< HEAD
     async with opened([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
+=======
+    async with ToolNode([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         said = await told(node, code)
         # On trio that event loop is not the worker's, so the cell has done no harm.

@@ -12,7 +12,7 @@ from callboard import running
 from callboard_actors.shell import Shell
 from tests.process._processes import descendants, open_fds
 
-from ._left import WAIT, alive, noted
+from ._left import alive, noted
 
 pytestmark = pytest.mark.real_clock
 
@@ -33,14 +33,13 @@ LEAVES_BEHIND = {
 @pytest.mark.parametrize("command", LEAVES_BEHIND.values(), ids=LEAVES_BEHIND)
 async def test_what_a_command_leaves_running_ends_with_it_and_its_model_is_told(tmp_path: Path, command: str) -> None:
     """Models start servers with `&` and need to know that these were ended."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            said = await actor.run(command)
-            pids = await noted(tmp_path / "pids")
+    async with running(shell(tmp_path)) as actor:
+        said = await actor.run(command)
+        pids = await noted(tmp_path / "pids")
 
-            assert alive(pids) == set()
-            assert "left running" in said
-            assert "start_job" in said
+        assert alive(pids) == set()
+        assert "left running" in said
+        assert "start_job" in said
 
 
 @pytest.mark.parametrize("command", LEAVES_BEHIND.values(), ids=LEAVES_BEHIND)
@@ -50,43 +49,39 @@ async def test_what_is_late_or_cancelled_ends_with_all_that_it_has_started(
     tmp_path: Path, command: str, how: str
 ) -> None:
     """Processes that left their group, session and parent are ended, too."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            if how == "late":
-                said = await actor.run(f"{command}; sleep 600", 1.0)
-                assert said.startswith("Ended by its timeout")
-            else:
-                async with anyio.create_task_group() as group:
-                    group.start_soon(actor.run, f"{command}; sleep 600")
-                    await noted(tmp_path / "pids")
-                    group.cancel_scope.cancel()
-            assert alive(await noted(tmp_path / "pids")) == set()
+    async with running(shell(tmp_path)) as actor:
+        if how == "late":
+            said = await actor.run(f"{command}; sleep 600", 1.0)
+            assert said.startswith("Ended by its timeout")
+        else:
+            async with anyio.create_task_group() as group:
+                group.start_soon(actor.run, f"{command}; sleep 600")
+                await noted(tmp_path / "pids")
+                group.cancel_scope.cancel()
+        assert alive(await noted(tmp_path / "pids")) == set()
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     """The output so far is returned."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            said = await actor.run("trap '' TERM; echo $$ >> pids; echo deaf; while :; do sleep 1; done", 0.3)
+    async with running(shell(tmp_path)) as actor:
+        said = await actor.run("trap '' TERM; echo $$ >> pids; echo deaf; while :; do sleep 1; done", 0.3)
 
-            assert alive(await noted(tmp_path / "pids")) == set()
-            assert said.splitlines()[-1] == "deaf"
+        assert alive(await noted(tmp_path / "pids")) == set()
+        assert said.splitlines()[-1] == "deaf"
 
 
 async def test_one_that_takes_its_leave_at_sigterm_may(tmp_path: Path) -> None:
     """Output during the grace period is returned as well."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            said = await actor.run("trap 'echo bye; exit' TERM; echo hello; while :; do :; done", 0.3)
+    async with running(shell(tmp_path)) as actor:
+        said = await actor.run("trap 'echo bye; exit' TERM; echo hello; while :; do :; done", 0.3)
 
     assert said.splitlines()[1:] == ["hello", "bye"]
 
 
 async def test_one_that_writes_for_ever_costs_what_is_kept(tmp_path: Path) -> None:
     """The pipe is drained, and memory stays bounded."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path, max_output=1000)) as actor:
-            said = await actor.run("yes", 0.5)
+    async with running(shell(tmp_path, max_output=1000)) as actor:
+        said = await actor.run("yes", 0.5)
 
     assert said.startswith("Ended by its timeout")
     assert "bytes left out" in said
@@ -96,9 +91,8 @@ async def test_one_that_writes_for_ever_costs_what_is_kept(tmp_path: Path) -> No
 @pytest.mark.exhaustive
 async def test_a_gigabyte_of_output_is_read_to_its_end(tmp_path: Path) -> None:
     """A command that blocks on a full pipe would never end."""
-    with anyio.fail_after(60):
-        async with running(shell(tmp_path, max_output=1000)) as actor:
-            said = await actor.run("echo first; head -c 1000000000 /dev/zero | tr '\\0' a; echo; echo last", 50)
+    async with running(shell(tmp_path, max_output=1000)) as actor:
+        said = await actor.run("echo first; head -c 1000000000 /dev/zero | tr '\\0' a; echo; echo last", 50)
 
     assert said.startswith("Exit code 0")
     assert said.splitlines()[1] == "first"
@@ -108,24 +102,22 @@ async def test_a_gigabyte_of_output_is_read_to_its_end(tmp_path: Path) -> None:
 
 async def test_what_cannot_be_a_command_is_refused_in_words(tmp_path: Path) -> None:
     """A NUL character, an empty command and a command that is too long for the kernel are refused."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            assert (await actor.run("echo \0")).startswith("Refused: there is a NUL")
-            assert (await actor.run("  ")) == "Refused: the command is empty."
-            assert "Argument list too long" in await actor.run("echo " + "a" * 3_000_000)
-            assert (await actor.run("ls", -1.0)).startswith("Refused: timeout=-1")
+    async with running(shell(tmp_path)) as actor:
+        assert (await actor.run("echo \0")).startswith("Refused: there is a NUL")
+        assert (await actor.run("  ")) == "Refused: the command is empty."
+        assert "Argument list too long" in await actor.run("echo " + "a" * 3_000_000)
+        assert (await actor.run("ls", -1.0)).startswith("Refused: timeout=-1")
 
 
 async def test_a_directory_that_is_deleted_meanwhile_is_told(tmp_path: Path) -> None:
     """The next command cannot start, and its error says that the directory is gone."""
     folder = tmp_path / "work"
     folder.mkdir()
-    with anyio.fail_after(WAIT):
-        async with running(shell(folder)) as actor:
-            await actor.run("rmdir ../work")
-            said = await actor.run("ls")
-            folder.mkdir()
-            again = await actor.run("ls")
+    async with running(shell(folder)) as actor:
+        await actor.run("rmdir ../work")
+        said = await actor.run("ls")
+        folder.mkdir()
+        again = await actor.run("ls")
 
     assert said == f"Not started: the working directory {folder} is not there (any more). No output."
     assert again.startswith("Exit code 0")
@@ -133,33 +125,30 @@ async def test_a_directory_that_is_deleted_meanwhile_is_told(tmp_path: Path) -> 
 
 async def test_one_that_kills_its_worker_ends_nobody_else(tmp_path: Path) -> None:
     """The command's child processes end with the worker, and the next command gets a new one."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            said = await actor.run("setsid sh -c 'echo $$ >> pids; sleep 600' & sleep 0.3; kill -9 $PPID; sleep 600")
-            assert "killed by SIGKILL" in said
-            assert said.startswith("Lost: its worker process was killed by SIGKILL, ")
-            assert said.endswith(" look at what it was to change before it is run again. No output.")
-            assert "run_command" not in said
-            assert ".." not in said
-            assert (await actor.run("echo well")).splitlines()[1:] == ["well"]
-            assert alive(await noted(tmp_path / "pids")) == set()
+    async with running(shell(tmp_path)) as actor:
+        said = await actor.run("setsid sh -c 'echo $$ >> pids; sleep 600' & sleep 0.3; kill -9 $PPID; sleep 600")
+        assert "killed by SIGKILL" in said
+        assert said.startswith("Lost: its worker process was killed by SIGKILL, ")
+        assert said.endswith(" look at what it was to change before it is run again. No output.")
+        assert "run_command" not in said
+        assert ".." not in said
+        assert (await actor.run("echo well")).splitlines()[1:] == ["well"]
+        assert alive(await noted(tmp_path / "pids")) == set()
 
 
 @pytest.mark.exhaustive
 async def test_one_that_stops_its_worker_is_ended_all_the_same(tmp_path: Path) -> None:
     """A stopped worker cannot keep the timeout, so the shell's own timer ends it."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            said = await actor.run("echo $$ >> pids; kill -STOP $PPID; sleep 600", 0.5)
-            assert said.startswith("Ended by its timeout")
-            assert alive(await noted(tmp_path / "pids")) == set()
+    async with running(shell(tmp_path)) as actor:
+        said = await actor.run("echo $$ >> pids; kill -STOP $PPID; sleep 600", 0.5)
+        assert said.startswith("Ended by its timeout")
+        assert alive(await noted(tmp_path / "pids")) == set()
 
 
 async def test_binary_output_is_told_and_not_shown(tmp_path: Path) -> None:
     """Binary output is useless to a model and may break a terminal or a protocol."""
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            said = await actor.run(r"printf '\177ELF\0\1\2'")
+    async with running(shell(tmp_path)) as actor:
+        said = await actor.run(r"printf '\177ELF\0\1\2'")
 
     assert said.splitlines()[1] == "[binary output, 7 bytes, is not shown; it begins with 7f 45 4c 46 00 01 02]"
 
@@ -170,25 +159,23 @@ async def test_nothing_is_left_when_the_shell_ends(tmp_path: Path, monkeypatch: 
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     before, fds = descendants(os.getpid()), open_fds()
-    with anyio.fail_after(WAIT):
-        async with running(shell(tmp_path)) as actor:
-            await actor.start_job("echo $$ >> pids; exec sleep 600")
-            await actor.start_job("setsid sh -c 'echo $$ >> pids; trap \"\" TERM; sleep 600 & sleep 600'")
-            pids = await noted(tmp_path / "pids", 2)
-        assert alive(pids) == set()
-        assert set(temporary.iterdir()) == set()
-        assert descendants(os.getpid()) == before
-        assert open_fds() == fds
+    async with running(shell(tmp_path)) as actor:
+        await actor.start_job("echo $$ >> pids; exec sleep 600")
+        await actor.start_job("setsid sh -c 'echo $$ >> pids; trap \"\" TERM; sleep 600 & sleep 600'")
+        pids = await noted(tmp_path / "pids", 2)
+    assert alive(pids) == set()
+    assert set(temporary.iterdir()) == set()
+    assert descendants(os.getpid()) == before
+    assert open_fds() == fds
 
 
 @pytest.mark.exhaustive
 async def test_many_commands_leave_nothing(tmp_path: Path) -> None:
     """Neither processes nor descriptors grow with the number of commands."""
-    with anyio.fail_after(90):
-        async with running(shell(tmp_path)) as actor:
-            await actor.run("true")
-            fds = open_fds()
-            for number in range(50):
-                assert (await actor.run(f"sleep 600 & echo {number}")).splitlines()[-1] == str(number)
-            assert open_fds() <= fds + 2
+    async with running(shell(tmp_path)) as actor:
+        await actor.run("true")
+        fds = open_fds()
+        for number in range(50):
+            assert (await actor.run(f"sleep 600 & echo {number}")).splitlines()[-1] == str(number)
+        assert open_fds() <= fds + 2
     assert shutil.which("sh")

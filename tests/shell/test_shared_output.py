@@ -5,14 +5,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import anyio
 import pytest
 
 from callboard import running
 from callboard_actors.process import Confine
 from callboard_actors.shell import Shell
 
-from ._left import WAIT, noted, said_by
+from ._left import noted, said_by
 
 pytestmark = pytest.mark.real_clock
 
@@ -105,12 +104,11 @@ def confined(folder: Path, **options: object) -> Shell:
 
 async def test_a_confined_command_cannot_read_the_output_of_a_job(tmp_path: Path) -> None:
     """A job may print secrets that only its own conversation may see."""
-    with anyio.fail_after(WAIT):
-        async with running(confined(tmp_path)) as shell:
-            await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
-            await noted(tmp_path / "pids")
-            await said_by(shell, "genuine")
-            said = await shell.run(command(READS))
+    async with running(confined(tmp_path)) as shell:
+        await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
+        await noted(tmp_path / "pids")
+        await said_by(shell, "genuine")
+        said = await shell.run(command(READS))
 
     assert "looked" in said
     assert "genuine" not in said
@@ -118,12 +116,11 @@ async def test_a_confined_command_cannot_read_the_output_of_a_job(tmp_path: Path
 
 async def test_a_confined_command_cannot_rewrite_the_output_of_a_job(tmp_path: Path) -> None:
     """A model would believe forged output."""
-    with anyio.fail_after(WAIT):
-        async with running(confined(tmp_path)) as shell:
-            await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
-            await noted(tmp_path / "pids")
-            assert "tried" in await shell.run(command(REWRITES))
-            told = await said_by(shell, "genuine")
+    async with running(confined(tmp_path)) as shell:
+        await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
+        await noted(tmp_path / "pids")
+        assert "tried" in await shell.run(command(REWRITES))
+        told = await said_by(shell, "genuine")
 
     assert "forgery" not in told
 
@@ -133,18 +130,17 @@ async def test_the_output_of_a_job_is_out_of_reach_where_the_command_may_write_t
 ) -> None:
     """The output file has no name, and the kernel shows a worker only its own descriptors."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with anyio.fail_after(WAIT):
-        async with running(confined(tmp_path)) as shell:
-            await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
-            await noted(tmp_path / "pids")
-            await said_by(shell, "genuine")
-            read = await shell.run(command(READS))
-            assert "tried" in await shell.run(command(REWRITES))
-            await shell.stop_job(1)
-            await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
-            await noted(tmp_path / "pids", 2)
-            assert "tried" in await shell.run(command(REWRITES))
-            told = await shell.job(4)
+    async with running(confined(tmp_path)) as shell:
+        await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
+        await noted(tmp_path / "pids")
+        await said_by(shell, "genuine")
+        read = await shell.run(command(READS))
+        assert "tried" in await shell.run(command(REWRITES))
+        await shell.stop_job(1)
+        await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
+        await noted(tmp_path / "pids", 2)
+        assert "tried" in await shell.run(command(REWRITES))
+        told = await shell.job(4)
 
     assert "looked" in read
     assert "genuine" not in read
@@ -153,11 +149,10 @@ async def test_the_output_of_a_job_is_out_of_reach_where_the_command_may_write_t
 
 async def test_a_confined_command_leaves_no_file_where_the_next_one_puts_its_output(tmp_path: Path) -> None:
     """With a predictable file name each later command would fail outside of the node."""
-    with anyio.fail_after(WAIT):
-        async with running(confined(tmp_path)) as shell:
-            assert "tried" in await shell.run(command(OCCUPIES))
-            said = await shell.run(f"echo well; {command(READS)}")
-            job = await shell.start_job("echo well")
+    async with running(confined(tmp_path)) as shell:
+        assert "tried" in await shell.run(command(OCCUPIES))
+        said = await shell.run(f"echo well; {command(READS)}")
+        job = await shell.start_job("echo well")
 
     assert "well" in said.splitlines()
     assert "left for the next" not in said
@@ -166,15 +161,14 @@ async def test_a_confined_command_leaves_no_file_where_the_next_one_puts_its_out
 
 async def test_a_command_that_removes_what_holds_its_output_ends_no_other_job(tmp_path: Path) -> None:
     """The shell is one actor, so an error of its clean-up would end all jobs."""
-    with anyio.fail_after(WAIT):
-        async with running(confined(tmp_path)) as shell:
-            await shell.start_job("echo $$ >> pids; until test -e go; do sleep 0.02; done; echo went")
-            await noted(tmp_path / "pids")
-            await shell.start_job(command(REPLACES))
-            hostile = await shell.job(2, 20.0)
-            (tmp_path / "go").touch()
-            innocent = await shell.job(1, 20.0)
-            said = await shell.run("echo well")
+    async with running(confined(tmp_path)) as shell:
+        await shell.start_job("echo $$ >> pids; until test -e go; do sleep 0.02; done; echo went")
+        await noted(tmp_path / "pids")
+        await shell.start_job(command(REPLACES))
+        hostile = await shell.job(2, 20.0)
+        (tmp_path / "go").touch()
+        innocent = await shell.job(1, 20.0)
+        said = await shell.run("echo well")
 
     assert "): exit code 0 after " in hostile
     assert innocent.splitlines()[1:] == ["went"]
@@ -184,9 +178,8 @@ async def test_a_command_that_removes_what_holds_its_output_ends_no_other_job(tm
 async def test_a_command_that_may_write_nowhere_has_no_place_to_run_a_program_from(tmp_path: Path) -> None:
     """`Confine(read=...)` says which programs can be executed."""
     shell = Shell(tmp_path, confine=Confine(read=[tmp_path], processes=True), grace=0.3, max_output=100_000)
-    with anyio.fail_after(WAIT):
-        async with running(shell) as actor:
-            said = await actor.run(command(EXECUTES))
+    async with running(shell) as actor:
+        said = await actor.run(command(EXECUTES))
 
     assert "tried" in said
     assert "executed" not in said
@@ -196,12 +189,11 @@ async def test_a_command_whose_output_has_no_place_is_refused_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk is a temporary error of the command and not of the node."""
-    with anyio.fail_after(WAIT):
-        async with running(Shell(tmp_path, unrestricted=True)) as shell:
-            with monkeypatch.context() as patched:
-                patched.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-                run, job = await shell.run("echo well"), await shell.start_job("echo well")
-            again = await shell.run("echo well")
+    async with running(Shell(tmp_path, unrestricted=True)) as shell:
+        with monkeypatch.context() as patched:
+            patched.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+            run, job = await shell.run("echo well"), await shell.start_job("echo well")
+        again = await shell.run("echo well")
 
     for refused in (run, job):
         assert refused.startswith("Refused: there is no room for the output of a command: ")

@@ -27,9 +27,8 @@ async def test_another_event_loop_may_ask_it(url: str, other: str) -> None:
     async def ask(db: SqlDatabase) -> None:
         found.append(await db.query("SELECT count(*) AS count FROM item"))
 
-    with anyio.fail_after(30):
-        async with SqlDatabase(url) as db:
-            await anyio.to_thread.run_sync(lambda: anyio.run(ask, db, backend=other))
+    async with SqlDatabase(url) as db:
+        await anyio.to_thread.run_sync(lambda: anyio.run(ask, db, backend=other))
 
     assert found[0][0]["count"] == 3
 
@@ -39,9 +38,8 @@ async def test_each_key_has_a_database_of_its_own(url: str) -> None:
     node = ToolNode([child(SqlDatabase(url), key=lambda call: call["args"]["statement"], cap=1)])
     batch = [tool_call("query", str(number), statement=f"SELECT {number} AS n") for number in range(3)]
 
-    with anyio.fail_after(30):
-        async with node:
-            found = await node.ainvoke(batch)
+    async with node:
+        found = await node.ainvoke(batch)
 
     assert [message.content.splitlines()[1] for message in found["messages"]] == ["0", "1", "2"]
 
@@ -54,8 +52,7 @@ async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
         tool_call("query", "2", statement="SELECT 1"),
     ]
 
-    with anyio.fail_after(30):
-        late, other = (await node.ainvoke(calls))["messages"]
+    late, other = (await node.ainvoke(calls))["messages"]
 
     assert late.content.startswith("It was stopped after 0.")
     assert other.content == "1\n1\n(1 row)"
@@ -63,25 +60,23 @@ async def test_a_timeout_of_the_call_ends_the_statement(url: str) -> None:
 
 async def test_a_failed_statement_leaves_no_thread(url: str) -> None:
     """Repeated failures must not add threads to the process."""
-    with anyio.fail_after(30):
-        async with SqlDatabase(url, connections=2) as db:
-            await db.query("SELECT 1")
-            before = threading.active_count()
-            for _ in range(20):
-                with pytest.raises(SqlError):
-                    await db.query("SELECT nothing FROM nowhere")
+    async with SqlDatabase(url, connections=2) as db:
+        await db.query("SELECT 1")
+        before = threading.active_count()
+        for _ in range(20):
+            with pytest.raises(SqlError):
+                await db.query("SELECT nothing FROM nowhere")
 
-            assert threading.active_count() <= before + 2
+        assert threading.active_count() <= before + 2
 
 
 @pytest.mark.exhaustive
 async def test_it_can_live_in_a_worker_process(url: str) -> None:
     """A worker process can be killed whatever SQLite does."""
-    with anyio.fail_after(60):
-        async with Processes(workers=1) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
-            rows = await db.query("SELECT name FROM item WHERE id = 1")
-            with pytest.raises(SqlError, match="did you mean item"):
-                await db.query("SELECT * FROM itm")
+    async with Processes(workers=1) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
+        rows = await db.query("SELECT name FROM item WHERE id = 1")
+        with pytest.raises(SqlError, match="did you mean item"):
+            await db.query("SELECT * FROM itm")
 
     assert dict(rows[0]) == {"name": "tea"}
 
@@ -89,11 +84,10 @@ async def test_it_can_live_in_a_worker_process(url: str) -> None:
 @pytest.mark.exhaustive
 async def test_a_statement_that_grows_as_it_is_read_meets_the_memory_of_its_process(url: str) -> None:
     """SQLite expands a table expression wherever it is named, without calling our progress handler meanwhile."""
-    with anyio.fail_after(60):
-        async with Processes(workers=1, memory=1024**3) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
-            with pytest.raises(SqlError, match="more memory than there is"):
-                await db.query(DOUBLED)
-            assert len(await db.query("SELECT 1")) == 1
+    async with Processes(workers=1, memory=1024**3) as pool, running(child(SqlDatabase(url), runs_in=pool)) as db:
+        with pytest.raises(SqlError, match="more memory than there is"):
+            await db.query(DOUBLED)
+        assert len(await db.query("SELECT 1")) == 1
 
 
 _ASKS = """
@@ -112,11 +106,10 @@ anyio.run(main, backend=sys.argv[2])
 async def test_a_statement_ends_with_the_program_that_was_killed(shop: Shop, anyio_backend_name: str) -> None:
     """No client can cancel the statement, so the server checks every two seconds whether its client is alive."""
     command = [sys.executable, "-c", _ASKS, shop.url, anyio_backend_name]
-    with anyio.fail_after(60):
-        async with await anyio.open_process(command, cwd=Path(__file__).parents[2]) as process:
-            while not shop.sleeping():
-                await anyio.sleep(0.05)
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
-        while shop.sleeping():
-            await anyio.sleep(0.1)
+    async with await anyio.open_process(command, cwd=Path(__file__).parents[2]) as process:
+        while not shop.sleeping():
+            await anyio.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    while shop.sleeping():
+        await anyio.sleep(0.1)

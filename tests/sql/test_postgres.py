@@ -47,9 +47,8 @@ async def test_values_come_as_python_has_them(shop: Shop) -> None:
                DATE '2026-01-02' AS day,
                '{"a": [1]}'::jsonb AS doc, ARRAY[1, 2] AS list, '10:30' AS time, '50%' AS share, 'a:b' AS pair
     """
-    with anyio.fail_after(30):
-        async with SqlDatabase(shop.url) as db:
-            rows = await db.query(statement)
+    async with SqlDatabase(shop.url) as db:
+        rows = await db.query(statement)
 
     assert dict(rows[0]) == {
         "n": 1,
@@ -71,9 +70,8 @@ async def test_values_come_as_python_has_them(shop: Shop) -> None:
 async def test_parameters_are_values_and_never_text(shop: Shop) -> None:
     """A placeholder inside of a literal is no parameter."""
     statement = "SELECT name, ' :id' AS text, id::text FROM item WHERE name = :name OR id = ANY(:ids)"
-    with anyio.fail_after(30):
-        async with SqlDatabase(shop.url) as db:
-            rows = await db.query(statement, {"name": "tea'; DROP TABLE item; --", "ids": [2, 3]})
+    async with SqlDatabase(shop.url) as db:
+        rows = await db.query(statement, {"name": "tea'; DROP TABLE item; --", "ids": [2, 3]})
 
     assert rows.values == (("ham", " :id", "2"), ("salt", " :id", "3"))
 
@@ -83,11 +81,10 @@ async def test_the_schema_is_told(shop: Shop) -> None:
     """Row counts are the server's estimates, which cost no query."""
     shop.sql("ANALYZE")
     shop.sql("COMMENT ON COLUMN item.price IS 'in euros'")
-    with anyio.fail_after(30):
-        async with SqlDatabase(shop.url) as db:
-            outline, text = await db.schema(), await db.describe("item")
-            with pytest.raises(SqlError, match="did you mean item"):
-                await db.describe("items")
+    async with SqlDatabase(shop.url) as db:
+        outline, text = await db.schema(), await db.describe("item")
+        with pytest.raises(SqlError, match="did you mean item"):
+            await db.describe("items")
 
     assert "item(id INTEGER key, name TEXT, price NUMERIC, shop_id INTEGER -> shop.id), about 3 rows" in outline
     assert "  price NUMERIC default 1 -- in euros" in text.splitlines()
@@ -107,9 +104,8 @@ async def test_an_error_says_where_and_what_may_have_been_meant(shop: Shop, stat
     """Positions in the error refer to the statement as the model wrote it."""
     node = ToolNode([SqlDatabase(shop.url)])
 
-    with anyio.fail_after(30):
-        call = tool_call("query", "1", statement=statement, parameters={"n": 1})
-        [message] = (await node.ainvoke([call]))["messages"]
+    call = tool_call("query", "1", statement=statement, parameters={"n": 1})
+    [message] = (await node.ainvoke([call]))["messages"]
 
     assert message.status == "error"
     assert says in message.content
@@ -117,12 +113,9 @@ async def test_an_error_says_where_and_what_may_have_been_meant(shop: Shop, stat
 
 async def test_the_server_cuts_values_and_stops_after_the_last_row(shop: Shop) -> None:
     """Long values and endless rows are cut at the server and never sent."""
-    with anyio.fail_after(30):
-        async with SqlDatabase(shop.url, max_rows=3, max_value=5) as db:
-            rows = await db.query(ENDLESS.format("x"))
-            long = await db.query(
-                "SELECT repeat('ä', 9) AS text, decode('00112233445566', 'hex') AS raw, ARRAY[100, 200]"
-            )
+    async with SqlDatabase(shop.url, max_rows=3, max_value=5) as db:
+        rows = await db.query(ENDLESS.format("x"))
+        long = await db.query("SELECT repeat('ä', 9) AS text, decode('00112233445566', 'hex') AS raw, ARRAY[100, 200]")
 
     assert rows.values == ((1,), (2,), (3,)) and rows.more
     assert long.values == (
@@ -135,18 +128,17 @@ async def test_nothing_that_writes_gets_through(shop: Shop) -> None:
     _prepare(shop)
     got_through: list[str] = []
 
-    with anyio.fail_after(60):
-        async with SqlDatabase(shop.url, connections=1) as db:
-            for name, statement in READ_ONLY_POSTGRES.items():
-                try:
-                    await db.query(statement)
-                except SqlError:
-                    continue
-                got_through.append(name)
-            state = await db.query(
-                "SELECT current_user, current_setting('transaction_read_only') AS ro, "
-                "current_setting('default_transaction_read_only') AS default_ro"
-            )
+    async with SqlDatabase(shop.url, connections=1) as db:
+        for name, statement in READ_ONLY_POSTGRES.items():
+            try:
+                await db.query(statement)
+            except SqlError:
+                continue
+            got_through.append(name)
+        state = await db.query(
+            "SELECT current_user, current_setting('transaction_read_only') AS ro, "
+            "current_setting('default_transaction_read_only') AS default_ro"
+        )
 
     assert got_through == []
     assert shop.names() == ["tea", "ham", "salt"]
@@ -166,14 +158,13 @@ def _prepare(shop: Shop) -> None:
 
 async def test_what_a_session_keeps_is_gone_with_the_statement(shop: Shop) -> None:
     """Settings, advisory locks and large objects do not reach the next statement on the connection."""
-    with anyio.fail_after(30):
-        async with SqlDatabase(shop.url, connections=1) as db:
-            await db.query("SELECT set_config('statement_timeout', '0', false), set_config('work_mem', '1GB', false)")
-            await db.query("SELECT pg_advisory_lock(42), lo_create(77)")
-            left = await db.query(
-                "SELECT current_setting('work_mem') AS memory, (SELECT count(*) FROM pg_locks "
-                "WHERE locktype = 'advisory') AS locks, (SELECT count(*) FROM pg_largeobject_metadata) AS objects"
-            )
+    async with SqlDatabase(shop.url, connections=1) as db:
+        await db.query("SELECT set_config('statement_timeout', '0', false), set_config('work_mem', '1GB', false)")
+        await db.query("SELECT pg_advisory_lock(42), lo_create(77)")
+        left = await db.query(
+            "SELECT current_setting('work_mem') AS memory, (SELECT count(*) FROM pg_locks "
+            "WHERE locktype = 'advisory') AS locks, (SELECT count(*) FROM pg_largeobject_metadata) AS objects"
+        )
 
     assert dict(left[0]) == {"memory": "4MB", "locks": 0, "objects": 0}
 
@@ -186,12 +177,11 @@ async def test_what_never_ends_is_ended_on_the_server(shop: Shop, name: str) -> 
         "CREATE FUNCTION deaf() RETURNS void LANGUAGE plpgsql AS $$ BEGIN LOOP BEGIN PERFORM pg_sleep(60); "
         "EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$"
     )
-    with anyio.fail_after(40):
-        async with SqlDatabase(shop.url, timeout=0.3, connections=1) as db:
-            with _lock(shop), pytest.raises(SqlError, match="stopped after"):
-                await db.query(ENDLESS_POSTGRES[name])
-            assert len(await db.query("SELECT 1")) == 1
-        await _until_nothing_runs(shop)
+    async with SqlDatabase(shop.url, timeout=0.3, connections=1) as db:
+        with _lock(shop), pytest.raises(SqlError, match="stopped after"):
+            await db.query(ENDLESS_POSTGRES[name])
+        assert len(await db.query("SELECT 1")) == 1
+    await _until_nothing_runs(shop)
 
 
 def test_the_server_ends_a_statement_by_itself(shop: Shop) -> None:
@@ -222,28 +212,26 @@ async def _until_nothing_runs(shop: Shop) -> None:
 
 async def test_a_cancelled_call_is_cancelled_on_the_server(shop: Shop) -> None:
     """A statement without a waiting caller must not use the server."""
-    with anyio.fail_after(40):
-        async with SqlDatabase(shop.url, timeout=60, connections=1) as db:
-            async with anyio.create_task_group() as group:
-                group.start_soon(db.query, "SELECT pg_sleep(60)")
-                while not shop.sleeping():
-                    await anyio.sleep(0.02)
-                group.cancel_scope.cancel()
-            assert shop.running() == 0
-            assert len(await db.query("SELECT 1")) == 1
+    async with SqlDatabase(shop.url, timeout=60, connections=1) as db:
+        async with anyio.create_task_group() as group:
+            group.start_soon(db.query, "SELECT pg_sleep(60)")
+            while not shop.sleeping():
+                await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+        assert shop.running() == 0
+        assert len(await db.query("SELECT 1")) == 1
 
 
 @pytest.mark.exhaustive
 async def test_no_connection_is_left_at_the_end(shop: Shop) -> None:
     """The number of connections of a server is limited."""
-    with anyio.fail_after(40):
-        async with SqlDatabase(shop.url, connections=2) as db:
-            async with anyio.create_task_group() as group:
-                for _ in range(6):
-                    group.start_soon(db.query, "SELECT pg_sleep(0.05)")
-            most = shop.connected()
-        while shop.connected():
-            await anyio.sleep(0.02)
+    async with SqlDatabase(shop.url, connections=2) as db:
+        async with anyio.create_task_group() as group:
+            for _ in range(6):
+                group.start_soon(db.query, "SELECT pg_sleep(0.05)")
+        most = shop.connected()
+    while shop.connected():
+        await anyio.sleep(0.02)
 
     assert 1 <= most <= 2
 
@@ -253,7 +241,7 @@ async def test_a_server_that_cannot_be_reached_is_told_without_the_password(shop
     """Neither the error nor the representation of the actor contains the password."""
     db = SqlDatabase(server.url("nowhere", user="reader", password=PASSWORD))
 
-    with anyio.fail_after(40), pytest.raises(ActorStartError) as caught:
+    with pytest.raises(ActorStartError) as caught:
         async with db:
             pass
 
@@ -265,10 +253,9 @@ async def test_a_server_that_cannot_be_reached_is_told_without_the_password(shop
 @pytest.mark.exhaustive
 async def test_a_connection_that_was_cut_is_replaced(shop: Shop, server: Server) -> None:
     """The next statement gets a new connection and does not fail."""
-    with anyio.fail_after(40):
-        async with SqlDatabase(shop.url, connections=1) as db:
-            await db.query("SELECT 1")
-            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader'")
-            while shop.connected():
-                await anyio.sleep(0.02)
-            assert len(await db.query("SELECT 1")) == 1
+    async with SqlDatabase(shop.url, connections=1) as db:
+        await db.query("SELECT 1")
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader'")
+        while shop.connected():
+            await anyio.sleep(0.02)
+        assert len(await db.query("SELECT 1")) == 1

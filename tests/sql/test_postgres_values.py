@@ -46,10 +46,9 @@ async def test_a_setting_of_a_statement_is_no_error(shop: Shop, name: str, value
     """The driver parses only the default format of times, so another format would end the run with an error."""
     statement = f"SELECT set_config('{name}', '{value}', false), now(), INTERVAL '26 hours' FROM generate_series(1, 30)"
     node = ToolNode([SqlDatabase(shop.url, connections=1)])
-    with anyio.fail_after(30):
-        async with node:
-            [set_] = (await node.ainvoke([tool_call("query", "1", statement=statement)]))["messages"]
-            [after] = (await node.ainvoke([tool_call("query", "2", statement="SELECT DATE '2026-01-02'")]))["messages"]
+    async with node:
+        [set_] = (await node.ainvoke([tool_call("query", "1", statement=statement)]))["messages"]
+        [after] = (await node.ainvoke([tool_call("query", "2", statement="SELECT DATE '2026-01-02'")]))["messages"]
 
     assert set_.status == "success"
     assert set_.text.endswith("(30 rows)")
@@ -65,8 +64,7 @@ async def test_what_a_change_returns_can_be_stored(shop: Shop) -> None:
     """The driver returns ranges as objects that no checkpointer can store."""
     statement = "SELECT int4range(1, 5), ARRAY[int4range(1, 2)], '{\"a\": [1]}'::jsonb, 1.5::numeric, '{1}'::int[]"
     node = ToolNode([WritableSqlDatabase(shop.url, approve=False, once=None)])
-    with anyio.fail_after(30):
-        [message] = (await node.ainvoke([tool_call("execute", "1", statement=statement)]))["messages"]
+    [message] = (await node.ainvoke([tool_call("execute", "1", statement=statement)]))["messages"]
     serializer = JsonPlusSerializer()
 
     assert message.artifact["rows"][0][:3] == ["[1, 5)", ["[1, 2)"], {"a": [1]}]
@@ -76,11 +74,10 @@ async def test_what_a_change_returns_can_be_stored(shop: Shop) -> None:
 async def test_what_a_change_returns_and_cannot_be_read_says_what_to_do(shop: Shop) -> None:
     """The change is rolled back, because its result could not be reported."""
     insert = "INSERT INTO item VALUES (9, 'pea', 1, NULL) RETURNING DATE 'infinity'"
-    with anyio.fail_after(30):
-        async with WritableSqlDatabase(shop.url, approve=False, once=None) as db:
-            with pytest.raises(SqlError, match=r"date too large .*\. Ask for it as a text, .*: value::text"):
-                await db.execute(insert)
-            changed = await db.execute(f"{insert}::text")
+    async with WritableSqlDatabase(shop.url, approve=False, once=None) as db:
+        with pytest.raises(SqlError, match=r"date too large .*\. Ask for it as a text, .*: value::text"):
+            await db.execute(insert)
+        changed = await db.execute(f"{insert}::text")
 
     assert changed.values == (("infinity",),)
     assert shop.names() == ["tea", "ham", "salt", "pea"]

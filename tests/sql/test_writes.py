@@ -55,7 +55,7 @@ def guarded(url: str, *inner: Any) -> ToolNode:
 
 async def test_the_question_shows_the_statement_and_its_parameters(url: str) -> None:
     """The person needs to see exactly what will run."""
-    with anyio.fail_after(20), pytest.raises(CallsInterrupted) as caught:
+    with pytest.raises(CallsInterrupted) as caught:
         await guarded(url).ainvoke([BUN])
 
     assert caught.value.interrupts[0].value[0]["action_request"] == {"action": "execute", "args": BUN["args"]}
@@ -64,8 +64,7 @@ async def test_the_question_shows_the_statement_and_its_parameters(url: str) -> 
 
 async def test_what_was_agreed_to_runs(url: str) -> None:
     """The model is told how many rows were changed."""
-    with anyio.fail_after(20):
-        message = await answered(guarded(url), BUN, {"type": "accept"})
+    message = await answered(guarded(url), BUN, {"type": "accept"})
 
     assert message.content == "1 row changed."
     assert names_in(url) == ["tea", "ham", "salt", "bun"]
@@ -73,8 +72,7 @@ async def test_what_was_agreed_to_runs(url: str) -> None:
 
 async def test_what_was_declined_does_not_run(url: str) -> None:
     """The model reads the refusal and the run continues."""
-    with anyio.fail_after(20):
-        message = await answered(guarded(url), BUN, {"type": "ignore", "args": "no buns"})
+    message = await answered(guarded(url), BUN, {"type": "ignore", "args": "no buns"})
 
     assert "no buns" in message.content
     assert names_in(url) == ["tea", "ham", "salt"]
@@ -83,15 +81,14 @@ async def test_what_was_declined_does_not_run(url: str) -> None:
 async def test_what_a_person_has_changed_runs_as_they_changed_it(url: str) -> None:
     """Editing the arguments counts as approval."""
     changed = {"statement": "DELETE FROM item WHERE id = :id", "parameters": {"id": 1}}
-    with anyio.fail_after(20):
-        await answered(guarded(url), BUN, {"type": "edit", "args": {"args": changed}})
+    await answered(guarded(url), BUN, {"type": "edit", "args": {"args": changed}})
 
     assert names_in(url) == ["ham", "salt"]
 
 
 async def test_nothing_runs_where_nobody_is_asked(url: str) -> None:
     """A forgotten approval middleware is an error, not a database that a model can change freely."""
-    with anyio.fail_after(20), pytest.raises(RuntimeError, match=r"nobody was asked.*RequireApproval\(\['execute'\]\)"):
+    with pytest.raises(RuntimeError, match=r"nobody was asked.*RequireApproval\(\['execute'\]\)"):
         await ToolNode([WritableSqlDatabase(url)]).ainvoke([BUN])
 
     assert names_in(url) == ["tea", "ham", "salt"]
@@ -104,7 +101,7 @@ async def test_an_approval_is_not_for_other_arguments(url: str) -> None:
         args = {"statement": "DELETE FROM item"}
         return await call_next(request.override(tool_call={**request.tool_call, "args": args}))
 
-    with anyio.fail_after(20), pytest.raises(RuntimeError, match="something else than a person has agreed to"):
+    with pytest.raises(RuntimeError, match="something else than a person has agreed to"):
         await answered(guarded(url, changes), BUN, {"type": "accept"})
 
     assert names_in(url) == ["tea", "ham", "salt"]
@@ -115,11 +112,10 @@ async def test_who_says_so_needs_no_person(url: str) -> None:
     call = tool_call("execute", "1", statement="INSERT INTO item (name) VALUES ('bun')")
     node = ToolNode([WritableSqlDatabase(url, approve=False)])
 
-    with anyio.fail_after(20):
-        for _ in range(2):
-            await node.ainvoke([call])
-        async with WritableSqlDatabase(url, approve=False) as db:
-            rows = await db.execute("UPDATE item SET price = 2 WHERE name = 'bun' RETURNING name")
+    for _ in range(2):
+        await node.ainvoke([call])
+    async with WritableSqlDatabase(url, approve=False) as db:
+        rows = await db.execute("UPDATE item SET price = 2 WHERE name = 'bun' RETURNING name")
 
     assert names_in(url) == ["tea", "ham", "salt", "bun", "bun"]
     assert (rows.changed, rows.values) == (2, (("bun",), ("bun",)))
@@ -127,9 +123,8 @@ async def test_who_says_so_needs_no_person(url: str) -> None:
 
 async def test_all_rows_are_changed_though_few_are_shown(url: str) -> None:
     """The cap applies to the answer only, although SQLite changes rows only as far as it is read."""
-    with anyio.fail_after(20):
-        async with WritableSqlDatabase(url, approve=False, max_rows=1) as db:
-            rows = await db.execute("DELETE FROM item RETURNING id")
+    async with WritableSqlDatabase(url, approve=False, max_rows=1) as db:
+        rows = await db.execute("DELETE FROM item RETURNING id")
 
     assert len(rows) == 1 and rows.more
     assert names_in(url) == []
@@ -155,12 +150,11 @@ async def test_all_rows_are_changed_though_few_are_shown(url: str) -> None:
 )
 async def test_what_fails_changes_nothing(url: str, statement: str) -> None:
     """Each statement is a transaction that it cannot leave; the next one starts a new transaction."""
-    with anyio.fail_after(20):
-        async with WritableSqlDatabase(url, approve=False, timeout=0.5, connections=1) as db:
-            with pytest.raises(SqlError):
-                await db.execute(statement)
-            assert len(await db.query("SELECT * FROM item")) == 3
-            assert (await db.execute("UPDATE item SET price = 1")).changed == 3
+    async with WritableSqlDatabase(url, approve=False, timeout=0.5, connections=1) as db:
+        with pytest.raises(SqlError):
+            await db.execute(statement)
+        assert len(await db.query("SELECT * FROM item")) == 3
+        assert (await db.execute("UPDATE item SET price = 1")).changed == 3
 
     assert names_in(url) == ["tea", "ham", "salt"]
 
@@ -168,7 +162,7 @@ async def test_what_fails_changes_nothing(url: str, statement: str) -> None:
 @pytest.mark.exhaustive
 async def test_a_file_that_another_program_writes_is_said_to_be_locked(url: str) -> None:
     """The error comes after a bounded wait."""
-    with anyio.fail_after(20), closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other:
         other.execute("BEGIN IMMEDIATE")
         async with WritableSqlDatabase(url, approve=False) as db:
             with pytest.raises(SqlError, match=r"locked\. Another program is writing; try again"):

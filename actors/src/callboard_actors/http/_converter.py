@@ -14,8 +14,7 @@ class TooLongError(Exception):
 class Converter(_Base):  # type: ignore[misc]
     """Converter from HTML to Markdown.
 
-    Args:
-        most: largest length of a text, in characters. Texts grow from the innermost element to the whole page.
+    `most` is the largest length of a text in characters; texts grow from the innermost element to the whole page.
     """
 
     def __init__(self, most: int) -> None:

@@ -98,10 +98,6 @@ class GuardedBackend(AsyncNetworkBackend):
     """Network backend of `httpcore2` that connects only to addresses that the rules permit.
 
     TLS and the Host header use the name: `httpcore2` never sees the address.
-
-    Args:
-        rules: permitted addresses.
-        resolver: from names to addresses.
     """
 
     def __init__(self, rules: Rules, resolver: Resolver) -> None:
@@ -119,10 +115,8 @@ class GuardedBackend(AsyncNetworkBackend):
     ) -> AsyncNetworkStream:
         """Connect to a host.
 
-        Raises:
-            AddressRefusedError: if one of its addresses is not permitted.
-            httpcore2.ConnectError: if it has no address, or none of them answers.
-            httpcore2.ConnectTimeout: if no address answers in time.
+        Raise AddressRefusedError if one of its addresses is not permitted, and errors of `httpcore2` if none answers in
+        time.
         """
 
         async def connect(address: str) -> AsyncNetworkStream:

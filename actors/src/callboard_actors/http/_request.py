@@ -21,11 +21,8 @@ KEY_HEADER = "idempotency-key"
 class Request:
     """Request to a server.
 
-    Args:
-        method: in capitals.
-        url: in the form that the rules return.
-        headers: with names in lower case; for this origin only.
-        content: body.
+    `method` is in capitals, `url` in the form that the rules return, `headers` with names in lower case and for this
+    origin only.
     """
 
     method: str
@@ -86,12 +83,8 @@ _PASSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 class Repeats:
     """Retry policy for requests.
 
-    Args:
-        retries: largest number of repetitions.
-        backoff: pauses. A server's Retry-After is a lower bound; if it exceeds the longest pause, the request is not
-            repeated, and its response is returned.
-        honours_keys: hosts that execute requests with the same Idempotency-Key once.
-        chance: returns random numbers from 0 to 1.
+    A server's Retry-After is a lower bound of a pause; if it exceeds the longest pause, the request is not repeated.
+    `chance` returns random numbers from 0 to 1.
     """
 
     retries: int

@@ -29,12 +29,7 @@ class _Site:
 
 
 class Robots:
-    """Rules of the robots.txt files of all requested sites.
-
-    Args:
-        agent: user agent of the requests.
-        fetch: fetches a robots.txt by its URL.
-    """
+    """Rules of the robots.txt files of all requested sites."""
 
     def __init__(self, agent: str, fetch: Callable[[str], Awaitable[Page]]) -> None:
         self._agent = agent

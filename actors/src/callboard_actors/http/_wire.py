@@ -39,11 +39,8 @@ _here: ContextVar["Allowance | None"] = ContextVar("callboard_http_allowance", d
 class Allowance:
     """Time limit of one request, with its redirects, retries and waits.
 
-    Each part of a body postpones the call's idle timeout, and with it this limit.
-
-    Args:
-        seconds: largest duration.
-        share: of the time that the call has left; the rest is for its answer. 0 ignores the call's time.
+    Each part of a body postpones the call's idle timeout, and with it this limit. `share` is a part of the time that
+    the call has left; the rest is for its answer. 0 ignores the call's time.
     """
 
     def __init__(self, seconds: float, *, share: float = 0.0) -> None:
@@ -115,9 +112,7 @@ class Body:
 class Store:
     """Folder for bodies that are not text, or too long to be read.
 
-    Args:
-        folder: directory of the files.
-        most: largest body that is kept, in bytes.
+    `most` is the largest body that is kept, in bytes.
     """
 
     folder: Path
@@ -256,14 +251,8 @@ _FAILED = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.Protoco
 class Wire:
     """Connection pool with an `httpx2` client.
 
-    Args:
-        rules: permitted addresses.
-        resolver: from names to addresses.
-        timeouts: for a connection, a read, a write and a place in the pool.
-        connections: largest number of connections.
-        context: for TLS; `None` for the system's certificates.
-        proxy: URL of the proxy for all connections, if any.
-        cookies: whether cookies are kept.
+    `context` is for TLS; `None` stands for the system's certificates. `proxy` is the URL of the proxy for all
+    connections.
     """
 
     def __init__(

@@ -102,13 +102,7 @@ async def log_message(server: str, params: LoggingMessageNotificationParams) -> 
 class ToolRequests:
     """Sender of the requests of one call.
 
-    Args:
-        client: connected client of the SDK.
-        tool: name of the tool.
-        arguments: arguments of the call.
-        relist: lists the tools again; their schemas define headers of the requests.
-        on_progress: receives the server's progress.
-        meta: `_meta` of each request.
+    `relist` lists the tools again; their schemas define headers of the requests.
     """
 
     def __init__(
@@ -137,9 +131,7 @@ class ToolRequests:
     ) -> CallToolResult | InputRequiredResult:
         """Send a request, with the values that the server asked for in the last response.
 
-        Raises:
-            MCPError: if the server refuses it, or cannot be reached.
-            McpToolError: if the response is no valid result.
+        Raise `MCPError` if the server refuses it or cannot be reached, and `McpToolError` for an invalid response.
         """
         send = partial(self._send, input_responses=responses, request_state=state)
         try:
@@ -208,10 +200,6 @@ class Connection(Actor):
 
     The SDK's client is entered and left in the actor's task, whichever task calls, because its cancel scopes belong to
     one task. If the session is lost, the actor fails, and its supervisor starts it again.
-
-    Args:
-        plan: address of the server and options of the connection.
-        catalog: receives the list of tools, or the reason of a failure.
     """
 
     def __init__(self, plan: Plan, catalog: Catalog) -> None:
@@ -224,11 +212,7 @@ class Connection(Actor):
         """Tools that the last listing left out, and the reasons; each reason is logged once."""
 
     async def start(self) -> None:
-        """Connect and list the tools.
-
-        Raises:
-            ActorStartError: with the reason, if the server cannot be used.
-        """
+        """Connect and list the tools. Raise `ActorStartError` with the reason if the server cannot be used."""
         # Entered before the client: `_end_when_late()` must run while the client connects.
         self._watchers: TaskGroup = await self.enter(anyio.create_task_group())
         self._watchers.start_soon(self._end_when_late)
@@ -294,9 +278,8 @@ class Connection(Actor):
     async def call(self, tool: str, arguments: Mapping[str, object], sending: Sending) -> Answer:
         """Call a tool of the server.
 
-        Raises:
-            EngineError: if only this HTTP request failed; `ended` tells whether the server may have seen it.
-            McpToolError: if the server refuses the call, or its answer is invalid.
+        Raise `EngineError` if only this HTTP request failed; `ended` tells whether the server may have seen it. Raise
+        `McpToolError` if the server refuses the call, or its answer is invalid.
         """
         async with self._places:
             # Set before anything is sent: from here the server may see the request, so it must not be sent again.
@@ -313,12 +296,7 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def use(self, what: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
-        """Run a read-only operation with the client, under the name `what`.
-
-        Raises:
-            EngineError: if only this HTTP request failed.
-            McpToolError: if the server refuses it, or its answer is invalid.
-        """
+        """Run a read-only operation with the client, under the name `what`. Errors are those of `call`."""
         async with self._places:
             try:
                 return await work(self._client)

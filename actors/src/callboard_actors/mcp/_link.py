@@ -196,7 +196,7 @@ async def watched(transport: AbstractAsyncContextManager[Any], link: Link) -> As
     """Wrap a transport of the SDK. Its end is reported to the link before the SDK's session notices it."""
     async with transport as (read, write):
         asked = _Asked()
-        yield _WatchedStream(read, link, asked), _AnswerStream(write, asked)
+        yield _WatchedStream(read, link, asked), AnswerStream(write, asked.one_less)
 
 
 class _Asked:
@@ -223,7 +223,7 @@ class _Asked:
             # Some of them will never be answered. Count anew, or every further message would pause.
             self._count = 0
 
-    def one_less(self) -> None:
+    def one_less(self, _: object) -> None:
         """Count an answer, and end a pause of reading."""
         if self._count:
             self._count -= 1
@@ -247,17 +247,17 @@ class _InPlaceOf:
         await self.aclose()
 
 
-class _AnswerStream(_InPlaceOf):
-    """Stream of messages to a server, which counts answers."""
+class AnswerStream(_InPlaceOf):
+    """Stream of messages to the other side, which reports the id of each answered request after it was sent."""
 
-    def __init__(self, stream: Any, asked: _Asked) -> None:
+    def __init__(self, stream: Any, answered: Callable[[Any], object]) -> None:
         self._stream = stream
-        self._asked = asked
+        self._answered = answered
 
     async def send(self, item: Any, /) -> None:
         await self._stream.send(item)
         if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
-            self._asked.one_less()
+            self._answered(item.message.id)
 
 
 class _WatchedStream(_InPlaceOf):

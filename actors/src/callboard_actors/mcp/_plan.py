@@ -72,9 +72,8 @@ def target_of(
 ) -> Target:
     """Return the target that `McpServer` was given.
 
-    Raises:
-        TypeError: if the target has the wrong type, or an option is for another kind of target.
-        ValueError: if a command is empty, or a URL is not valid.
+    Raise `TypeError` for a wrong type, or an option for another kind of target, and `ValueError` for an empty command
+    or invalid URL.
     """
     given = {"env": env, "cwd": cwd, **http}
     if isinstance(target, str):

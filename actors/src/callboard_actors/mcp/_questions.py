@@ -238,62 +238,37 @@ asks: ContextVar["HeldCall | None"] = ContextVar("callboard_mcp_call", default=N
 does not."""
 
 
+@dataclass(slots=True, eq=False)
 class Asked:
     """Question of a server, and later its answer."""
 
-    def __init__(self, params: ElicitRequestParams) -> None:
-        self.params = params
-        self._answered = anyio.Event()
-        self._answer: ElicitResult | None = None
-
-    def answer(self, answer: ElicitResult) -> None:
-        """Deliver the answer to the waiting request of the server."""
-        self._answer = answer
-        self._answered.set()
-
-    async def until_answered(self) -> ElicitResult:
-        """Wait for the answer."""
-        await self._answered.wait()
-        assert self._answer is not None
-        return self._answer
+    params: ElicitRequestParams
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer: ElicitResult | None = None
 
 
+@dataclass(slots=True, eq=False)
 class HeldCall:
     """Call that runs in a task of the connection's actor, independent of the tasks that wait for it.
 
-    Args:
-        tool: name of the tool.
-        name: digest that distinguishes the call from others of the same body.
-        conversation: conversation of the call; its questions are shown only there.
-        send: makes the call.
-        may_ask: whether a person can be asked.
-        model: model of the calling agent, if known.
+    `name` is a digest that distinguishes the call from others of the same body. Questions are shown in `conversation`
+    only.
     """
 
-    def __init__(
-        self,
-        tool: str,
-        name: str,
-        conversation: object,
-        send: Callable[[], Awaitable[CallToolResult]],
-        *,
-        may_ask: bool,
-        model: BaseChatModel | None = None,
-    ) -> None:
-        self.token = uuid4().hex
-        self.tool = tool
-        self.name = name
-        self.conversation = conversation
-        self.may_ask = may_ask
-        self.model = model
-        self._send = send
-        self._scope = anyio.CancelScope()
-        self._ended = anyio.Event()
-        self._news = anyio.Event()
-        self._resumed = anyio.Event()
-        self._asked: deque[Asked] = deque()
-        self._result: CallToolResult | None = None
-        self._error: Exception | None = None
+    tool: str
+    name: str
+    conversation: object
+    send: Callable[[], Awaitable[CallToolResult]]
+    may_ask: bool
+    model: BaseChatModel | None
+    token: str = field(default_factory=lambda: uuid4().hex)
+    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _ended: anyio.Event = field(default_factory=anyio.Event)
+    _news: anyio.Event = field(default_factory=anyio.Event)
+    _resumed: anyio.Event = field(default_factory=anyio.Event)
+    _asked: deque[Asked] = field(default_factory=deque[Asked])
+    _result: CallToolResult | None = None
+    _error: Exception | None = None
 
     async def run(self) -> None:
         """Run the call to its end; errors are kept for `result()`."""
@@ -301,7 +276,7 @@ class HeldCall:
         asks.set(self)
         try:
             with self._scope:
-                self._result = await self._send()
+                self._result = await self.send()
         except Exception as error:
             self._error = error
         finally:
@@ -335,17 +310,21 @@ class HeldCall:
         self._asked.append(asked)
         self._news.set()
         try:
-            return await asked.until_answered()
+            await asked.answered.wait()
         finally:
             if asked in self._asked:  # cancelled, because the server has withdrawn the question
                 self._asked.remove(asked)
+        assert asked.answer is not None
+        return asked.answer
 
     def answer(self, answer: ElicitResult) -> None:
         """Answer the open question; there may be none left, if the server has withdrawn it."""
-        if self._asked:
-            self._asked.popleft().answer(answer)
-        else:
+        if not self._asked:
             _log.info("The server has not waited for the answer to what its tool %r asked.", self.tool)
+            return
+        asked = self._asked.popleft()
+        asked.answer = answer
+        asked.answered.set()
 
     def hold(self, seconds: float) -> None:
         """Cancel the call unless somebody returns with an answer within `seconds`."""
@@ -376,57 +355,43 @@ OnElicit = Callable[[ElicitRequestParams], Awaitable[ElicitResult]]
 """Function that answers instead of a person."""
 
 
+@dataclass(slots=True, eq=False)
 class Questions:
     """Requests of the server of one connection, and the calls that wait for answers.
 
-    Args:
-        server: name of the server, shown to people.
-        group: task group of the actor, in which open calls run.
-        on_elicit: answers instead of a person.
-        sampler: asks a model for the server; `None` if the server may not use one.
-        hold: seconds for which a call to a server of 2025 stays open without an answer.
+    `hold` is the time in seconds for which a call to a server of 2025 stays open without an answer.
     """
 
-    def __init__(
-        self,
-        server: str,
-        group: TaskGroup,
-        *,
-        on_elicit: OnElicit | None,
-        sampler: Sampler | None,
-        hold: float,
-    ) -> None:
-        self._server = server
-        self._group = group
-        self._on_elicit = on_elicit
-        self._sampler = sampler
-        self._hold = hold
-        self._under_way: dict[str, HeldCall] = {}
-        """Running calls to servers of 2025 by token, in the order of their beginning."""
-        self._waiting: dict[str, HeldCall] = {}
-        """Open calls by token whose callers were interrupted to ask a person."""
-        self._seekers = 0
-        """Number of questions whose call is not known yet."""
-        self._changed = anyio.Event()
+    server: str
+    """Name of the server, shown to people."""
+    group: TaskGroup
+    """Task group of the actor, in which open calls run."""
+    on_elicit: OnElicit | None
+    sampler: Sampler | None
+    hold: float
+    _under_way: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
+    """Running calls to servers of 2025 by token, in the order of their beginning."""
+    _waiting: dict[str, HeldCall] = field(default_factory=dict[str, HeldCall])
+    """Open calls by token whose callers were interrupted to ask a person."""
+    _seekers: int = 0
+    """Number of questions whose call is not known yet."""
+    _changed: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def callbacks(self) -> dict[str, Any]:
         """Callbacks for the SDK's client; their presence tells the server which requests are allowed."""
-        sampling = {} if self._sampler is None else {"sampling_callback": self._on_sampling}
+        sampling = {} if self.sampler is None else {"sampling_callback": self._on_sampling}
         return {"elicitation_callback": self._on_request, **sampling}
 
     async def call(self, tool: str, arguments: Mapping[str, Any], send: Send, *, modern: bool) -> CallToolResult:
         """Make a call, and answer the server's requests for it.
 
         Within a call of a `ToolNode` a person is asked with `interrupt()`, and the call continues after the answer.
-        `modern` is true for a server of 2026 or later.
-
-        Raises:
-            GraphInterrupt: to ask a person.
-            ActorDiedError: if the call was open for an answer, and its connection is gone.
-            McpToolError: if the server asks for a model that it may not have, or asks without end.
+        `modern` is true for a server of 2026 or later. Raise `GraphInterrupt` to ask a person, `ActorDiedError` if the
+        call was open for an answer and its connection is gone, and `McpToolError` if the server asks for a model that
+        it may not have, or asks without end.
         """
-        name = name_of_call(self._server, tool, arguments) if can_ask() else ""
+        name = name_of_call(self.server, tool, arguments) if can_ask() else ""
         asked = cast("McpQuestion | None", answered_question(partial(is_question_of, name)))
         if modern:
             return await self._in_rounds(tool, name, send, asked)
@@ -445,36 +410,36 @@ class Questions:
         self, tool: str, name: str, request: InputRequest, continuation: dict[str, Any]
     ) -> InputResponse:
         if isinstance(request, ElicitRequest):
-            if self._on_elicit is None and can_ask():
-                return _answer_to(question_of(request.params, self._server, tool, {"call": name, **continuation}))
+            if self.on_elicit is None and can_ask():
+                return _answer_to(question_of(request.params, self.server, tool, {"call": name, **continuation}))
             return await self._without_person(request.params)
         if isinstance(request, CreateMessageRequest):
-            if self._sampler is None:
-                raise no_model(self._server)
-            return await self._sampler(request.params, agent_model())
+            if self.sampler is None:
+                raise no_model(self.server)
+            return await self.sampler(request.params, agent_model())
         return ListRootsResult(roots=[])
 
     async def _without_person(self, params: ElicitRequestParams) -> ElicitResult:
-        if self._on_elicit is not None:
-            return await self._on_elicit(params)
+        if self.on_elicit is not None:
+            return await self.on_elicit(params)
         _log.warning(
             "The MCP server %r asks %r, and there is nobody to ask here: it is declined. Call its tools in a ToolNode, "
             "where a person is asked by an interrupt, or give McpServer(on_elicit=...).",
-            self._server,
+            self.server,
             params.message,
         )
         return ElicitResult(action="decline")
 
     async def _begun(self, tool: str, name: str, send: Callable[[], Awaitable[CallToolResult]]) -> CallToolResult:
         # With `on_elicit` and no models of agents, answers do not depend on the call. So it need not be tracked.
-        is_asked = self._on_elicit is None
+        is_asked = self.on_elicit is None
         if not is_asked and not self._lends_models_of_agents:
             return await send()
         conversation = (var_child_runnable_config.get() or {}).get("configurable", {}).get("thread_id")
         call = HeldCall(tool, name, conversation, send, may_ask=is_asked and can_ask(), model=agent_model())
         self._under_way[call.token] = call
         # In the actor's group, not in the caller's task: an interrupt ends the caller, while the call stays open.
-        self._group.start_soon(self._run, call)
+        self.group.start_soon(self._run, call)
         return await self._attend(call)
 
     async def _run(self, call: HeldCall) -> None:
@@ -505,10 +470,10 @@ class Questions:
         try:
             while (asked := await call.until_news()) is not None:
                 continuation = {"call": call.name, "token": call.token}
-                call.answer(_answer_to(question_of(asked.params, self._server, call.tool, continuation)))
+                call.answer(_answer_to(question_of(asked.params, self.server, call.tool, continuation)))
         except GraphInterrupt:
             # The next run may continue in another task, or never; `hold()` bounds the time until then.
-            call.hold(self._hold)
+            call.hold(self.hold)
             self._waiting[call.token] = call
             raise
         except BaseException:  # cancelled, or the question is invalid: nobody will fetch the result
@@ -520,7 +485,7 @@ class Questions:
         return result
 
     def _gone(self, tool: str, what: str) -> ActorDiedError:
-        return ActorDiedError(tool, None, f"the MCP server {self._server!r} {what}")
+        return ActorDiedError(tool, None, f"the MCP server {self.server!r} {what}")
 
     async def _on_request(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Answer a question of a server of 2025, which arrives while calls are running."""
@@ -566,16 +531,16 @@ class Questions:
     async def _on_sampling(
         self, _: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | ErrorData:
-        assert self._sampler is not None
+        assert self.sampler is not None
         try:
             own = await self._model_of_asker() if self._lends_models_of_agents else None
-            return await self._sampler(params, own)
+            return await self.sampler(params, own)
         except SamplingRefusedError as refused:
             return ErrorData(code=INVALID_REQUEST, message=str(refused))
 
     @property
     def _lends_models_of_agents(self) -> bool:
-        return self._sampler is not None and self._sampler.is_of_agents
+        return self.sampler is not None and self.sampler.is_of_agents
 
     async def _model_of_asker(self) -> BaseChatModel | None:
         """Return the model of the agent whose call causes the request; never another agent's model."""
@@ -593,8 +558,7 @@ def _have_one_model(calls: Sequence[HeldCall]) -> bool:
 def _answer_to(question: McpQuestion) -> ElicitResult:
     """Return the answer of a person.
 
-    Raises:
-        GraphInterrupt: if there is no answer yet.
-        pydantic.ValidationError: if the answer is not allowed; the question stays open.
+    Raise `GraphInterrupt` if there is no answer yet, and pydantic's `ValidationError` if it is not allowed; the
+    question stays open.
     """
     return result_of(interrupt(question, response_schema=answer_shape(question)))

@@ -1,6 +1,7 @@
 """Model requests of a server (sampling)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -40,22 +41,20 @@ def no_model(server: str) -> SamplingRefusedError:
     return SamplingRefusedError(server, remedy=_LENDS)
 
 
+@dataclass(frozen=True, slots=True)
 class Sampler:
     """Sends a server's requests to a model. The model gets the server's messages, and nothing of the conversation.
 
-    Args:
-        model: the model, whatever the server prefers; `None` for that of the calling agent.
-        server: name of the server, for errors.
+    Without a `model`, the calling agent's own model answers.
     """
 
-    def __init__(self, model: BaseChatModel | None, server: str) -> None:
-        self._model = model
-        self._server = server
+    model: BaseChatModel | None
+    server: str
 
     @property
     def is_of_agents(self) -> bool:
         """`True` if each request needs the model of the calling agent."""
-        return self._model is None
+        return self.model is None
 
     async def __call__(
         self, params: CreateMessageRequestParams, own: BaseChatModel | None = None
@@ -66,10 +65,10 @@ class Sampler:
         server wants the model to call tools, or if a message has content that the model cannot read.
         """
         if params.tools:
-            raise SamplingRefusedError(self._server, "a model that calls its tools")
-        model = self._model or own
+            raise SamplingRefusedError(self.server, "a model that calls its tools")
+        model = self.model or own
         if model is None:
-            raise SamplingRefusedError(self._server, "the model of the agent that calls", remedy=_NOT_KNOWN)
+            raise SamplingRefusedError(self.server, "the model of the agent that calls", remedy=_NOT_KNOWN)
         reply = await _ask(model, self._messages(params), _options(params))
         name = reply.response_metadata.get("model_name") or getattr(model, "model", None) or "unknown"
         return CreateMessageResult(
@@ -87,7 +86,7 @@ class Sampler:
         blocks: list[Any] = []
         for part in message.content_as_list:
             if not isinstance(part, (TextContent, ImageContent, AudioContent)):
-                raise SamplingRefusedError(self._server, "a model that calls its tools")
+                raise SamplingRefusedError(self.server, "a model that calls its tools")
             blocks.append(as_block(part))
         content = blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks
         return HumanMessage(content) if message.role == "user" else AIMessage(content)

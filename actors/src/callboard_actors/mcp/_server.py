@@ -55,9 +55,7 @@ class SeenSessions:
     def is_news(self, conversation: Hashable, session: int) -> bool:
         """Return whether a conversation used another session before and has not been told of its loss.
 
-        Args:
-            conversation: key of the conversation.
-            session: number of the session that answered; 0 if the server keeps no state between calls.
+        `session` is 0 if the server keeps no state between calls.
         """
         if not session:
             return False

@@ -44,15 +44,7 @@ async def all_of(
 ) -> list[_T]:
     """Return all items that a server lists, page by page.
 
-    Args:
-        what: name of the items, for errors.
-        ask: requests the page at a `cursor`.
-        items: returns the items of a page.
-        most: maximum number of items.
-        remedy: advice for the error text.
-
-    Raises:
-        EndlessListError: if there are more items, or too many pages.
+    `ask` requests the page at a `cursor`. Raise `EndlessListError` for more than `most` items, or too many pages.
     """
     found: list[_T] = []
     cursor: str | None = None
@@ -69,12 +61,7 @@ async def all_of(
 
 
 class Choice:
-    """Selection of a server's tools by name.
-
-    Args:
-        allow: names of the selected tools; `None` for all.
-        deny: names of excluded tools.
-    """
+    """Selection of a server's tools by name."""
 
     def __init__(self, allow: Sequence[str] | None, deny: Sequence[str]) -> None:
         for option, names in (("allow", allow), ("deny", deny)):

@@ -1,8 +1,8 @@
 """Offer of an agent: one tool that takes a message and returns the answer."""
 
 import re
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any, Final
 from uuid import uuid4
 
@@ -13,7 +13,7 @@ from langgraph.types import Command, Interrupt
 from mcp import types
 from pydantic import ValidationError
 
-from callboard import Agent, Drained
+from callboard import Agent
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._dialogue import NeedsAnswers, Tell
 from callboard_actors.mcp_service._questions import FormQuestion, asked
@@ -35,19 +35,15 @@ class AgentOffer:
 
     An agent with a checkpointer keeps its conversations, and a client may continue one by its thread id. An agent
     without one gets a checkpointer in memory, because questions need it; each thread is deleted after its call.
-
-    Args:
-        agent: agent to serve.
-        name: name of the server.
-        description: description of the tool, for the client's model.
     """
 
     def __init__(self, agent: Agent, *, name: str, description: str | None) -> None:
         self.name = name
         self._keeps = agent.checkpointer is not None
         self._saver = InMemorySaver()
-        self._opened = agent
-        self._agent = agent if self._keeps else agent.copy({"checkpointer": self._saver})
+        self.opens = agent
+        """Agent with the actors and databases that are open while it is served."""
+        self.supervised = agent if self._keeps else agent.copy({"checkpointer": self._saver})
         tool = _tool_name(agent.name)
         self._tool = _tool(tool, description or f"Ask the agent {tool!r}.", keeps=self._keeps)
 
@@ -57,17 +53,7 @@ class AgentOffer:
 
     def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> "AgentCall | None":
         """Return a run of the agent that has not begun."""
-        return AgentCall(self._agent, arguments, caller, keeps=self._keeps) if name == self._tool.name else None
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[None]:
-        """Keep the agent's actors alive during the block, and close its databases at the end."""
-        async with self._opened:
-            yield
-
-    async def drain(self, timeout: float) -> Drained:
-        """Drain the agent; `timeout` is in seconds."""
-        return await self._agent.drain(timeout)
+        return AgentCall(self.supervised, arguments, caller, keeps=self._keeps) if name == self._tool.name else None
 
 
 def _tool_name(name: str) -> str:

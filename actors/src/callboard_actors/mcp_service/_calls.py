@@ -6,10 +6,10 @@ Since protocol version 2026-07-28, a call that asks waits in `OpenQuestions` unt
 import math
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import anyio
 from mcp import MCPError, types
@@ -17,8 +17,10 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from callboard_actors.mcp_service._agent_offer import AgentOffer
 from callboard_actors.mcp_service._callers import Caller, Context, caller_of
-from callboard_actors.mcp_service._dialogue import Dialogue, Filled, NeedsAnswers, Outcome, ServedObject, Tell, forms
+from callboard_actors.mcp_service._dialogue import Dialogue, Filled, NeedsAnswers, Outcome, Tell, forms
+from callboard_actors.mcp_service._node_offer import NodeOffer
 
 # Calls that wait between two requests of a client.
 
@@ -131,14 +133,6 @@ class Report(NamedTuple):
     message: str | None
 
 
-class TellsProgress(Protocol):
-    """Session of a request; it sends progress only if the client asked for it."""
-
-    async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Send the progress of the request to the client."""
-        ...
-
-
 class ProgressCounter:
     """Source of reports with strictly rising numbers, as the protocol requires. Tools may report no numbers."""
 
@@ -164,7 +158,9 @@ class ProgressCounter:
 
 
 @asynccontextmanager
-async def progress_sender(session: TellsProgress) -> AsyncGenerator[Callable[[object], None]]:
+async def progress_sender(
+    report: Callable[[float, float | None, str | None], Awaitable[None]],
+) -> AsyncGenerator[Callable[[object], None]]:
     """Send progress during the block; yield a function that takes stream chunks, and ignores other chunks."""
     # `waiting` holds at most one report, the newest: a call never waits for a slow client.
     rising = ProgressCounter()
@@ -183,7 +179,7 @@ async def progress_sender(session: TellsProgress) -> AsyncGenerator[Callable[[ob
             await due.wait()
             due = anyio.Event()
             while waiting:
-                await session.report_progress(*waiting.pop())
+                await report(*waiting.pop())
 
     async with anyio.create_task_group() as group:
         group.start_soon(tell)
@@ -202,11 +198,16 @@ _CANNOT_ASK: Final = (
 _CLOSING: Final = "The call was not run to its end: it waited for a person, and the server is shutting down."
 
 
+Offer = AgentOffer | NodeOffer
+"""Served object: its name, its tools, and calls of them."""
+
+
 class Calls:
     """Calls of all clients of one service."""
 
-    def __init__(self, offer: ServedObject) -> None:
-        self._offer = offer
+    def __init__(self, offer: Offer | None) -> None:
+        self.offer = offer
+        """`None` while the served object is closed; there are no tools then."""
         self._open = OpenQuestions()
         self._asking: set[anyio.CancelScope] = set()
         self._is_closing = False
@@ -214,8 +215,7 @@ class Calls:
     async def answer(self, context: Context, params: types.CallToolRequestParams) -> Answer:
         """Return a result, or since 2026-07-28 the questions for the client's user.
 
-        Raises:
-            MCPError: for an unknown tool, or a question that is not open.
+        Raise MCPError for an unknown tool, or a question that is not open.
         """
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         caller = caller_of(context)
@@ -223,7 +223,7 @@ class Calls:
         course = self._begun(caller, params) if waiting is None else waiting.course
         try:
             # Calls return their errors. An error raised in this block would reach the SDK as an exception group.
-            async with progress_sender(context.session) as tell:
+            async with progress_sender(context.session.report_progress) as tell:
                 if waiting is None:
                     outcome = await course.begin(tell)
                 else:
@@ -240,6 +240,10 @@ class Calls:
             return await course.give_up(_CANNOT_ASK)
         return await self._asked_for(caller, params, course, outcome)
 
+    def tools(self) -> list[types.Tool]:
+        """Return the tools that clients may see now."""
+        return [] if self.offer is None else self.offer.tools()
+
     def reopen(self) -> None:
         """Allow questions to people again, after a drain."""
         self._is_closing = False
@@ -252,9 +256,9 @@ class Calls:
         await self._open.close()
 
     def _begun(self, caller: Caller, params: types.CallToolRequestParams) -> Dialogue:
-        work = self._offer.begin(params.name, params.arguments or {}, caller)
+        work = None if self.offer is None else self.offer.begin(params.name, params.arguments or {}, caller)
         if work is None:
-            names = ", ".join(tool.name for tool in self._offer.tools())
+            names = ", ".join(tool.name for tool in self.tools())
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}; there are {names}")
         return Dialogue(work)
 

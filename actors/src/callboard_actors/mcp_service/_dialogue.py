@@ -1,14 +1,11 @@
 """Served objects and their calls, and the dialogue of a call with a person. Independent of the protocol version."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from mcp import types
 
-from callboard import Drained
-from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._questions import DeclinedError, FormQuestion, InvalidAnswerError, with_complaint
 from callboard_actors.mcp_service._results import failed
 
@@ -33,9 +30,7 @@ class ServedCall(Protocol):
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run until the result, or until a person has to be asked. An error of the call is returned as a result.
 
-        Args:
-            answers: answers by question id; empty to begin the call.
-            tell: receives stream chunks with progress.
+        `answers` are by question id, and empty to begin the call. `tell` receives stream chunks with progress.
         """
         ...
 
@@ -56,37 +51,6 @@ class Refusal:
 
     async def forget(self) -> None:
         """Do nothing: the call has no stored state."""
-
-
-class ServedObject(Protocol):
-    """Served object: its name, its tools, and calls of them."""
-
-    @property
-    def name(self) -> str:
-        """Name of the server for clients."""
-        ...
-
-    def tools(self) -> list[types.Tool]:
-        """Return the tools that clients may see now."""
-        ...
-
-    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> ServedCall | None:
-        """Return a call that has not begun; `None` for an unknown tool.
-
-        Args:
-            name: name of the tool.
-            arguments: arguments from the client, not validated.
-            caller: client that makes the call.
-        """
-        ...
-
-    def opened(self) -> AbstractAsyncContextManager[object]:
-        """Return a context manager: calls are possible inside its block."""
-        ...
-
-    async def drain(self, timeout: float) -> Drained:
-        """Refuse new calls, and wait for running ones; `timeout` is in seconds."""
-        ...
 
 
 # The dialogue.

@@ -183,12 +183,7 @@ async def serve_http(
 ) -> Drained:
     """Serve until SIGTERM or SIGINT; raise OSError if the address cannot be used.
 
-    Args:
-        app: application to serve.
-        host: address to listen on.
-        port: port to listen on; 0 for any free port.
-        drain: seconds for calls to finish after a signal.
-        listening: called with address and port when clients can connect.
+    `drain` is in seconds. `listening` is called with address and port when clients can connect; port 0 is any free one.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as listener:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -15,8 +16,9 @@ from mcp import types
 from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from callboard import CallContext, CallsInterrupted, Drained, ToolCallWithContext, ToolNode, ToolRuntime
+from callboard import Drained
 from callboard.extend import ToolActor, actor_behind
+from callboard import CallContext, CallsInterrupted, ToolCallWithContext, ToolNode, ToolRuntime
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._dialogue import NeedsAnswers, Refusal, ServedCall, Tell
@@ -25,22 +27,31 @@ from callboard_actors.mcp_service._results import ERRORS_OF_CALLS, failed_with, 
 
 # Tools with a state per conversation: handlers of actors with a key that depends on the thread.
 
-
 _SOME, _OTHER = (CallContext(config={"configurable": {"thread_id": name}}) for name in ("some", "other"))
 _NO_KEY: Final = object()
 
 
 def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
     """Return whether calls of a tool with these arguments reach different actors in different threads."""
+<<<<<<< HEAD
     actor = actor_behind(getattr(tool, "coroutine", None))
     if actor is None or actor.key is None or not actor.key.takes_context:
+=======
+    # Key function of an actor, attached by the node to the actor's tools.
+    key: Any = getattr(getattr(tool, "coroutine", None), "__callboard_key__", None)
+    if key is None or not key.takes_context:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         return False
     # Probes with two thread ids: different keys mean that the key depends on the thread.
     call = {"name": tool.name, "args": arguments, "id": "probe"}
     return _of(actor, call, _SOME) != _of(actor, call, _OTHER)
 
 
+<<<<<<< HEAD
 def _of(actor: ToolActor, call: object, context: CallContext) -> object:
+=======
+def _of(key: Any, call: object, context: CallContext) -> object:
+>>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
     """Return a key, or a constant if the key function fails: such a call reaches no actor."""
     try:
         return actor.key and actor.key.of(call, lambda: context)
@@ -101,8 +112,8 @@ def _missing(node: ToolNode, tool: BaseTool) -> Iterator[tuple[str, str]]:
         (name, "the state of a graph") for name, value in injected.items() if not isinstance(value, ToolRuntime)
     )
     written = _fields(tool.tool_call_schema)
-    for name, field in _fields(tool.get_input_schema()).items():
-        if name not in written and name not in injected and field.is_required() and not _is_call_id(field):
+    for name, info in _fields(tool.get_input_schema()).items():
+        if name not in written and name not in injected and info.is_required() and not _is_call_id(info):
             yield name, "injected"
 
 
@@ -123,26 +134,21 @@ def _is_call_id(field: FieldInfo) -> bool:
 class NodeOffer:
     """Offer of the tools of a node.
 
-    Args:
-        node: node to serve.
-        name: name of the server.
-        promises_schemas: list output schemas. `False` for a user's node: its middleware may replace results.
-
-    Raises:
-        ValueError: if a tool needs an argument that only a graph provides.
+    `promises_schemas` is false for a user's node, whose middleware may replace results. Raise ValueError if a tool
+    needs an argument that only a graph provides.
     """
 
     def __init__(self, node: ToolNode, *, name: str, promises_schemas: bool) -> None:
         check_servable(node)
         self.name = name
-        self._node = node
+        self.opens = self.supervised = node
         self._results = {name: result_type(tool) for name, tool in node.tools_by_name.items()}
         self._of_servers = {name for name, tool in node.tools_by_name.items() if isinstance(tool, ServersTool)}
         self._promises_schemas = promises_schemas
 
     def tools(self) -> list[types.Tool]:
         """Return the tools that the node offers now."""
-        return [listed(tool, self._output_schema(tool.name)) for tool in self._node.offered_tools()]
+        return [listed(tool, self._output_schema(tool.name)) for tool in self.supervised.offered_tools()]
 
     def _output_schema(self, name: str) -> dict[str, Any] | None:
         found = self._results[name]
@@ -153,19 +159,11 @@ class NodeOffer:
         if name not in self._results:
             return None
         # Each call of a client without an identity has a new thread, so the state of a conversation would be lost.
-        if caller.thread_id is None and depends_on_thread(self._node.tools_by_name[name], arguments):
+        if caller.thread_id is None and depends_on_thread(self.supervised.tools_by_name[name], arguments):
             return Refusal(_NO_CONVERSATION.format(name))
         call: ToolCall = {"name": name, "args": arguments, "id": caller.call_name or uuid4().hex, "type": "tool_call"}
         told = partial(result_of, structured=self._results[name] is not None, of_server=name in self._of_servers)
-        return NodeCall(self._node, call, _place(caller), told)
-
-    def opened(self) -> AbstractAsyncContextManager[object]:
-        """Return the node as a context manager: its actors live inside the block."""
-        return self._node
-
-    async def drain(self, timeout: float) -> Drained:
-        """Drain the node; `timeout` is in seconds."""
-        return await self._node.drain(timeout)
+        return NodeCall(self.supervised, call, _place(caller), told)
 
 
 _NO_CONVERSATION: Final = (
@@ -184,28 +182,26 @@ def _place(caller: Caller) -> RunnableConfig:
     return {"configurable": place}
 
 
+@dataclass(slots=True, eq=False)
 class NodeCall:
     """Call of one tool of a node."""
 
-    def __init__(
-        self, node: ToolNode, call: ToolCall, place: RunnableConfig, told: Callable[[object], types.CallToolResult]
-    ) -> None:
-        self._node = node
-        self._call = call
-        self._place = place
-        self._told = told
-        self._ledger: dict[str, Any] = {}
-        """Ledger of the node: results, answers and open questions, while the call waits for a person."""
-        self._questions: list[FormQuestion] = []
+    node: ToolNode
+    call: ToolCall
+    place: RunnableConfig
+    told: Callable[[object], types.CallToolResult]
+    _ledger: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Ledger of the node: results, answers and open questions, while the call waits for a person."""
+    _questions: list[FormQuestion] = field(default_factory=list[FormQuestion])
 
     async def go_on(self, answers: Mapping[str, object], tell: Tell) -> types.CallToolResult | NeedsAnswers:
         """Run the call, or resume it with answers."""
         # An empty state, for injected state arguments that have defaults.
-        given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self._call, state={})
+        given = ToolCallWithContext(__type="tool_call_with_context", tool_call=self.call, state={})
         runtime: Runtime[Any] = Runtime(stream_writer=tell)
         try:
-            outcome = await self._node.ainvoke(
-                given, self._place, ledger=self._ledger, resume=answers or None, runtime=runtime
+            outcome = await self.node.ainvoke(
+                given, self.place, ledger=self._ledger, resume=answers or None, runtime=runtime
             )
         except CallsInterrupted as waiting:
             self._questions = asked(waiting.interrupts)
@@ -216,7 +212,7 @@ class NodeCall:
             return NeedsAnswers(self._questions, str(error))  # an invalid answer: the question stays open
         except ERRORS_OF_CALLS as error:
             return failed_with(error)
-        return self._told(outcome)
+        return self.told(outcome)
 
     async def forget(self) -> None:
         """Do nothing: all state of the call is in this object."""

@@ -51,9 +51,8 @@ class FormQuestion:
     def answer(self, filled: Sequence[types.ElicitResult]) -> object:
         """Return the value to resume the run with, from the result of each form.
 
-        Raises:
-            DeclinedError: if the user declined, and the question does not allow it.
-            InvalidAnswerError: if an answer is invalid.
+        Raise DeclinedError if the user declined and the question does not allow it, and InvalidAnswerError for an
+        invalid answer.
         """
         if self.passed_on is not None:
             return McpAnswer(action=filled[0].action, content=cast("dict[str, Any] | None", filled[0].content))

@@ -28,10 +28,8 @@ _ANYTHING: TypeAdapter[object] = TypeAdapter(object)
 def result_of(outcome: object, *, structured: bool, of_server: bool = False) -> types.CallToolResult:
     """Return the MCP result of a call.
 
-    Args:
-        outcome: return value of the node: a message, or a `Command` with one in its update.
-        structured: the tool declares that it returns an object, so the text of its message is JSON.
-        of_server: the tool belongs to another MCP server; its structured content and `_meta` are passed on.
+    With `structured`, the tool returns an object and the text of its message is JSON. With `of_server`, the tool
+    belongs to another MCP server; its structured content and `_meta` are passed on.
     """
     message = _message_in(outcome)
     if message is None:

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, cast
 
@@ -15,61 +14,15 @@ from mcp.server import Server
 from callboard import Actor, Agent, ChildSpec, Drained, ToolNode
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp_service._agent_offer import AgentOffer
-from callboard_actors.mcp_service._callers import Caller, Context
-from callboard_actors.mcp_service._calls import Calls
-from callboard_actors.mcp_service._dialogue import ServedCall, ServedObject
+from callboard_actors.mcp_service._callers import Context
+from callboard_actors.mcp_service._calls import Calls, Offer
 from callboard_actors.mcp_service._node_offer import NodeOffer
 from callboard_actors.mcp_service._results import with_json_results
 
-# Offers of objects that must be opened first: MCP servers, and functions that yield the object to serve.
+# Objects that must be opened first: MCP servers, and functions that yield the object to serve.
 
 Block = Callable[[], AbstractAsyncContextManager[Any]]
 """Function that returns an async context manager of the object to serve."""
-
-
-class BlockOffer:
-    """Offer that exists only while its block is open.
-
-    Args:
-        block: makes a new context manager each time that the offer is opened.
-        offer: makes an offer of the object that the block yields.
-        name: name of the server until the block is open.
-    """
-
-    def __init__(self, block: Block, offer: Callable[[Any], ServedObject], *, name: str) -> None:
-        self._block = block
-        self._offer = offer
-        self._name = name
-        self._open: ServedObject | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the server for clients."""
-        return self._name if self._open is None else self._open.name
-
-    def tools(self) -> list[types.Tool]:
-        """Return the tools; empty while the block is closed."""
-        return [] if self._open is None else self._open.tools()
-
-    def begin(self, name: str, arguments: dict[str, Any], caller: Caller) -> ServedCall | None:
-        """Return a call that has not begun; `None` while the block is closed."""
-        return None if self._open is None else self._open.begin(name, arguments, caller)
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[None]:
-        """Open the block and its offer; raise the errors of the block, and those of `serve_mcp`."""
-        async with self._block() as served:
-            offer = self._offer(served)
-            async with offer.opened():
-                self._open = offer
-                try:
-                    yield
-                finally:
-                    self._open = None
-
-    async def drain(self, timeout: float) -> Drained:
-        """Drain the open offer, if any."""
-        return Drained() if self._open is None else await self._open.drain(timeout)
 
 
 def block_of(served: object) -> Block | None:
@@ -103,75 +56,86 @@ Served = ToolNode | Agent | Sequence[Tool] | Tool | Callable[[], AbstractAsyncCo
 class Service:
     """Service of a node, an agent or tools for MCP clients, independent of the transport.
 
-    Args:
-        served: a node, an agent, or tools; or a function that opens one of these.
-        name: name of the server, for its clients.
-        description: description of an agent, for the models of its clients.
-
-    Raises:
-        TypeError: for an object that cannot be served.
-        ValueError: for tools with arguments that only a graph provides, equal tool names, and an empty list of tools.
+    Raise TypeError for an object that cannot be served. Raise ValueError for tools with arguments that only a graph
+    provides, equal tool names, and an empty list of tools.
     """
 
     def __init__(self, served: Served, *, name: str | None, description: str | None) -> None:
-        self._offer = _offer(served, name, description)
+        self._served = served
+        self._name = name
+        self._description = description
+        self._offer = self._offer_of(served)
+        """`None` for an object that must be opened first; it then has a new offer each time."""
         self._calls = Calls(self._offer)
 
     @property
     def tool_names(self) -> list[str]:
-        """Names of the served tools."""
-        return [tool.name for tool in self._offer.tools()]
+        """Names of the served tools; empty while an object that must be opened is closed."""
+        return [tool.name for tool in self._calls.tools()]
 
     def server(self) -> Server[Any]:
         """Return a new server of the SDK, for one transport."""
+        offer = self._calls.offer
         return Server(
-            self._offer.name,
+            (self._name or _NAME) if offer is None else offer.name,
             version=version("callboard-actors"),
             on_list_tools=self._list_tools,
             on_call_tool=self._calls.answer,
-            get_tool_input_schema=lambda name: self._schemas().get(name),
+            get_tool_input_schema=self._input_schema,
         )
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self._offer.tools())
+        return types.ListToolsResult(tools=self._calls.tools())
 
-    def _schemas(self) -> dict[str, dict[str, Any]]:
-        return {tool.name: tool.input_schema for tool in self._offer.tools()}
+    def _input_schema(self, name: str) -> dict[str, Any] | None:
+        return next((tool.input_schema for tool in self._calls.tools() if tool.name == name), None)
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Open the offer: calls are possible during the block."""
+        """Open the served object: calls are possible during the block. Raise its errors, and those of `serve_mcp`."""
         self._calls.reopen()
-        async with self._offer.opened():
-            yield
+        async with AsyncExitStack() as stack:
+            found, offer = cast("Any", self._served), self._offer
+            while offer is None:
+                block = block_of(found)
+                assert block is not None
+                found = await stack.enter_async_context(block())
+                offer = self._offer_of(found)
+            await stack.enter_async_context(offer.opens)
+            self._calls.offer = offer
+            try:
+                yield
+            finally:
+                self._calls.offer = self._offer
 
     async def drain(self, timeout: float = PATIENCE) -> Drained:
         """Ask no more questions, refuse new calls, and wait for running calls; `timeout` is in seconds."""
         # Questions first: an answer that arrives during the drain could not continue its call.
         await self._calls.close()
-        return await self._offer.drain(timeout)
+        offer = self._calls.offer
+        return Drained() if offer is None else await offer.supervised.drain(timeout)
+
+    def _offer_of(self, served: Served) -> Offer | None:
+        """Return the offer of an object, or `None` if it must be opened first."""
+        if isinstance(served, Agent):
+            return AgentOffer(served, name=self._name or served.name, description=self._description)
+        block = block_of(served)
+        if self._description is not None and block is not served:
+            raise ValueError("description=... is for an agent, which is one tool; tools have descriptions of their own")
+        if block is not None:
+            if block is not served:
+                _tools(served)  # raises for an object that is no tool, before anything is opened
+            return None
+        if isinstance(served, ToolNode):
+            node, promises_schemas = served, False
+        else:
+            node, promises_schemas = ToolNode(_tools(served), handle_tool_errors=True), True
+        if not node.tools_by_name:
+            raise ValueError("there is nothing to serve: it has no tools")
+        return NodeOffer(node, name=self._name or _NAME, promises_schemas=promises_schemas)
 
 
 _NAME: Final = "callboard"
-
-
-def _offer(served: Served, name: str | None, description: str | None) -> ServedObject:
-    if isinstance(served, Agent):
-        return AgentOffer(served, name=name or served.name, description=description)
-    block = block_of(served)
-    if description is not None and block is not served:
-        raise ValueError("description=... is for an agent, which is one tool; tools have descriptions of their own")
-    if block is not None:
-        if block is not served:
-            _tools(served)  # raises for an object that is no tool, before anything is opened
-        return BlockOffer(block, partial(_offer, name=name, description=description), name=name or _NAME)
-    if isinstance(served, ToolNode):
-        node, promises_schemas = served, False
-    else:
-        node, promises_schemas = ToolNode(_tools(served), handle_tool_errors=True), True
-    if not node.tools_by_name:
-        raise ValueError("there is nothing to serve: it has no tools")
-    return NodeOffer(node, name=name or _NAME, promises_schemas=promises_schemas)
 
 
 def _tools(served: object) -> list[Any]:

@@ -12,17 +12,14 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import contextmanager, redirect_stdout, suppress
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.stdio import stdio_server
-from mcp.shared._stream_protocols import WriteStream
-from mcp.shared.message import SessionMessage
-from mcp.types import JSONRPCError, JSONRPCResponse
 
 from callboard import Drained, drain_on_signal
+from callboard_actors.mcp._link import AnswerStream
 from callboard_actors.mcp_service._callers import Context
 from callboard_actors.mcp_service._service import PATIENCE, Service
 
@@ -118,7 +115,9 @@ async def serve_stdio(service: Service, wire: StdioConnection, drain: float) -> 
             server = service.server()
             server.middleware.append(answers)
             async with stdio_server(cast("Any", wire), cast("Any", wire)) as (requests, responses):
-                await server.run(requests, answers.seen_on(responses), server.create_initialization_options())
+                await server.run(
+                    requests, AnswerStream(responses, answers.settled), server.create_initialization_options()
+                )
         finally:
             end.come()  # also after an error, or a drain would wait for ever
     return shutdown.report
@@ -138,7 +137,7 @@ class _Answers:
         try:
             return await call_next(ctx)
         except Exception:
-            raise  # the server sends an error response, which `_Noticing` sees
+            raise  # the server sends an error response, which `AnswerStream` sees
         except BaseException:
             self.settled(ctx.request_id)  # cancelled: no response will be sent
             raise
@@ -154,38 +153,6 @@ class _Answers:
         while self._due:
             self._none_due = anyio.Event()
             await self._none_due.wait()
-
-    def seen_on(self, stream: WriteStream[SessionMessage]) -> WriteStream[SessionMessage]:
-        """Return a stream wrapper that notes each response after it was sent."""
-        return _Noticing(stream, self)
-
-
-class _Noticing:
-    """Stream of messages to the client that notes sent responses."""
-
-    def __init__(self, stream: WriteStream[SessionMessage], answers: _Answers) -> None:
-        self._stream = stream
-        self._answers = answers
-
-    async def send(self, item: SessionMessage, /) -> None:
-        await self._stream.send(item)
-        if isinstance(item.message, (JSONRPCResponse, JSONRPCError)):
-            self._answers.settled(item.message.id)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> bool | None:
-        return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
 
 
 class _End:

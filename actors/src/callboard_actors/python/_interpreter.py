@@ -462,12 +462,8 @@ class Record(TypedDict):
 class Interpreter:
     """Namespace, and the cells that run in it.
 
-    Args:
-        keeps_state: whether names are kept from cell to cell.
-        max_output: bytes of a cell's output that are kept, head and tail.
-        max_value: characters of its value.
-        pictures: number of figures that are shown, and their largest size.
-        grace: seconds between the interruption of a late cell and the end of the process; `None` never ends it.
+    `max_output` is in bytes, `max_value` in characters. `grace` is the time in seconds between the interruption of a
+    late cell and the end of the process; `None` never ends it.
     """
 
     def __init__(
@@ -507,9 +503,8 @@ class Interpreter:
     def run(self, code: str, timeout: float | None = None) -> Record:
         """Run a cell; its errors are part of the record.
 
-        Raises:
-            BrokenInterpreterError: if an empty cell fails afterwards, as every later cell would; names are lost.
-            Exception: if the interpreter's own code has failed, with the same consequence.
+        Raise BrokenInterpreterError if an empty cell fails afterwards, as every later cell would. Any other error has
+        the same consequence: names are lost.
         """
         self._number += 1
         record = self._captured(code, self._number, timeout)

@@ -5,6 +5,7 @@ Its worker pool limits the time of cells from outside: a cell can disable every 
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -23,9 +24,7 @@ _TO_ANSWER = 10.0
 class BoundedPool(Processes):
     """Worker pool for interpreters, which limits the time of each cell.
 
-    Args:
-        most: seconds for a cell, with its grace.
-        options: of `Processes`.
+    `most` is the time in seconds for a cell, with its grace.
     """
 
     def __init__(self, most: float, **options: Any) -> None:
@@ -39,25 +38,25 @@ class BoundedPool(Processes):
             yield _BoundedSeat(seat, self._most + _TO_ANSWER)
 
 
+@dataclass(frozen=True, slots=True)
 class _BoundedSeat:
     """Reserved worker that gives up cells that do not answer."""
 
-    def __init__(self, seat: Seat, most: float) -> None:
-        self._seat = seat
-        self._most = most
+    seat: Seat
+    most: float
 
     async def until_ended(self) -> str:
         """Wait until the worker has ended; return how, as text."""
-        return await self._seat.until_ended()
+        return await self.seat.until_ended()
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a body in the worker; raise EngineError if a cell does not answer in time."""
         if "run_python" not in body.args[1:2]:
-            return await self._seat.run_body(body)  # not a cell: for example the wait for the actor's end
-        with anyio.move_on_after(self._most):
-            return await self._seat.run_body(body)
+            return await self.seat.run_body(body)  # not a cell: for example the wait for the actor's end
+        with anyio.move_on_after(self.most):
+            return await self.seat.run_body(body)
         # The caller leaves the seat because of this error, and that ends the worker.
-        reason = f"its interpreter did not answer within {self._most:g} s, and was ended"
+        reason = f"its interpreter did not answer within {self.most:g} s, and was ended"
         raise EngineError(body.title, body.call_id, reason, ended="unknown", recurs=True)
 
 

@@ -64,11 +64,7 @@ class SpoolWriter(_Spool):
 
 
 class SpoolReader(_Spool):
-    """Spool in the shell, which creates the file.
-
-    Raises:
-        OSError: if there is no room for the file.
-    """
+    """Spool in the shell, which creates the file. Raise OSError if there is no room for the file."""
 
     def __init__(self, size: int) -> None:
         super().__init__(_unnamed_file(_HEADER.size + size), size)

@@ -210,10 +210,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;"""
 def check_role(driver: psycopg.Connection[Any]) -> None:
     """Check that a SELECT of the login role cannot reach beyond the database.
 
-    `SET ROLE` does not help: a function in a query can switch back.
-
-    Raises:
-        SqlError: if it can; the text says how, and the remedy.
+    `SET ROLE` does not help: a function in a query can switch back. Raise SqlError if it can; the text says how, and
+    the remedy.
     """
     roles = [name for (name,) in driver.execute(_MAY, [[*_REACHES_OUT]])]
     user = driver.info.user
@@ -262,12 +260,7 @@ class _Stop:
 
 
 class PostgresBackend:
-    """Database on a PostgreSQL server.
-
-    Args:
-        url: of the database.
-        connections: largest number of connections.
-    """
+    """Database on a PostgreSQL server."""
 
     def __init__(self, url: sqlalchemy.URL, connections: int) -> None:
         self._engine = sqlalchemy.create_engine(

@@ -19,12 +19,7 @@ BYTES = 17
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of an answer.
-
-    Args:
-        name: in the answer.
-        type: PostgreSQL's number of its type.
-    """
+    """Column of an answer. `type` is PostgreSQL's number of its type."""
 
     name: str
     type: int

@@ -78,12 +78,7 @@ def limited(driver: sqlite3.Connection, memory: int | None) -> None:
 
 
 class Guard:
-    """Authorizer of a connection: decides which actions statements may take.
-
-    Args:
-        driver: the connection.
-        writes: whether tables may be changed.
-    """
+    """Authorizer of a connection: decides which actions statements may take."""
 
     def __init__(self, driver: sqlite3.Connection, *, writes: bool) -> None:
         self._writes = writes
@@ -190,14 +185,7 @@ class _Stop:
 
 
 class SqliteBackend:
-    """SQLite database in a file.
-
-    Args:
-        path: of the file.
-        connections: largest number of connections.
-        memory: bytes for SQLite in this process; `None` for no limit.
-        writes: whether some connections may write.
-    """
+    """SQLite database in a file. `memory` is in bytes, for SQLite in this process; `None` is no limit."""
 
     def __init__(self, path: Path, connections: int, memory: int | None = None, *, writes: bool) -> None:
         self._path = path

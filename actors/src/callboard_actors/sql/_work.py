@@ -39,11 +39,7 @@ class Stop(Protocol):
 
 
 class Job:
-    """Time of one statement, and its state of being stopped.
-
-    Args:
-        seconds: time for the statement.
-    """
+    """Time of one statement, and its state of being stopped."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -140,9 +136,7 @@ class _Run(Generic[T]):
 async def run(work: Callable[[Job], T], seconds: float) -> T:
     """Run work in a worker thread; the thread has ended when this returns or raises.
 
-    Args:
-        work: called with its job, through which it can be stopped.
-        seconds: time for the work. After it, or when the caller is cancelled, the database is told to stop.
+    After `seconds`, or when the caller is cancelled, the database is told to stop.
     """
     going = _Run(work, Job(seconds))
     # A task of its own waits for the thread: on asyncio, a cancel from outside any scope would abandon the thread.
@@ -171,8 +165,7 @@ class Backend(Protocol):
     def check(self, job: Job) -> None:
         """Check that the database exists, and that its role cannot do more than it should.
 
-        Raises:
-            SqlError: names the problem and the remedy.
+        Raise SqlError with the problem and the remedy.
         """
         ...
 
@@ -181,18 +174,13 @@ class Backend(Protocol):
         ...
 
     def query(self, statement: str, parameters: Parameters, caps: Caps, job: Job) -> Rows:
-        """Run a statement that only reads, and return its rows.
-
-        Raises:
-            SqlError: if the statement writes, or fails.
-        """
+        """Run a statement that only reads, and return its rows. Raise SqlError if the statement writes, or fails."""
         ...
 
     def execute(self, statement: str, parameters: Parameters, caps: Caps, job: Job, once: Once | None) -> Rows:
         """Run one statement in a transaction of its own, and commit it.
 
-        Raises:
-            SqlError: if nothing was changed, or if the text says that this is unknown.
+        Raise SqlError if nothing was changed, or if the text says that this is unknown.
         """
         ...
 
