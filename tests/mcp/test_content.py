@@ -203,13 +203,13 @@ def test_a_tool_that_its_server_calls_safe_to_repeat_is_marked_so(hints: dict[st
 def tool(outcome: CallToolResult | Exception) -> StructuredTool:
     """Return a tool that gives this result of a server, as the server's own tools do."""
 
-    async def give() -> Any:
+    def give() -> Any:
         """Give it."""
         if isinstance(outcome, Exception):
             raise outcome
         return content_and_artifact(outcome)
 
-    made = StructuredTool.from_function(coroutine=give, response_format="content_and_artifact")
+    made = StructuredTool.from_function(give, response_format="content_and_artifact")
     made.handle_tool_error = content_of_error
     return made
 
