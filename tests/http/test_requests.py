@@ -119,35 +119,23 @@ async def test_cookies_are_kept_where_that_was_asked_for(site: Site, kept: bool,
     assert said == ["no cookie", second]
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-async def test_what_only_reads_is_asked_again(site: Site, status: int) -> None:
-    """Many errors of servers are temporary, and reading twice does no harm."""
+@pytest.mark.parametrize(
+    ("path", "retries", "said", "requests"),
+    [
+        *((f"/status?status={status}&times=2", 2, "at last", 3) for status in (429, 500, 503)),
+        ("/status?status=503&times=9", 1, "not now", 2),
+        ("/drop?", 2, "at last", 2),
+    ],
+    ids=["429", "500", "503", "the last answer stands", "a connection that breaks"],
+)
+async def test_what_only_reads_is_asked_again(site: Site, path: str, retries: int, said: str, requests: int) -> None:
+    """Many errors are temporary, and reading twice does no harm. The last answer describes the problem."""
     case = site.case()
-    async with HttpClient(allow=LOOPBACK, retries=2, backoff=AT_ONCE) as http:
-        page = await http.get(site.url("/status", status=status, times=2, case=case))
+    async with HttpClient(allow=LOOPBACK, retries=retries, backoff=AT_ONCE) as http:
+        page = await http.get(f"{site.origin}{path}&case={case}")
 
-    assert page.text == "at last"
-    assert len(site.requests(case)) == 3
-
-
-async def test_retries_end_and_the_last_answer_stands(site: Site) -> None:
-    """After the last retry its answer is returned, because it describes the problem."""
-    case = site.case()
-    async with HttpClient(allow=LOOPBACK, retries=1, backoff=AT_ONCE) as http:
-        page = await http.get(site.url("/status", status=503, times=9, case=case))
-
-    assert (page.status, page.text) == (503, "not now")
-    assert len(site.requests(case)) == 2
-
-
-async def test_a_connection_that_breaks_is_made_again_for_what_only_reads(site: Site) -> None:
-    """The server may have received the request, which does no harm for reads."""
-    case = site.case()
-    async with HttpClient(allow=LOOPBACK, backoff=AT_ONCE) as http:
-        page = await http.get(site.url("/drop", case=case))
-
-    assert page.text == "at last"
-    assert len(site.requests(case)) == 2
+    assert (page.text, page.ok) == (said, said == "at last")
+    assert len(site.requests(case)) == requests
 
 
 @pytest.mark.parametrize(

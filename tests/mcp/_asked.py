@@ -1,5 +1,6 @@
 """Helpers of the tests of MCP servers: the commands of the servers, and the answers of a node."""
 
+import json
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from langchain_core.messages import ToolMessage
 
 from callboard import ToolNode
+from callboard_actors.mcp import McpServer
 
 WAIT = 30
 """Timeout in seconds for events that must happen eventually."""
@@ -20,12 +22,21 @@ ROOT = Path(__file__).parents[len(str(__package__).split("."))]
 """Folder from which the package of these tests can be imported by its current name."""
 SDK = [sys.executable, "-m", f"{__package__}._served", "stdio"]
 NEW, OLD = ([sys.executable, "-m", f"{__package__}._plain", era] for era in ("2026", "2025"))
+ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 every_era = pytest.mark.parametrize("command", [OLD, NEW], ids=["2025", "2026"])
 
 
 def bad(how: str, *more: str) -> list[str]:
     """Return the command of a faulty server."""
     return [sys.executable, "-m", f"{__package__}._bad", how, *more]
+
+
+def odd(
+    era: str, *, name: str = "shop", bounds: McpBounds | None = None, allow: Any = None, deny: Any = (), **how: Any
+) -> McpServer:
+    """Return a server that lists or sends odd things; `_odd` explains the further options."""
+    command = [sys.executable, "-m", f"{__package__}._odd", era, json.dumps(how)]
+    return McpServer(command, cwd=ROOT, name=name, bounds=bounds, allow=allow, deny=deny)
 
 
 async def answers(

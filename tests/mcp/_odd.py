@@ -1,4 +1,8 @@
-"""Server that lists the given tools besides one valid one: `python -m tests.mcp._odd 2025 '[{...}]'`."""
+"""Server that lists or sends odd things: `python -m tests.mcp._odd 2025 '{"tools": [{...}], "pings": 300}'`.
+
+`tools` are listed before one valid tool, and `many` is the number of further ones. `blocks` is the number of content
+blocks of each result, and `pings` the number of requests that the server sends during each call.
+"""
 
 import json
 import sys
@@ -10,15 +14,21 @@ GOOD = {"name": "good", "inputSchema": {"type": "object", "properties": {"text":
 
 def main(era: str, odd: str) -> None:
     """Answer requests."""
-    plain = Plain(era)
+    plain, asked = Plain(era), json.loads(odd)
     for line in sys.stdin:
         message = json.loads(line)
         method, number = message.get("method"), message.get("id")
-        answer = plain.answer(method, message.get("params", {}), number) if number is not None else None
-        if method == "tools/list" and answer is not None:
-            answer["result"]["tools"] = [*json.loads(odd), GOOD]
-        if answer is not None:
-            send({"id": number, **answer})
+        if number is None or method is None:
+            continue
+        answer = plain.answer(method, message.get("params", {}), number)
+        if method == "tools/list":
+            many = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(asked.get("many", 0))]
+            answer["result"]["tools"] = [*asked.get("tools", []), GOOD, *many]
+        if method == "tools/call" and "blocks" in asked:
+            answer["result"]["content"] = [{}] * asked["blocks"]
+        for n in range(asked.get("pings", 0) if method == "tools/call" else 0):
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": f"p{n}", "method": "ping"}) + "\n")
+        send({"id": number, **answer})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Servers that send too much: messages are counted before they are parsed, and the connection stays usable."""
 
-import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,18 +10,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from callboard import ActorStartError
-from callboard_actors.mcp import McpBounds, McpServer, McpToolError
+from callboard_actors.mcp import McpBounds, McpToolError
 from callboard_actors.mcp._link import MOST_PARTS, InvalidTools, Link, watched
 
-from ._asked import ROOT
+from ._asked import ERAS, odd
 from ._plain import NEW, OLD
-
-every_era = pytest.mark.parametrize("era", ["2025", "2026"])
-
-
-def sends(era: str, what: str, count: int, **options: Any) -> McpServer:
-    command = [sys.executable, "-m", f"{__package__}._many", era, what, str(count)]
-    return McpServer(command, cwd=ROOT, name="many", **options)
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])
@@ -62,20 +53,20 @@ def test_structured_content_may_have_many_parts() -> None:
 
 
 @pytest.mark.real_clock
-@every_era
+@ERAS
 async def test_a_server_with_too_many_tools_is_refused_with_the_remedy(era: str) -> None:
     """The limit applies before the tools are parsed."""
     with pytest.raises(ActorStartError, match="more than 1000 tools; if it should have, raise max_tools"):
-        await sends(era, "tools", 5_000).__aenter__()
-    async with sends(era, "tools", 1_200, bounds=McpBounds(max_tools=2_000)) as server:
+        await odd(era, many=5_000).__aenter__()
+    async with odd(era, many=1_200, bounds=McpBounds(max_tools=2_000)) as server:
         assert len(server.tools) == 1_201
 
 
 @pytest.mark.real_clock
-@every_era
+@ERAS
 async def test_a_result_with_too_many_parts_fails_its_call_alone(era: str) -> None:
     """The next call on the same connection succeeds."""
-    async with sends(era, "blocks", 20_000) as server:
+    async with odd(era, blocks=20_000) as server:
         for _ in range(2):
             with pytest.raises(McpToolError, match="more than 1000 content blocks"):
                 await server.call("good", {"text": "x"})
@@ -84,21 +75,19 @@ async def test_a_result_with_too_many_parts_fails_its_call_alone(era: str) -> No
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("name", ["bad\0name", "bad\x1b[2Jname", "bad\nname"])
-@every_era
+@ERAS
 async def test_a_tool_whose_name_cannot_be_printed_is_left_out(era: str, name: str) -> None:
     """Other tools of the server can be used."""
-    odd = json.dumps([{"name": name, "inputSchema": {"type": "object"}}])
-    command = [sys.executable, "-m", f"{__package__}._odd", era, odd]
-    async with McpServer(command, cwd=ROOT, name="shop") as server:
+    async with odd(era, tools=[{"name": name, "inputSchema": {"type": "object"}}]) as server:
         assert [tool.name for tool in server.tools] == ["good"]
         assert not (await server.call("good", {"text": "x"})).is_error
 
 
 @pytest.mark.real_clock
-@every_era
+@ERAS
 async def test_a_server_that_pings_again_and_again_is_answered_and_stays_usable(era: str) -> None:
     """The SDK starts a task for each ping, so pings have to be limited."""
-    async with sends(era, "pings", 300) as server:
+    async with odd(era, pings=300) as server:
         for _ in range(2):
             assert not (await server.call("good", {"text": "x"})).is_error
 

@@ -22,6 +22,11 @@ def python() -> Iterator[Interpreter]:
     interpreter.close()
 
 
+def exit_code(code: str) -> int:
+    """Run code in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code], timeout=60, check=False, capture_output=True).returncode
+
+
 def test_names_stay_and_the_last_expression_is_shown(python: Interpreter) -> None:
     """Variables stay between cells, as in a Jupyter notebook."""
     assert python.run("x = 20")["value"] is None
@@ -201,9 +206,7 @@ def test_a_thread_that_prints_when_its_cell_ends_crashes_nothing(code: str) -> N
         "assert python.run('6 * 7')['value'] == '42'\n"
         "python.close()\n"
     )
-    done = subprocess.run([sys.executable, "-c", rounds], timeout=60, check=False, capture_output=True)
-
-    assert done.returncode == 0
+    assert exit_code(rounds) == 0
 
 
 def test_a_thread_of_a_former_cell_prints_to_the_cell_that_runs(python: Interpreter) -> None:
@@ -249,9 +252,7 @@ def test_one_that_is_deaf_to_that_is_killed_by_the_kernel() -> None:
         "from callboard_actors.python._interpreter import Interpreter\n"
         "Interpreter(grace=0.2).run('10 ** 10 ** 9', 0.2)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
-
-    assert done.returncode == -14
+    assert exit_code(code) == -14
 
 
 class _Figure:
@@ -309,6 +310,4 @@ def test_a_profile_can_be_taken_after_cells_also_after_one_that_was_interrupted(
         "sys.setprofile(lambda *_: None)\n"
         "sorted([3, 1, 2], key=lambda one: one)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
-
-    assert done.returncode == 0
+    assert exit_code(code) == 0

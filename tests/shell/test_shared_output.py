@@ -102,34 +102,16 @@ def confined(folder: Path, **options: object) -> Shell:
     return Shell(folder, confine=Confine(write=[folder], processes=True), grace=0.3, **options)
 
 
-async def test_a_confined_command_cannot_read_the_output_of_a_job(tmp_path: Path) -> None:
-    """A job may print secrets that only its own conversation may see."""
-    async with running(confined(tmp_path)) as shell:
-        await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
-        await noted(tmp_path / "pids")
-        await said_by(shell, "genuine")
-        said = await shell.run(command(READS))
-
-    assert "looked" in said
-    assert "genuine" not in said
-
-
-async def test_a_confined_command_cannot_rewrite_the_output_of_a_job(tmp_path: Path) -> None:
-    """A model would believe forged output."""
-    async with running(confined(tmp_path)) as shell:
-        await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
-        await noted(tmp_path / "pids")
-        assert "tried" in await shell.run(command(REWRITES))
-        told = await said_by(shell, "genuine")
-
-    assert "forgery" not in told
-
-
-async def test_the_output_of_a_job_is_out_of_reach_where_the_command_may_write_to_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("may_write_there", [False, True], ids=["elsewhere", "where temporary files are written"])
+async def test_a_confined_command_can_neither_read_nor_rewrite_the_output_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_write_there: bool
 ) -> None:
-    """The output file has no name, and the kernel shows a worker only its own descriptors."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    """A job may print secrets of its conversation, and a model would believe forged output.
+
+    The output file has no name, and the kernel shows a worker only its own descriptors.
+    """
+    if may_write_there:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     async with running(confined(tmp_path)) as shell:
         await shell.start_job("echo genuine; echo $$ >> pids; exec sleep 600")
         await noted(tmp_path / "pids")
@@ -144,6 +126,7 @@ async def test_the_output_of_a_job_is_out_of_reach_where_the_command_may_write_t
 
     assert "looked" in read
     assert "genuine" not in read
+    assert "genuine" in told
     assert "forgery" not in told
 
 

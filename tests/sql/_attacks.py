@@ -1,6 +1,23 @@
 """Statements that must be refused, as data: the attack, and the error that a model may read."""
 
+from collections.abc import Mapping
+
+from callboard_actors.sql import SqlDatabase, SqlError
+
 from ._shop import ENDLESS
+
+
+async def got_through(db: SqlDatabase, attacks: Mapping[str, str], folder: str = "") -> list[str]:
+    """Return the names of the attacks that were not refused with an error for the model."""
+    found: list[str] = []
+    for name, statement in attacks.items():
+        try:
+            await db.query(statement.replace("{folder}", folder))
+        except SqlError:
+            continue
+        found.append(name)
+    return found
+
 
 READ_ONLY_SQLITE = {
     "a deletion": "DELETE FROM item",

@@ -62,28 +62,24 @@ async def test_the_question_shows_the_statement_and_its_parameters(url: str) -> 
     assert names_in(url) == ["tea", "ham", "salt"]
 
 
-async def test_what_was_agreed_to_runs(url: str) -> None:
-    """The model is told how many rows were changed."""
-    message = await answered(guarded(url), BUN, {"type": "accept"})
-
-    assert message.content == "1 row changed."
-    assert names_in(url) == ["tea", "ham", "salt", "bun"]
+REMOVAL = {"statement": "DELETE FROM item WHERE id = :id", "parameters": {"id": 1}}
 
 
-async def test_what_was_declined_does_not_run(url: str) -> None:
-    """The model reads the refusal and the run continues."""
-    message = await answered(guarded(url), BUN, {"type": "ignore", "args": "no buns"})
+@pytest.mark.parametrize(
+    ("answer", "said", "names"),
+    [
+        ({"type": "accept"}, "1 row changed.", ["tea", "ham", "salt", "bun"]),
+        ({"type": "ignore", "args": "no buns"}, "no buns", ["tea", "ham", "salt"]),
+        ({"type": "edit", "args": {"args": REMOVAL}}, "1 row changed.", ["ham", "salt"]),
+    ],
+    ids=["agreed to", "declined", "changed by the person, which counts as approval"],
+)
+async def test_what_a_person_has_decided_is_done(url: str, answer: object, said: str, names: list[str]) -> None:
+    """The model is told how many rows were changed, or reads the refusal."""
+    message = await answered(guarded(url), BUN, answer)
 
-    assert "no buns" in message.content
-    assert names_in(url) == ["tea", "ham", "salt"]
-
-
-async def test_what_a_person_has_changed_runs_as_they_changed_it(url: str) -> None:
-    """Editing the arguments counts as approval."""
-    changed = {"statement": "DELETE FROM item WHERE id = :id", "parameters": {"id": 1}}
-    await answered(guarded(url), BUN, {"type": "edit", "args": {"args": changed}})
-
-    assert names_in(url) == ["ham", "salt"]
+    assert said in message.content
+    assert names_in(url) == names
 
 
 async def test_nothing_runs_where_nobody_is_asked(url: str) -> None:
