@@ -31,12 +31,11 @@ def bad(how: str, *more: str) -> list[str]:
     return [sys.executable, "-m", f"{__package__}._bad", how, *more]
 
 
-def odd(
-    era: str, *, name: str = "shop", bounds: McpBounds | None = None, allow: Any = None, deny: Any = (), **how: Any
-) -> McpServer:
-    """Return a server that lists or sends odd things; `_odd` explains the further options."""
+def odd(era: str, **options: Any) -> McpServer:
+    """Return a server that lists or sends odd things, which `_odd` explains; further options are those of McpServer."""
+    how = {key: options.pop(key) for key in ("tools", "many", "blocks", "pings") if key in options}
     command = [sys.executable, "-m", f"{__package__}._odd", era, json.dumps(how)]
-    return McpServer(command, cwd=ROOT, name=name, bounds=bounds, allow=allow, deny=deny)
+    return McpServer(command, cwd=ROOT, name="shop", **options)
 
 
 async def answers(
