@@ -32,19 +32,15 @@ WITHOUT_LOOP_VARIANTS = {
     "sql",
 }
 """Packages that run on asyncio and on trio only, because their clients of a server use a thread with its own loop."""
-<<<<<<< HEAD
-LIMITED = {"actors", "calls", "loops", "promises"}
-"""Packages whose async tests are ended when they hang."""
-HANGS_AFTER = 60.0
-"""Seconds after which such a test hangs, on its clock; the marker `hangs_after` gives a test another number."""
-=======
-BOUNDED = {"http", "mcp", "mcp_service", "python", "shell", "sql"}
-"""Packages whose async tests on a real clock end after `LONGEST` seconds.
+BOUNDED_ON_VIRTUAL_CLOCKS = {"actors", "agent", "calls", "loops", "middleware", "promises"}
+"""Packages whose tests on virtual clocks are ended when they hang.
 
-On a virtual clock a deadline could pass while a thread works; pytest-timeout ends such a test if it hangs.
+Elsewhere threads work while the clock stands, and a deadline could make it jump; pytest-timeout ends such a test.
 """
-LONGEST = 100.0
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
+OWN_BOUNDS = {"agent", "middleware"}
+"""Packages in which the constant `WAIT` of a module is the bound of its tests on real clocks, in seconds."""
+HANGS_AFTER, HANGS_AFTER_VIRTUAL = 100.0, 100_000.0
+"""Seconds after which an async test hangs, on its clock; the marker `hangs_after` gives a test another number."""
 VARIANTS = 2
 """Maximum of variants per backend.
 
@@ -64,9 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "exhaustive: every variant, real servers, kills, soak; left out unless `-m exhaustive` asks for it, as CI does",
     )
-    config.addinivalue_line(
-        "markers", "hangs_after(seconds): end the test after this time on its clock; 60 s by default"
-    )
+    config.addinivalue_line("markers", "hangs_after(seconds): end the test after this time on its clock")
     config.addinivalue_line("markers", "backends(*names): run on these only; 'asyncio' stands for all of its variants")
 
 
@@ -103,22 +97,6 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     if iscoroutinefunction(inner) and "trio" not in own and not collector.get_closest_marker("trio"):
         pytest.mark.anyio(obj)
         pytest.mark.usefixtures("anyio_backend")(obj)
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """End an async test that hangs with an error at the wait, before pytest-timeout ends its whole process."""
-    if not isinstance(item, pytest.Function) or not BOUNDED & set(item.path.parts) or item.cls is not None:
-        return
-    test = item.obj
-    if not iscoroutinefunction(test) or hasattr(test, "hypothesis") or item.get_closest_marker("real_clock") is None:
-        return
-
-    @wraps(test)
-    async def bounded(*args: Any, **kwargs: Any) -> None:
-        with anyio.fail_after(LONGEST):
-            await test(*args, **kwargs)
-
-    item.obj = bounded
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -175,14 +153,23 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """End an async test that hangs, by a cancel scope without a deadline, which code under test could read."""
-    if not LIMITED & set(pyfuncitem.path.parts):
+    if (seconds := _bound(pyfuncitem)) is None:
         return
-    mark = pyfuncitem.get_closest_marker("hangs_after")
-    obj, seconds = pyfuncitem.obj, HANGS_AFTER if mark is None else mark.args[0]
+    obj = pyfuncitem.obj
     if not hasattr(obj, "hypothesis"):
         pyfuncitem.obj = _ended_if_it_hangs(obj, seconds) if iscoroutinefunction(obj) else obj
     elif iscoroutinefunction(inner := obj.hypothesis.inner_test) and not hasattr(inner, "__wrapped__"):
         obj.hypothesis.inner_test = _ended_if_it_hangs(inner, seconds)
+
+
+def _bound(item: pytest.Function) -> float | None:
+    """Return the seconds after which a test hangs, on its clock; `None` leaves it to pytest-timeout."""
+    packages = set(item.path.parts)
+    if mark := item.get_closest_marker("hangs_after"):
+        return float(mark.args[0])
+    if item.get_closest_marker("real_clock") is None:
+        return HANGS_AFTER_VIRTUAL if BOUNDED_ON_VIRTUAL_CLOCKS & packages else None
+    return getattr(item.module, "WAIT", HANGS_AFTER) if OWN_BOUNDS & packages else HANGS_AFTER
 
 
 def _ended_if_it_hangs(test: Any, seconds: float) -> Any:

@@ -24,8 +24,6 @@ from mcp_types import (
 from pydantic import BaseModel
 
 Ctx = Context[Any, Any]
-ROOT = Path(__file__).parents[len(str(__package__).split("."))]
-"""Folder from which the package of these tests can be imported by its current name."""
 COMMAND = [sys.executable, "-m", f"{__package__}._asking"]
 
 

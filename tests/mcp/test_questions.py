@@ -1,17 +1,21 @@
 """Questions of a server become interrupts of the call, which goes on when they are answered."""
 
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from langchain_core.messages import ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
 from mcp_types import ElicitResult
 
-from callboard import CallsInterrupted, ToolNode
-from callboard.testing import tool_call
+from callboard import CallsInterrupted, ToolNode, create_react_agent
+from callboard.testing import ScriptedModel, calls, tool_call
 from callboard_actors.mcp import McpBounds, McpServer, McpToolError
 
-from ._asking import Done, server
+from ._asked import ROOT
+from ._asking import COMMAND, Done, server
 
 WAIT = 30
 ERAS = ["auto", "legacy"]
@@ -196,3 +200,87 @@ async def test_a_server_that_asks_for_time_again_and_again_is_given_up() -> None
     async with McpServer(server()) as served:
         with pytest.raises(McpToolError, match=r"given up.*10 rounds"):
             await served.call("endless")
+
+
+# Answers that come after the connection was lost: the call is continued or unknown, never restarted.
+
+
+async def resumed_elsewhere(done: Done, mode: str, call: Any, answer: Any) -> Any:
+    """Let one agent ask, and resume its conversation in another agent with another connection."""
+    saver, config = InMemorySaver(), {"configurable": {"thread_id": "1"}}
+    model = ScriptedModel([call, "Done."])
+    with anyio.fail_after(WAIT):
+        async with McpServer(server(done), mode=mode) as served:
+            agent = create_react_agent(model, ToolNode([served]), checkpointer=saver)
+            state = await agent.ainvoke({"messages": ["go"]}, config)
+            [question] = state["__interrupt__"]
+        async with McpServer(server(done), mode=mode) as served:
+            agent = create_react_agent(model, ToolNode([served]), checkpointer=saver)
+            return await agent.ainvoke(Command(resume={question.id: answer}), config)
+
+
+@pytest.mark.real_clock  # the checkpointer is called in a thread
+async def test_a_call_of_2026_goes_on_with_another_connection() -> None:
+    """The conversation stores the server's state, so steps before the question are not repeated."""
+    call = calls(("once", {"table": "T1"}))
+    state = await resumed_elsewhere(done := Done(), "auto", call, accept(guests=4))
+    assert state["messages"][2].text == "T1 for 4"
+    assert done.effects == ["reserve T1", "book with reserved:T1"]
+
+
+@pytest.mark.real_clock  # the checkpointer is called in a thread
+async def test_a_call_of_2025_that_was_held_open_by_what_is_gone_is_unknown() -> None:
+    """A restarted call could repeat its effects; the model gets a message and no request is sent."""
+    state = await resumed_elsewhere(done := Done(), "legacy", calls(("reserve", {"table": "T1"})), accept(guests=4))
+    message = state["messages"][2]
+    assert (message.status, message.additional_kwargs["callboard"]["ended"]) == ("error", "unknown")
+    assert "was not kept open until the answer came" in message.text
+    assert done.effects == ["reserve T1"]
+
+
+# Servers of 2025 over stdio, where the protocol does not name the call that asks.
+
+
+def effects(folder: Path) -> list[str]:
+    return (folder / "effects").read_text().splitlines()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.real_clock
+async def test_over_stdio_the_call_that_does_not_end_meanwhile_is_the_one_that_asked(tmp_path: Path) -> None:
+    """The protocol of 2025 does not say which call asks, so the server's other calls are awaited first."""
+    async with McpServer([*COMMAND, str(tmp_path)], cwd=ROOT, mode="legacy") as served:
+        node = ToolNode([served])
+        batch = [tool_call("wait", "1", folder=str(tmp_path)), tool_call("cancel", "2", table="T2")]
+        waiting: dict[str, Any] = {}
+
+        async def run() -> None:
+            with pytest.raises(CallsInterrupted) as asked:
+                await node.ainvoke(batch)
+            waiting.update(ledger=asked.value.ledger, questions=asked.value.interrupts)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            while not (tmp_path / "waiting").exists():
+                await anyio.sleep(0.01)
+            (tmp_path / "go").touch()
+        [question] = waiting["questions"]
+        state = await node.ainvoke(batch, ledger=waiting["ledger"], resume={question.id: accept(sure=True)})
+
+    assert question.value["tool"] == "cancel"
+    assert [message.text for message in state["messages"]] == ["waited", "cancelled T2: True"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.real_clock
+async def test_two_calls_that_both_ask_over_stdio_are_both_answered(tmp_path: Path) -> None:
+    """Neither call ends before its answer, so the questions must not wait for a call to end."""
+    async with McpServer([*COMMAND, str(tmp_path)], cwd=ROOT, mode="legacy") as served:
+        node, batch = ToolNode([served]), [tool_call("cancel", f"{n}", table=f"T{n}") for n in range(2)]
+        with pytest.raises(CallsInterrupted) as asked:
+            await node.ainvoke(batch)
+        resume = {one.id: accept(sure=True) for one in asked.value.interrupts}
+        state = await node.ainvoke(batch, ledger=asked.value.ledger, resume=resume)
+
+    assert [message.text for message in state["messages"]] == ["cancelled T0: True", "cancelled T1: True"]
+    assert sorted(effects(tmp_path)) == ["cancel T0 True", "cancel T1 True"]

@@ -1,13 +1,15 @@
 """The tools of an MCP server as tools of a node, with a fast server in this process."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 from mcp_types import CallToolResult, TextContent, Tool
 
-from callboard import ToolNode, create_react_agent
+from callboard import ToolCallRequest, ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, tool_call
 from callboard_actors.mcp import McpServer
 from callboard_actors.mcp._tools import as_langchain_tool
@@ -89,14 +91,6 @@ async def test_a_tool_that_disappeared_answers_with_what_there_is() -> None:
     assert "Not started: the MCP server 'served' has no tool 'count'" in message.text
 
 
-async def test_what_it_is_called_besides_is_told() -> None:
-    """The model gets descriptions and schemas; a program can also read the server's hints."""
-    async with McpServer(server()) as served:
-        [echo] = [tool for tool in served.tools if tool.name == "echo"]
-    assert echo.description == "Say what was said."
-    assert echo.args["text"]["description"] == "What to say."
-
-
 async def test_the_block_is_entered_once_at_a_time_and_again_later() -> None:
     """A second connection would belong to no block."""
     served = McpServer(server())
@@ -136,3 +130,46 @@ async def test_arguments_have_any_names_in_a_node(name: str) -> None:
     """A node calls tools in a way of its own, which handles such names, too."""
     [message] = await answers(ToolNode([told_back(name)]), tool_call("set", "1", **{name: "v"}))
     assert message.text == repr([(name, "v")])
+
+
+# Expectations of users of langchain-mcp-adapters, and middleware in place of their interceptors.
+
+CallNext = Callable[[ToolCallRequest], Awaitable[Any]]
+
+
+async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> None:
+    """The model reads the server's own schema, not one that was derived from it."""
+    async with McpServer(server()) as served:
+        [described] = [tool for tool in await served.list_tools() if tool.name == "echo"]
+        [echo] = [tool for tool in served.tools if tool.name == "echo"]
+
+    assert (echo.name, echo.description) == ("echo", "Say what was said.")
+    assert isinstance(echo.args_schema, dict)
+    assert echo.args_schema["properties"] == described.input_schema["properties"]
+    assert echo.args_schema["required"] == ["text"]
+    assert echo.args["text"]["description"] == "What to say."
+
+
+async def test_calls_share_a_session_by_default() -> None:
+    """The adapters open a session for each call by default and so lose what the server remembers."""
+    async with McpServer(server()) as served:
+        node = ToolNode([served])
+        texts = [(await answers(node, tool_call("remember", f"{n}", text="x")))[0].text for n in range(3)]
+    assert texts == ["1", "2", "3"]
+
+
+async def test_a_middleware_changes_arguments_and_results_or_answers_itself() -> None:
+    """`request.override(args=...)` of an interceptor is `override(tool_call=...)` here; a cache asks no server."""
+    asked: list[str] = []
+
+    async def marked(request: ToolCallRequest, call_next: CallNext) -> Any:
+        if request.tool_call["args"].get("text") == "known":
+            return ToolMessage("from the cache", tool_call_id=request.tool_call["id"], name="echo")
+        asked.append(request.tool_call["name"])
+        message = await call_next(request.override(tool_call={**request.tool_call, "args": {"text": "LOUD"}}))
+        return message.model_copy(update={"content": f"[{message.text}]"})
+
+    async with McpServer(server()) as served:
+        calls = tool_call("echo", "1", text="known"), tool_call("echo", "2", text="quiet")
+        known, fresh = await answers(ToolNode([served], middleware=[marked]), *calls)
+    assert (known.text, fresh.text, asked) == ("from the cache", "[LOUD]", ["echo"])

@@ -57,6 +57,8 @@ def folder(tmp_path: Path) -> Path:
         (["fi ne:tools"], "'fi ne' names no module; write module:tools, such as trip:tools for `tools` in trip.py"),
         (["mcp_fine:tools", "--description", "Adds."], "is for an agent"),
         (["mcp_fine:tools", "--allow-host", "example.com"], "give --http, too"),
+        (["mcp_fine:tools", "--port", "8000"], "--port is for clients that come by HTTP: give --http, too"),
+        (["mcp_fine:tools", "--host", "127.0.0.1"], "--host is for clients that come by HTTP: give --http, too"),
         (["mcp_fine:tools", "--token-env", "SESAME"], "names the variable SESAME, which is not set"),
         (["mcp_fine:tools", "--http", "--token-env", "SESAME"], "names the variable SESAME, which is not set"),
         (["mcp_fine:tools", "--http", "--backend", "trio"], "leave --backend trio out"),
@@ -149,6 +151,7 @@ def test_loopback_is_known(host: str, is_one: bool) -> None:
         ({"transport": "sse"}, 'is "stdio" or "http"'),
         ({"token": "t"}, "give transport='http'"),
         ({"allowed_hosts": ["example.com"]}, "give transport='http'"),
+        ({"port": 9000}, "give transport='http'"),
     ],
 )
 async def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], said: str) -> None:
@@ -188,21 +191,6 @@ def test_an_actor_that_does_not_start_is_an_error(tmp_path: Path) -> None:
 
     assert code == FAILED, error
     assert "no line" in error
-
-
-@pytest.mark.parametrize("option", [("--port", "8000"), ("--host", "127.0.0.1"), ("--port", "9000")])
-def test_an_address_without_http_is_refused(option: tuple[str, str], folder: Path) -> None:
-    """The server would use stdin and wait silently for a client that connects by HTTP."""
-    result = CliRunner().invoke(app, ["mcp_fine:tools", *option, "--app-dir", str(folder)])
-
-    assert result.exit_code == WRONG
-    assert f"{option[0]} is for clients that come by HTTP: give --http, too" in result.output
-
-
-async def test_a_port_without_http_is_refused_in_a_program() -> None:
-    """`port` without HTTP would be ignored, so the Python function refuses it, too."""
-    with pytest.raises(ValueError, match="transport='http'"):
-        await serve_mcp([abs], port=9000)
 
 
 def test_each_client_may_have_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from mcp import MCPError, types
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from callboard import Actor, InjectedState, InjectedStore, ToolNode, ToolRuntime, handler
+from callboard import InjectedState, InjectedStore, ToolNode, ToolRuntime
 from callboard_actors.mcp_service._results import result_of
 from callboard_actors.mcp_service._service import Service
 
@@ -294,27 +294,6 @@ async def test_errors_are_what_the_model_would_read(era: str) -> None:
     assert text_in(of_list) == text_in(of_node) == "Error: OSError('disk full')\n Please fix your mistakes."
     assert "no such hotel" in text_in(said)
     assert "stars" in text_in(invalid)
-
-
-class Counter(Actor):
-    """Counts."""
-
-    async def start(self) -> None:
-        self.count = 0
-
-    @handler
-    async def count_up(self, by: int) -> str:
-        """Count up."""
-        self.count += by
-        return str(self.count)
-
-
-async def test_an_actor_lives_as_long_as_it_is_served() -> None:
-    """The handlers of the actor are tools, and its state outlives a call."""
-    async with client_of([Counter()], "legacy") as client:
-        counted = [text_in(await client.call_tool("count_up", {"by": by})) for by in (2, 3)]
-
-    assert counted == ["2", "5"]
 
 
 async def test_a_tool_that_is_held_back_is_not_listed() -> None:

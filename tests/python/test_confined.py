@@ -8,7 +8,6 @@ from callboard import ToolNode
 from callboard_actors.process import Confine
 from callboard_actors.python import Python, python_tool
 
-from .test_in_a_node import opened
 from .test_in_a_node import told
 
 pytestmark = pytest.mark.real_clock
@@ -30,11 +29,7 @@ async def test_what_code_may_do_unrestricted_it_may_not_by_default(
     secret.write_text("a secret")
     monkeypatch.setenv("SECRET_KEY", "a key")
     codes = {name: code.format(secret=str(secret), folder=str(tmp_path)) for name, code in _ATTEMPTS.items()}
-<<<<<<< HEAD
-    async with opened([python_tool(unrestricted=True)]) as free, ToolNode([python_tool()]) as confined:
-=======
     async with ToolNode([python_tool(unrestricted=True)]) as free, ToolNode([python_tool()]) as confined:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         for name, code in codes.items():
             assert "Error" not in await told(free, code), name
             refused = await told(confined, code)
@@ -44,11 +39,7 @@ async def test_what_code_may_do_unrestricted_it_may_not_by_default(
 
 async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
     """Additional permissions open, for instance, a folder for output files."""
-<<<<<<< HEAD
-    async with opened([python_tool(confine=Confine(write=[tmp_path]))]) as node:
-=======
     async with ToolNode([python_tool(confine=Confine(write=[tmp_path]))]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, f"open({str(tmp_path)!r} + '/written', 'w').write('x')")
     assert (tmp_path / "written").read_text() == "x"
 
@@ -56,11 +47,7 @@ async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 async def test_a_confined_interpreter_that_crashes_is_told_as_lost_and_comes_back() -> None:
     """A crash of a confined interpreter is reported like that of an unconfined one, and a new interpreter starts."""
-<<<<<<< HEAD
-    async with opened([python_tool(Python(timeout=0.5, grace=0.3))]) as node:
-=======
     async with ToolNode([python_tool(Python(timeout=0.5, grace=0.3))]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         for end in ("import os; os._exit(3)", "10 ** 10 ** 9"):
             await told(node, "x = 1")
             assert "is lost" in await told(node, end)
@@ -85,11 +72,7 @@ async def test_a_cell_that_denies_to_have_begun_runs_once_and_then_counts_as_poi
     """A cell once cleared the begun counter of its worker and was run again for ever."""
     trace = tmp_path / "trace"
     code = _LIES.format(trace=str(trace))
-<<<<<<< HEAD
-    async with opened([python_tool(confine=Confine(read=["/proc"], write=[tmp_path]))]) as node:
-=======
     async with ToolNode([python_tool(confine=Confine(read=["/proc"], write=[tmp_path]))]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         assert "Whether it had its effect is unknown." in await told(node, code)
         assert len(trace.read_text().splitlines()) == 1
         await told(node, code)

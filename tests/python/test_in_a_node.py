@@ -1,8 +1,6 @@
 """Python as a tool: one interpreter for each conversation, in its own process."""
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,13 +18,6 @@ def tool(**options: Any) -> ChildSpec[Python]:
     return python_tool(Python(**options), unrestricted=True)
 
 
-@asynccontextmanager
-async def opened(tools: list[ChildSpec[Python]], **options: Any) -> AsyncIterator[ToolNode]:
-    with anyio.fail_after(WAIT):
-        async with ToolNode(tools, **options) as node:
-            yield node
-
-
 async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
     call = tool_call("run_python", code[:20], code=code)
     found = await node.ainvoke([call], {"configurable": {"thread_id": thread}})
@@ -35,11 +26,7 @@ async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
 
 async def test_each_conversation_has_names_of_its_own() -> None:
     """A conversation finds its variables again in its next call."""
-<<<<<<< HEAD
-    async with opened([tool()]) as node:
-=======
     async with ToolNode([tool()]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         assert await told(node, "x = 42") == "Done; no output."
         assert await told(node, "x") == "Out[2]: 42"
         assert "NameError: name 'x' is not defined" in await told(node, "x", "b")
@@ -58,6 +45,7 @@ async def test_nothing_is_left_when_the_node_ends() -> None:
 
 KILLERS = {
     "exits": "import os; os._exit(3)",
+    "is killed, as when memory runs out": "import os; os.kill(os.getpid(), 9)",
     "crashes": "import ctypes; ctypes.string_at(0)",
     "is deaf to its timeout": "10 ** 10 ** 9",
 }
@@ -66,15 +54,12 @@ KILLERS = {
 @pytest.mark.parametrize("code", KILLERS.values(), ids=KILLERS)
 async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -> None:
     """The cell is not run again. The next call has a new interpreter, and other conversations are not affected."""
-<<<<<<< HEAD
-    async with opened([tool(timeout=0.5, grace=0.3)]) as node:
-=======
     async with ToolNode([tool(timeout=0.5, grace=0.3)]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         await told(node, "x = 43", "b")
         said = await told(node, code)
         assert said.startswith("Error: 'run_python' had begun when Python['a'] died: its worker process ")
+        assert "Whether it had its effect is unknown." in said
         assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
         assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
         assert await told(node, "x", "b") == "Out[2]: 43"
@@ -82,11 +67,7 @@ async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -
 
 async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> None:
     """An ended interpreter would lose all variables because of one line of output."""
-<<<<<<< HEAD
-    async with opened([tool()]) as node:
-=======
     async with ToolNode([tool()]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "import threading; x = 42")
         for _ in range(10):
             said = await told(node, "threading.Thread(target=print, args=('t',)).start()")
@@ -99,11 +80,7 @@ async def test_a_thread_that_prints_when_its_cell_ends_ends_no_interpreter() -> 
 async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(options: dict[str, Any]) -> None:
     """The cell is interrupted as at a Python prompt. It once counted as finished and the variables were lost."""
     interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
-<<<<<<< HEAD
-    async with opened([python_tool(**options)]) as node:
-=======
     async with ToolNode([python_tool(**options)]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         said = await told(node, f"{interrupt}\nwhile True: pass")
         assert said.endswith("KeyboardInterrupt\n[the cell ended there. The interpreter goes on, and its names stay.]")
@@ -113,28 +90,9 @@ async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(
         assert await told(node, "x") == "Out[5]: 42"
 
 
-async def test_one_that_somebody_killed_is_told_at_once_and_its_code_does_not_run_again() -> None:
-    """The process may be killed when memory runs out; running the code again could kill the next one, too."""
-<<<<<<< HEAD
-    async with opened([tool()]) as node:
-=======
-    async with ToolNode([tool()]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
-        await told(node, "x = 42")
-        said = await told(node, "import os; os.kill(os.getpid(), 9)")
-        assert "its worker process was killed by SIGKILL" in said
-        assert "Whether it had its effect is unknown." in said
-        assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
-        assert (await told(node, "1")) == "Out[1]: 1"
-
-
 async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
     """The cell raises MemoryError and its variables stay."""
-<<<<<<< HEAD
-    async with opened([python_tool(unrestricted=True, memory=1024**3)]) as node:
-=======
     async with ToolNode([python_tool(unrestricted=True, memory=1024**3)]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         assert "MemoryError" in await told(node, "b = bytearray(2 * 1024**3)")
         assert await told(node, "x") == "Out[3]: 42"
@@ -143,11 +101,7 @@ async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
 @pytest.mark.parametrize("code", ["import time; time.sleep(600)", "while True: print('y' * 1000)"])
 async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
     """A thread could not be stopped, so the interpreter is a process."""
-<<<<<<< HEAD
-    async with opened([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
-=======
     async with ToolNode([tool()], policies={"run_python": CallPolicy(timeout=0.5, grace=0.2)}) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         late = await told(node, code)
         assert "did not finish" in late or "interrupted after" in late
@@ -157,11 +111,7 @@ async def test_a_cancelled_call_ends_its_interpreter(code: str) -> None:
 
 async def test_infinite_output_is_cut_and_the_cell_interrupted() -> None:
     """The beginning and the end of the output are kept, and variables stay."""
-<<<<<<< HEAD
-    async with opened([tool(timeout=0.5, max_output=1000)]) as node:
-=======
     async with ToolNode([tool(timeout=0.5, max_output=1000)]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         said = await told(node, "while True: print('y' * 100)")
         assert "bytes left out" in said
@@ -172,11 +122,7 @@ async def test_infinite_output_is_cut_and_the_cell_interrupted() -> None:
 
 async def test_a_missing_package_is_told_with_those_that_are_there() -> None:
     """Models often try to install packages, so the error lists the installed ones."""
-<<<<<<< HEAD
-    async with opened([tool(packages=["anyio"])]) as node:
-=======
     async with ToolNode([tool(packages=["anyio"])]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         said = await told(node, "import no_such_package")
 
     assert said.endswith("['no_such_package' is not there and cannot be installed; there are: anyio]")
@@ -190,11 +136,7 @@ async def test_figures_are_content_blocks_of_the_message() -> None:
         "m = types.ModuleType('p'); m.get_fignums = lambda: [1]; m.figure = lambda n: F(); m.close = lambda w: None\n"
         "sys.modules['matplotlib.pyplot'] = m\nprint('drawn')"
     )
-<<<<<<< HEAD
-    async with opened([tool()]) as node:
-=======
     async with ToolNode([tool()]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         text, picture = await told(node, code)
 
     assert text == {"type": "text", "text": "drawn\n[1 figure]"}
@@ -207,11 +149,7 @@ async def test_code_that_forks_is_not_warned_of_threads_that_are_not_its_own() -
     The interpreter's own threads only read output and keep time.
     """
     code = "import os\nchild = os.fork()\nif not child: os._exit(3)\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
-<<<<<<< HEAD
-    async with opened([tool()]) as node:
-=======
     async with ToolNode([tool()]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         assert await told(node, code) == "Out[1]: 3"
 
 
@@ -265,8 +203,8 @@ BREAKERS = {
     "inspect": "import inspect; inspect.CO_COROUTINE = None",
     "io": "import io, sys; io.TextIOWrapper = io.FileIO = None; sys.stdout.close()",
     "our answers": "import callboard_actors._engine._plain_replies as r; r.to_json = r.json = None",
-    "our socket": "import callboard_actors.process._worker as v; v.frame = None",
-    "our flush": "import callboard_actors.process._worker as s; s.flush = None",
+    "our socket": "import callboard_actors.process._reply_writer as v; v.frame = None",
+    "our flush": "import callboard_actors.process._seat as s; s.flush = None",
 }
 
 
@@ -282,11 +220,7 @@ QUICK = ("os.dup2", "threads", "our flush")
 )
 async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(code: str) -> None:
     """The next calls once failed outside of the node. Now the model reads that the variables are lost."""
-<<<<<<< HEAD
-    async with opened([python_tool()]) as node:
-=======
     async with ToolNode([python_tool()]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         assert await told(node, "x = 42") == "Done; no output."
         said = await told(node, code)
         assert said.startswith("Error: 'run_python' had begun when Python['a'] died: ")
@@ -297,11 +231,7 @@ async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(c
 
 async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() -> None:
     """Builtins are restored as well; `sys.modules.clear()` once made every later call an error of the node."""
-<<<<<<< HEAD
-    async with opened([python_tool()]) as node:
-=======
     async with ToolNode([python_tool()]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         assert await told(node, "import sys; sys.modules.clear()") == "Done; no output."
         assert await told(node, "import json; json.dumps([x])") == "Out[3]: '[42]'"
@@ -310,11 +240,7 @@ async def test_modules_that_a_cell_has_deleted_are_there_again_and_names_stay() 
 async def test_what_a_cell_does_to_our_own_code_ends_its_interpreter_with_the_next_call() -> None:
     """Exceptions inside of the interpreter's own code end the interpreter and never leave the node."""
     ours = "from callboard_actors.python._python import Python; del Python.run_python; Python._handlers.clear()"
-<<<<<<< HEAD
-    async with opened([python_tool()]) as node:
-=======
     async with ToolNode([python_tool()]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, ours)
         assert isinstance(await told(node, "1 + 1"), str)
         assert "NameError" in await told(node, "x")
@@ -334,11 +260,7 @@ async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
 ) -> None:
     """A cell can switch off the timer that runs in its own process, so a timer outside of it is needed."""
     monkeypatch.setattr("callboard_actors.python._tool._TO_ANSWER", 2.0)
-<<<<<<< HEAD
-    async with opened([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
-=======
     async with ToolNode([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         await told(node, "x = 42")
         said = await told(node, code)
         # On trio that event loop is not the worker's, so the cell has done no harm.

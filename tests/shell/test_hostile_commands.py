@@ -61,21 +61,20 @@ async def test_what_is_late_or_cancelled_ends_with_all_that_it_has_started(
         assert alive(await noted(tmp_path / "pids")) == set()
 
 
-async def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    """The output so far is returned."""
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("trap '' TERM; echo $$ >> pids; echo deaf; while :; do sleep 1; done", ["deaf"]),
+        ("trap 'echo bye; exit' TERM; echo $$ >> pids; echo hello; while :; do :; done", ["hello", "bye"]),
+    ],
+    ids=["ignores SIGTERM, and is killed after the grace", "takes its leave at SIGTERM"],
+)
+async def test_the_output_until_the_end_is_told(tmp_path: Path, command: str, said: list[str]) -> None:
     async with running(shell(tmp_path)) as actor:
-        said = await actor.run("trap '' TERM; echo $$ >> pids; echo deaf; while :; do sleep 1; done", 0.3)
+        told = await actor.run(command, 0.3)
 
         assert alive(await noted(tmp_path / "pids")) == set()
-        assert said.splitlines()[-1] == "deaf"
-
-
-async def test_one_that_takes_its_leave_at_sigterm_may(tmp_path: Path) -> None:
-    """Output during the grace period is returned as well."""
-    async with running(shell(tmp_path)) as actor:
-        said = await actor.run("trap 'echo bye; exit' TERM; echo hello; while :; do :; done", 0.3)
-
-    assert said.splitlines()[1:] == ["hello", "bye"]
+        assert told.splitlines()[1:] == said
 
 
 async def test_one_that_writes_for_ever_costs_what_is_kept(tmp_path: Path) -> None:

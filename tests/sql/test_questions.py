@@ -57,21 +57,15 @@ async def test_a_model_reads_a_table_and_the_program_has_the_rows(url: str) -> N
 
     [message] = (await node.ainvoke([call]))["messages"]
 
+    [none] = (await node.ainvoke([tool_call("query", "2", statement="SELECT id FROM item WHERE 0")]))["messages"]
+
+    assert none.content == "id\n(0 rows)"  # a model that reads an empty message would ask again
     assert message.content == "id | price | odd\n1 | 2.5 | a\\|b\\n\n3 | NULL | a\\|b\\n\n(2 rows)"
     assert message.artifact == {
         "columns": ["id", "price", "odd"],
         "rows": [[1, 2.5, "a|b\n"], [3, None, "a|b\n"]],
         "more": False,
     }
-
-
-async def test_no_rows_are_an_answer_too(url: str) -> None:
-    """A model that reads an empty message would ask again."""
-    node = ToolNode([SqlDatabase(url)])
-
-    [message] = (await node.ainvoke([tool_call("query", "1", statement="SELECT id FROM item WHERE 0")]))["messages"]
-
-    assert message.content == "id\n(0 rows)"
 
 
 async def test_there_are_no_more_tools_than_reading_takes(url: str) -> None:
@@ -183,35 +177,28 @@ async def test_bytes_of_an_answer_and_of_a_value_are_capped(url: str) -> None:
     async with SqlDatabase(url, max_bytes=500, max_value=10) as db:
         many = await db.query(ENDLESS.format("printf('%05d', x) AS x"))
         long = await db.query("SELECT printf('%.100c', 'a') AS text, zeroblob(50) AS raw")
+    async with SqlDatabase(url, max_bytes=100) as db:
+        none = await db.query("SELECT printf('%.200c', 'a') AS text")
 
+    assert "larger than an answer may be" in str(none)  # or it would look like an empty table
     assert many.more and len(str(many)) < 700
     assert long.values == (("a" * 10 + "... [cut; 100 characters]", f"x'{'00' * 10}'... [cut; 50 bytes]"),)
 
 
-async def test_a_row_that_is_larger_than_an_answer_is_said_to_be(url: str) -> None:
-    """Without a message the answer would look like an empty table."""
-    async with SqlDatabase(url, max_bytes=100) as db:
-        rows = await db.query("SELECT printf('%.200c', 'a') AS text")
+@pytest.mark.parametrize(("text", "said"), [(None, "no database at"), ("no database" * 1000, "not a database")])
+async def test_a_file_that_is_no_database_is_told_at_once_and_none_is_made(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    """SQLite would create an empty file, which hides the mistake, or complain with the first query."""
+    path = tmp_path / "text.db"
+    if text is not None:
+        path.write_text(text)
 
-    assert "larger than an answer may be" in str(rows)
-
-
-async def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    """SQLite would create an empty file, which hides the mistake."""
-    with pytest.raises(ActorStartError, match="no database at"):
-        async with SqlDatabase(f"sqlite:///{tmp_path}/none.db"):
+    with pytest.raises(ActorStartError, match=said):
+        async with SqlDatabase(f"sqlite:///{path}"):
             pass
 
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_file_that_is_no_database_is_told_at_once(tmp_path: Path) -> None:
-    """The error comes when the database is opened, not with the first query."""
-    (tmp_path / "text.db").write_text("no database" * 1000)
-
-    with pytest.raises(ActorStartError, match="not a database"):
-        async with SqlDatabase(f"sqlite:///{tmp_path}/text.db"):
-            pass
+    assert path.exists() is (text is not None)
 
 
 async def test_one_database_serves_readers_side_by_side(url: str) -> None:

@@ -1,7 +1,6 @@
 """Offer of a `ToolNode`: each tool of the node is a tool of the server, each call a supervised call of the node."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -16,9 +15,8 @@ from mcp import types
 from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from callboard import Drained
-from callboard.extend import ToolActor, actor_behind
 from callboard import CallContext, CallsInterrupted, ToolCallWithContext, ToolNode, ToolRuntime
+from callboard.extend import ToolActor, actor_behind
 from callboard_actors.mcp._tools import ServersTool
 from callboard_actors.mcp_service._callers import Caller
 from callboard_actors.mcp_service._dialogue import NeedsAnswers, Refusal, ServedCall, Tell
@@ -33,25 +31,15 @@ _NO_KEY: Final = object()
 
 def depends_on_thread(tool: BaseTool, arguments: Mapping[str, Any]) -> bool:
     """Return whether calls of a tool with these arguments reach different actors in different threads."""
-<<<<<<< HEAD
     actor = actor_behind(getattr(tool, "coroutine", None))
     if actor is None or actor.key is None or not actor.key.takes_context:
-=======
-    # Key function of an actor, attached by the node to the actor's tools.
-    key: Any = getattr(getattr(tool, "coroutine", None), "__callboard_key__", None)
-    if key is None or not key.takes_context:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
         return False
     # Probes with two thread ids: different keys mean that the key depends on the thread.
     call = {"name": tool.name, "args": arguments, "id": "probe"}
     return _of(actor, call, _SOME) != _of(actor, call, _OTHER)
 
 
-<<<<<<< HEAD
 def _of(actor: ToolActor, call: object, context: CallContext) -> object:
-=======
-def _of(key: Any, call: object, context: CallContext) -> object:
->>>>>>> 5df57995 (A service opens what it serves itself, and one bound ends hanging tests)
     """Return a key, or a constant if the key function fails: such a call reaches no actor."""
     try:
         return actor.key and actor.key.of(call, lambda: context)
