@@ -111,13 +111,10 @@ def zygote_of(pool: Processes) -> int:
 
 
 async def only_workers_beside(pool: Processes, helpers: set[int]) -> None:
-    """Wait until only workers are left.
-
-    Of new interpreters one spare waits to become a worker, not always the same one.
-    """
+    """Wait until only workers are left; of new interpreters there is one more than the pool has workers."""
     if _kernel.FORKS:
         assert descendants(os.getpid()) - helpers == set(pool.pids)
         return
     with anyio.fail_after(WAIT):
-        while len(descendants(os.getpid()) - set(pool.pids)) != len(helpers):
+        while len(pool.pids) <= pool._terms.workers or descendants(zygote_of(pool)) != set(pool.pids):
             await anyio.sleep(0.001)

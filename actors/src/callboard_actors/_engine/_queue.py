@@ -64,6 +64,10 @@ class Idle(Generic[_Worker]):
             raise
         return call.worker
 
+    def take_spare(self) -> _Worker | None:
+        """Remove an idle worker that no call could be given now, because there are more than may be taken."""
+        return self._workers.pop() if self._workers and len(self._workers) + len(self._taken) > self._most else None
+
     def __contains__(self, worker: object) -> bool:
         return worker in self._workers
 

@@ -263,7 +263,8 @@ class Connection:
         # One wrong frame ends the connection: the bytes after it cannot be trusted to be frames.
         except GarbageError as error:
             self.is_garbled = True
-            await self._refuse(f"the other side sent what it should not have: {error}")
+            wrong = "its worker process sent what is no reply"
+            await self._refuse(f"{wrong if self._is_own else 'the other side sent what it should not have'}: {error}")
         except _LOST:
             self.close("its connection was lost")
 

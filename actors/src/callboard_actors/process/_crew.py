@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body
 from callboard_actors._engine._errors import WorkerDiedError
+from callboard_actors._engine._frames import Kind, frame
 from callboard_actors._engine._lifecycle import Backoff
 from callboard_actors._engine._main_module import HERE, main_module
 from callboard_actors._engine._queue import Idle
@@ -229,12 +230,14 @@ class Crew:
             async with anyio.create_task_group() as group:
                 # Between calls, too: a full pipe would block a worker that prints from a thread.
                 group.start_soon(worker.collect_output)
-                await worker.ended.wait()
+                await worker.left.wait()
                 group.cancel_scope.cancel()
         finally:
             self._members.discard(worker)
             self._idle.forget(worker)
-            worker.close()
+            if worker not in self._seats:
+                worker.close()
+            worker.discharged.set()
 
     async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy, what: Command) -> None:
         """Start a worker, and wait until it has loaded its modules; if it cannot, it has ended when this raises."""
@@ -257,10 +260,19 @@ class Crew:
         try:
             if self._zygote is None:
                 raise OSError("its pool of processes is closed" if self._trouble is None else f"{self._trouble}")
-            worker = self._new_worker()
+            spare = self._idle.take_spare()
+            worker = self._new_worker() if spare is None or not spare.is_alive else spare
             self._seats.add(worker)
             try:
-                await self._start(worker, self._zygote, Command.SEAT)
+                if worker is spare:
+                    worker.calls += 1  # it was not started in vain
+                    worker.left.set()
+                    with anyio.CancelScope(shield=True):
+                        await worker.discharged.wait()
+                else:
+                    await self._start(worker, self._zygote, Command.SEAT)
+                if self._spawns:
+                    await worker.send(frame(Kind.SEAT))
                 if not worker.is_alive:
                     raise OSError("its zygote process has ended")
             except BaseException:

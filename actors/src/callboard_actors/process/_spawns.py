@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from socket import socket
+from socket import MSG_PEEK, socket
 from typing import NoReturn
 
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import Kind, as_json, frame
+from callboard_actors._engine._frames import HEADER, Kind, as_json, frame, header_of
 from callboard_actors.process import _worker
 from callboard_actors.process._loading import load, reason_of, received_settings
 from callboard_actors.process._worker import end_after, flush
@@ -29,7 +29,7 @@ class Spawns:
         """Start a worker with these files; return its process id, or raise `OSError`."""
         for fd in fds:
             os.set_inheritable(fd, True)
-        given = f"{list(fds)}, {self._lifeline}, {os.getpid()}, is_seat={is_seat}"
+        given = f"{list(fds)}, {self._lifeline}, {os.getpid()}"
         code = (
             f"import sys; sys.path[:] = {sys.path!r}\nfrom callboard_actors.process._spawns import main; main({given})"
         )
@@ -45,14 +45,13 @@ class Spawns:
         )
 
 
-def main(fds: Sequence[int], lifeline: int, parent: int, *, is_seat: bool) -> NoReturn:
+def main(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
     """Run a worker in a new interpreter.
 
     Args:
         fds: descriptors of its socket, its output pipe and its begun counter.
         lifeline: read end of a pipe; only the zygote holds the write end.
         parent: process id of the zygote.
-        is_seat: run a dedicated worker.
     """
     for fd in (*fds, lifeline):
         os.set_inheritable(fd, False)
@@ -77,6 +76,13 @@ def main(fds: Sequence[int], lifeline: int, parent: int, *, is_seat: bool) -> No
 
     def work() -> None:
         sock.sendall(frame(Kind.VALUE))
+        # Any worker may become a dedicated one, until its first call: the first frame decides.
+        first = sock.recv(HEADER.size, MSG_PEEK)
+        if not first:
+            return  # the pool has closed the socket
+        is_seat = header_of(first).kind is Kind.SEAT
+        if is_seat:
+            sock.recv(HEADER.size)
         _worker.serve(sock, begun_counter, settings, is_seat=is_seat)
 
     end_after(work)

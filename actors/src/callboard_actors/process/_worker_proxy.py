@@ -67,6 +67,10 @@ class WorkerProxy:
         self.is_ready = False
         """`True` once its modules are loaded, so that it can serve calls."""
         self.calls = 0
+        self.left = anyio.Event()
+        """Set when it is no worker of the pool any more: it has ended, or becomes a dedicated worker."""
+        self.discharged = anyio.Event()
+        """Set when no task of the pool reads from it any more."""
         self.settled = anyio.Event()
         """Set when the worker has started, or never will."""
         self.ended = anyio.Event()
@@ -118,6 +122,7 @@ class WorkerProxy:
         self.exitcode = exitcode
         self._hand_over()
         self.ended.set()
+        self.left.set()
         self.settled.set()
         # A forked child of the worker may hold a copy of its socket. Without a shutdown, readers would wait for that
         # child.
