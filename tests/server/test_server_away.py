@@ -9,7 +9,6 @@ import pytest
 from callboard import CallPolicy, Limit, StorageError, ToolNode
 from callboard.extend import PermitRequest
 from callboard.middleware import Cache, CircuitBreaker
-from callboard_actors._server.limits._gate import Phase
 from tests.agent._postgres import Server
 from tests.helpers import ask, ended, make
 
@@ -67,7 +66,7 @@ async def test_a_process_goes_on_with_its_share_by_choice(nowhere: str) -> None:
     limits = store_at(nowhere, "limits", away="local", patience=0.0, processes=3)
     asking = Asking(Limit(concurrency=7))
     for number in range(4):
-        await _ask_at_once(asking, limits, f"{number}")
+        await asking.ask(limits, f"{number}", is_away=True)
     await asking.until_answered("0", "1")
     await anyio.sleep(0.2)
     assert asking.answered == ["0", "1"]
@@ -190,13 +189,6 @@ async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) 
 
     assert answered == ["late"]
     assert "the store was closed" in str(stay.failure)
-
-
-async def _ask_at_once(asking: Asking, store: Any, who: str) -> None:
-    """Request a permit; wait only until the store has received the request."""
-    wanted = PermitRequest(limit=asking.limit, name="tool:t", title="the queue of tool 't'")
-    stay = asking.stays[who] = store.ask(wanted, lambda: asking.answered.append(who))
-    await until(lambda: stay.id != "" and stay.phase is not Phase.GONE)
 
 
 # Documents.

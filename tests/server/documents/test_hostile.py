@@ -20,9 +20,9 @@ from callboard.middleware._breaker._circuit import Memory, Rules
 from callboard.middleware._breaker._fleet_circuits import circuit_of
 from callboard.middleware._cache._fleet_results import document_of, message_of
 from callboard.testing import tool_call
-from callboard_actors.postgres import PostgresDocuments
 from callboard_actors.redis import RedisDocuments
 from tests.helpers import make
+from tests.server._servers import Place
 
 from ._world import WAIT
 
@@ -82,31 +82,21 @@ def deface_postgres(url: str, prefix: str, text: bytes) -> None:
 class Database:
     """Server to which another program writes."""
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self._url = url
-        self._prefix = prefix
-        self._is_redis = url.startswith("unix:")
-        kind = RedisDocuments if self._is_redis else PostgresDocuments
-        self.store: RedisDocuments | PostgresDocuments = kind(url, prefix=prefix, patience=10.0)
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.store = place.store("documents", patience=10.0)
 
     def deface(self, text: bytes) -> None:
-        (deface_redis if self._is_redis else deface_postgres)(self._url, self._prefix, text)
+        deface = deface_postgres if self._place.url.startswith("postgresql:") else deface_redis
+        deface(self._place.url, self._place.prefix, text)
 
 
-@pytest.fixture(params=["redis", "postgres"])
-def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
     """Return a database of the tests."""
-    url = (
-        request.getfixturevalue("redis_server").url
-        if request.param == "redis"
-        else request.getfixturevalue("postgres_url")
-    )
-    prefix = f"hostile-{time.monotonic_ns()}"
-    found = Database(str(url), prefix)
-    try:
-        yield found
-    finally:
-        found.store.close()
+    place = Place(url)
+    yield Database(place)
+    place.close()
 
 
 @pytest.mark.real_clock

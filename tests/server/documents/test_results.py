@@ -8,8 +8,7 @@ from callboard import CallEvent, CallPolicy, observe
 from callboard.middleware import Cache
 from tests.helpers import make
 
-from ._cached import Process, Tool, by_number, landed
-from ._world import LEASE, MemoryWorld, World, noted, until
+from ._world import LEASE, MemoryWorld, Process, Tool, World, by_number, noted, until
 
 pytestmark = pytest.mark.real_clock
 
@@ -17,10 +16,10 @@ pytestmark = pytest.mark.real_clock
 async def test_a_result_is_for_all_processes(world: World) -> None:
     """Each call gets its own message with the shared result."""
     tool = Tool()
-    one, other = (tool.process(world.store()) for _ in range(2))
+    one, other = (tool.cached(world.store()) for _ in range(2))
 
     assert await one.call(call_id="a") == "run 1"
-    await landed(world)
+    await world.pass_time(0.1)
     assert await other.call(call_id="b") == "run 1"
     assert await one.call(call_id="c") == "run 1"
 
@@ -33,7 +32,7 @@ async def test_of_identical_calls_in_all_processes_one_runs(world: World) -> Non
     """One call runs, and the others wait for its result."""
     tool = Tool()
     tool.gate = anyio.Event()
-    processes = [tool.process(world.store(lease=60.0)) for _ in range(4)]  # waiting calls do not poll
+    processes = [tool.cached(world.store(lease=60.0)) for _ in range(4)]  # waiting calls do not poll
     events: list[CallEvent] = []
 
     with observe(events.append):
@@ -53,7 +52,7 @@ async def test_a_leader_that_lives_is_waited_for_longer_than_a_lease(world: Worl
     """The leader renews its lease while its call runs."""
     tool = Tool()
     tool.gate = anyio.Event()
-    one, other = (tool.process(world.store()) for _ in range(2))
+    one, other = (tool.cached(world.store()) for _ in range(2))
 
     async with anyio.create_task_group() as group:
         group.start_soon(one.call)
@@ -71,7 +70,7 @@ async def test_when_the_leader_is_silent_for_a_lease_the_next_in_line_runs(world
     tool = Tool()
     first = tool.gate = anyio.Event()
     lost = world.store()
-    slow, heir, third = tool.process(lost), tool.process(world.store()), tool.process(world.store())
+    slow, heir, third = tool.cached(lost), tool.cached(world.store()), tool.cached(world.store())
 
     async with anyio.create_task_group() as group:
         group.start_soon(slow.call)
@@ -90,15 +89,15 @@ async def test_when_the_leader_is_silent_for_a_lease_the_next_in_line_runs(world
 
     assert slow.answers[0].content == "run 1"
     assert [one.answers[0].content for one in (heir, third)] == ["run 2"] * 2
-    await landed(world)
-    assert await tool.process(world.store()).call() == "run 2"
+    await world.pass_time(0.1)
+    assert await tool.cached(world.store()).call() == "run 2"
 
 
 async def test_a_cancelled_leader_hands_over_at_once(world: World) -> None:
     """The leader reports its cancellation, so no waiting call needs its lease to expire."""
     tool = Tool()
     tool.gate = anyio.Event()
-    one, other = (tool.process(world.store(lease=20.0)) for _ in range(2))
+    one, other = (tool.cached(world.store(lease=20.0)) for _ in range(2))
 
     async with anyio.create_task_group() as waiting:
         async with anyio.create_task_group() as leading:
@@ -117,7 +116,7 @@ async def test_a_call_that_is_cancelled_before_it_knows_that_it_leads_hands_over
     """The grant of the store is on its way, and no other process knows that the call was cancelled."""
     world, tool = MemoryWorld(), Tool()
     store = world.store(lease=60.0)
-    one, other = tool.process(store), tool.process(world.store(lease=60.0))
+    one, other = tool.cached(store), tool.cached(world.store(lease=60.0))
     store.held = []
     async with anyio.create_task_group() as group:
         group.start_soon(one.call)
@@ -131,7 +130,7 @@ async def test_a_leader_without_end_is_not_trusted() -> None:
     """A forged entry may claim an endless leader; calls wait for it no longer than for other leaders."""
     world, tool = MemoryWorld(), Tool()
     tool.gate = anyio.Event()
-    one, other = (tool.process(world.store()) for _ in range(2))
+    one, other = (tool.cached(world.store()) for _ in range(2))
     async with anyio.create_task_group() as group:
         group.start_soon(one.call)
         await until(lambda: tool.runs == 1)
@@ -146,7 +145,7 @@ async def test_an_error_is_not_shared_and_those_who_waited_find_out_for_themselv
     """An exception cannot be sent to other processes; running the waiting calls in turn would take too long."""
     tool = Tool()
     tool.gate, tool.error = anyio.Event(), OSError("down")
-    processes = [tool.process(world.store(lease=20.0)) for _ in range(3)]
+    processes = [tool.cached(world.store(lease=20.0)) for _ in range(3)]
 
     async with anyio.create_task_group() as group:
         for process in processes:
@@ -190,9 +189,9 @@ async def test_a_message_of_failure_is_for_those_who_waited_and_not_kept(world: 
 async def test_a_result_is_good_for_its_ttl_by_the_clock_of_the_server(world: World) -> None:
     """After the lifetime of the result the next call runs."""
     tool = Tool()
-    one, other = (tool.process(world.store(), ttl=0.4) for _ in range(2))
+    one, other = (tool.cached(world.store(), ttl=0.4) for _ in range(2))
     await one.call()
-    await landed(world)
+    await world.pass_time(0.1)
     assert await other.call() == "run 1"
 
     await world.pass_time(0.45)
@@ -204,15 +203,15 @@ async def test_a_result_is_good_for_its_ttl_by_the_clock_of_the_server(world: Wo
 async def test_what_is_forgotten_is_forgotten_by_all(world: World, how: str) -> None:
     """Later calls of the same process miss the cache, too."""
     tool = Tool()
-    one, other = (tool.process(world.store()) for _ in range(2))
+    one, other = (tool.cached(world.store()) for _ in range(2))
     await one.call(n=7)
-    await landed(world)
+    await world.pass_time(0.1)
     assert await other.call(n=7) == "run 1"
 
-    _forget(one.cache, how)
+    _forget(one.shares, how)
 
     assert await one.call(n=7) == "run 2"
-    await landed(world)
+    await world.pass_time(0.1)
     assert await other.call(n=7) == "run 2"
 
 
@@ -230,7 +229,7 @@ async def test_what_was_in_flight_when_it_was_forgotten_is_not_kept(world: World
     """The result may be based on old data, so calls that waited for it in another process run by themselves."""
     tool = Tool()
     gate = tool.gate = anyio.Event()
-    one, other = (tool.process(world.store()) for _ in range(2))
+    one, other = (tool.cached(world.store()) for _ in range(2))
 
     async with anyio.create_task_group() as group:
         group.start_soon(one.call, 7)
@@ -238,21 +237,21 @@ async def test_what_was_in_flight_when_it_was_forgotten_is_not_kept(world: World
         group.start_soon(other.call, 7)
         await world.pass_time(0.1)
         tool.gate = None
-        _forget(other.cache, how)
+        _forget(other.shares, how)
         await until(lambda: len(other.answers) == 1)
         gate.set()
 
     assert (one.answers[0].content, other.answers[0].content) == ("run 1", "run 2")
-    await landed(world)
-    assert await tool.process(world.store()).call(7) == "run 2"
+    await world.pass_time(0.1)
+    assert await tool.cached(world.store()).call(7) == "run 2"
 
 
 async def test_a_call_waits_no_longer_than_its_budget(world: World) -> None:
     """A leader in another process may take longer than the waiting call's own budget."""
     tool = Tool()
     tool.gate = anyio.Event()
-    one = tool.process(world.store())
-    other = tool.process(world.store(), CallPolicy(budget=0.2))
+    one = tool.cached(world.store())
+    other = tool.cached(world.store(), CallPolicy(budget=0.2))
 
     async with anyio.create_task_group() as group:
         group.start_soon(one.call)
@@ -268,7 +267,7 @@ async def test_a_call_waits_no_longer_than_its_budget(world: World) -> None:
 async def test_of_so_many_results_the_oldest_go(world: World) -> None:
     """The maximum applies to all processes together, whichever one stores the next result."""
     tool = Tool()
-    one, other = (tool.process(world.store(), size=3) for _ in range(2))
+    one, other = (tool.cached(world.store(), size=3) for _ in range(2))
     for n in range(5):
         await (one, other)[n % 2].call(n)
         await world.pass_time(0.02)

@@ -16,8 +16,7 @@ from callboard.middleware._cache._fleet_results import json_of, message_of
 from callboard.testing import tool_call
 from tests.helpers import make
 
-from ._cached import Process, Tool, by_number, landed
-from ._world import MemoryWorld, World, noted, until
+from ._world import MemoryWorld, Process, Tool, World, by_number, noted, until
 
 pytestmark = pytest.mark.real_clock
 
@@ -26,12 +25,12 @@ async def test_results_of_another_name_or_version_are_not_taken(world: World) ->
     """A new version of a tool must not use results of the old one."""
     tool = Tool()
     store = world.store()
-    await tool.process(store, version=1).call()
-    await landed(world)
-    others = [tool.process(store, version=2), tool.process(store, version=1, name="other"), tool.process(store)]
+    await tool.cached(store, version=1).call()
+    await world.pass_time(0.1)
+    others = [tool.cached(store, version=2), tool.cached(store, version=1, name="other"), tool.cached(store)]
 
     assert [await other.call() for other in others] == ["run 2", "run 3", "run 4"]
-    assert await tool.process(world.store(), version=1).call() == "run 1"
+    assert await tool.cached(world.store(), version=1).call() == "run 1"
 
 
 async def plain(n: int = 0) -> str:
@@ -50,10 +49,10 @@ async def test_without_a_key_the_arguments_are_what_a_function_depends_on(world:
     processes = [Process(tool, Cache({"work"}, shared=world.store())) for tool in tools]
 
     assert [await process.call(5) for process in processes] == ["5"] * 2
-    await landed(world)
+    await world.pass_time(0.1)
     assert [await process.call(5) for process in processes] == ["5"] * 2
     assert _plain_runs == [5]
-    processes[1].cache.invalidate("work", {"n": 5})
+    processes[1].shares.invalidate("work", {"n": 5})
     assert await processes[1].call(5) == "5"
     assert _plain_runs == [5, 5]
 
@@ -61,7 +60,7 @@ async def test_without_a_key_the_arguments_are_what_a_function_depends_on(world:
 async def test_a_tool_that_is_more_than_a_function_is_shared_with_a_key_only() -> None:
     """A stateful tool may belong to one user, and another process may have one of the same name for another."""
     world, tool = MemoryWorld(), Tool()
-    processes = [tool.process(world.store(), key=None) for _ in range(2)]
+    processes = [tool.cached(world.store(), key=None) for _ in range(2)]
     events: list[CallEvent] = []
 
     with observe(events.append), pytest.warns(CallboardWarning, match=r"shares? results of the tool 'work'.*key=") as _:
@@ -121,7 +120,7 @@ async def test_a_result_that_is_too_large_stays_in_its_process() -> None:
 async def test_a_key_that_is_no_json_stays_in_its_process() -> None:
     """Another process could not compute the same key."""
     world, tool, key = MemoryWorld(), Tool(), object()
-    process = tool.process(world.store(), key=lambda _: key)
+    process = tool.cached(world.store(), key=lambda _: key)
     events: list[CallEvent] = []
 
     with observe(events.append):
@@ -134,7 +133,7 @@ async def test_a_key_that_is_no_json_stays_in_its_process() -> None:
 async def test_neither_arguments_nor_names_are_stored() -> None:
     """Everything but the result is stored as a digest."""
     world, tool = MemoryWorld(), Tool()
-    process = tool.process(world.store(), key=lambda request: f"secret {request.tool_call['args']['n']}")
+    process = tool.cached(world.store(), key=lambda request: f"secret {request.tool_call['args']['n']}")
 
     await process.call(n=5, call_id="private")
 
@@ -146,7 +145,7 @@ async def test_calls_run_while_the_store_is_away_and_keep_nothing() -> None:
     """Without the server, invalidations could be missed; identical calls of one process still run once."""
     world, tool = MemoryWorld(), Tool()
     store = world.store()
-    process = tool.process(store)
+    process = tool.cached(store)
     store.is_away = True
     tool.gate = anyio.Event()
     async with anyio.create_task_group() as group:
@@ -161,23 +160,25 @@ async def test_calls_run_while_the_store_is_away_and_keep_nothing() -> None:
     assert await process.call() == "run 3"
 
 
-async def test_calls_are_refused_by_choice_while_the_store_is_away() -> None:
-    """By option, calls are refused, for tools that must not run twice."""
+@pytest.mark.parametrize("what", ["cached", "broken"])
+async def test_calls_are_refused_by_choice_while_the_store_is_away(what: str) -> None:
+    """By option, calls are refused, for tools that must not run twice, or while the state is unknown."""
     tool = Tool()
     store = MemoryWorld().store(away="refuse")
     store.is_away = True
-    process = tool.process(store)
+    process = getattr(tool, what)(store)
 
-    assert "was not started: the store is away" in await process.call()
+    assert await process.call() == "rejected"
+    assert "was not started: the store is away" in process.answers[0].content
     assert tool.runs == 0
 
 
-async def test_a_store_that_cannot_be_used_is_an_error_of_the_call() -> None:
+@pytest.mark.parametrize("what", ["cached", "broken"])
+async def test_a_store_that_cannot_be_used_is_an_error_of_the_call(what: str) -> None:
     """A wrong password is permanent, so it is not ignored."""
-    tool = Tool()
     store = MemoryWorld().store()
     store.failure = StorageError("redis://host", "refuses us.")
-    node = ToolNode([make(tool.work)], middleware=[Cache({"work"}, shared=store, key=by_number)])
+    node = ToolNode([make(Tool().work)], middleware=[getattr(Tool(), what)(store).shares])
 
     with pytest.raises(StorageError, match="refuses us"):
         await node.ainvoke([tool_call("work", "1")])

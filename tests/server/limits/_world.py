@@ -29,11 +29,13 @@ class Asking:
         self.answered: list[str] = []
         self.stays: dict[str, Permit] = {}
 
-    async def ask(self, store: LimitStore, who: str, *, tenant: str = "", key: str = "") -> LocalPermit:
-        """Request a permit; wait until it is answered or queued."""
+    async def ask(
+        self, store: LimitStore, who: str, *, tenant: str = "", key: str = "", is_away: bool = False
+    ) -> LocalPermit:
+        """Request a permit; wait until it is answered or queued, or only until it is made if the server is away."""
         wanted = PermitRequest(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
         stay = self.stays[who] = store.ask(wanted, lambda: self.answered.append(who))
-        await until(lambda: who in self.answered or stay.phase is Phase.WAITING)
+        await until(lambda: who in self.answered or stay.phase is Phase.WAITING or (is_away and stay.id != ""))
         return stay
 
     async def until_answered(self, *who: str) -> None:
