@@ -2,14 +2,22 @@
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
+from uuid import UUID
 
+import anyio
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from ._harness import Case, MessageList, alike, asks, call, wants
+from callboard import create_react_agent
+
+from ._dump import dump
+from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, wants
+from ._model import ReplayModel
+from ._prebuilt import candidate, reference
 from .conftest import Same
 
 Messages = Annotated[list[AnyMessage], add_messages]
@@ -110,3 +118,107 @@ def test_an_input_that_no_graph_accepts_is_refused(input: Any, same_direct: Same
 def test_the_input_is_not_changed(ns: Any) -> Case:
     state = wants("double", {"x": 2}, foo="bar")
     return Case(ns.ToolNode([double]), state, log=[state])
+
+
+# Names and ids that are no text: constructors refuse them, but models and tests write them
+
+
+@pytest.mark.parametrize("call_id", [5, 0, 1.5, UUID(int=5)])
+@alike(modes=DIRECT_MODES)
+def test_an_id_that_is_a_number_goes_on_as_text(ns: Any, call_id: Any) -> Case:
+    """`ToolMessage` accepts numeric ids, and people write them by hand."""
+    return Case(ns.ToolNode([double]), [{**call("double", {"x": 2}), "id": call_id}])
+
+
+@pytest.mark.parametrize("name", [None, b"double"])
+def test_a_name_that_is_no_text_is_that_of_no_tool(same_direct: Same, name: Any) -> None:
+    """The call's message says so, and the other calls run."""
+
+    def told(state: Any) -> list[Any]:
+        return [(one.content, one.tool_call_id, one.status) for one in state["messages"]]
+
+    def scenario(ns: Any) -> Case:
+        message = asks(call("double", {"x": 2}, "good"), call("double", {"x": 3}, "bad"))
+        message.tool_calls[1]["name"] = name
+        return Case(ns.ToolNode([double]) | RunnableLambda(told), {"messages": [message]})
+
+    same_direct(scenario)
+
+
+class Careless(ReplayModel):
+    """A model whose first reply has names and ids that are not strings."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        result = super()._generate(*args, **kwargs)
+        made: Any = result.generations[0].message
+        for one, (name, call_id) in zip(made.tool_calls, [(None, "0"), (["double"], "1"), (5, 7)], strict=False):
+            one["name"], one["id"] = name, call_id
+        return result
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("version", ["v1", "v2"])
+async def test_such_calls_do_not_end_the_run_of_an_agent(version: Any) -> None:
+    """Each call has its message, and the model goes on; LangGraph fails on two of the three calls."""
+    first = asks(*(call("double", {"x": 1}, str(number)) for number in range(3)))
+    agent = create_react_agent(Careless(first, "done"), [double], version=version)
+    with anyio.fail_after(20):
+        messages = (await agent.ainvoke({"messages": [("user", "go")]}))["messages"]
+    assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "tool", "ai"]
+    assert [message.tool_call_id for message in messages[2:5]] == ["0", "1", "7"]
+    assert [message.text.split(" is not")[0] for message in messages[2:5]] == [
+        "Error: None",
+        "Error: ['double']",
+        "Error: 5",
+    ]
+
+
+# tools_condition
+
+
+WANTS = asks(call("t"))
+
+
+class ChatModel(BaseModel):
+    chat: list[Any]
+
+
+STATES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a list whose last message wants tools": ([HumanMessage("q"), WANTS], {}),
+    "a list whose last message is done": ([WANTS, DONE], {}),
+    "a list that ends with a human message": ([WANTS, HumanMessage("q")], {}),
+    "a dict that wants tools": ({"messages": [WANTS]}, {}),
+    "a dict that is done": ({"messages": [DONE]}, {}),
+    "a pydantic state that wants tools": (PydanticState(messages=[WANTS]), {}),
+    "a pydantic state that is done": (PydanticState(messages=[DONE]), {}),
+    "a dataclass that wants tools": (DataState([WANTS]), {}),
+    "a dict with another key": ({"chat": [WANTS]}, {"messages_key": "chat"}),
+    "a pydantic state with another key": (ChatModel(chat=[WANTS]), {"messages_key": "chat"}),
+    "a dict without messages": ({"foo": 1}, {}),
+    "a dict with an empty list": ({"messages": []}, {}),
+    "a pydantic state without the key": (PydanticState(messages=[WANTS]), {"messages_key": "chat"}),
+    "a plain object": (object, {}),
+    "messages as dicts": ({"messages": [{"role": "assistant", "tool_calls": [call("t")]}]}, {}),
+}
+
+
+@pytest.mark.parametrize("label", STATES)
+def test_the_route_is_the_same_for(label: str) -> None:
+    state, options = STATES[label]
+
+    def route(ns: Any) -> Any:
+        try:
+            return ns.tools_condition(state, **options)
+        except Exception as error:
+            return dump(error)
+
+    assert route(candidate()) == route(reference())
+
+
+def test_both_routes_and_the_error_occur_in_the_table() -> None:
+    ns = reference()
+
+    assert ns.tools_condition([WANTS]) == "tools"
+    assert ns.tools_condition([DONE]) == "__end__"
+    with pytest.raises(ValueError, match="No messages found in input state to tool_edge"):
+        ns.tools_condition({})

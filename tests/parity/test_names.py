@@ -8,7 +8,6 @@ import langgraph.prebuilt
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
-from ._dump import dump
 from ._harness import asks, call
 from ._prebuilt import ALL_NAMES, candidate, reference
 
@@ -22,16 +21,19 @@ def parameters(named: Any) -> Any:
     return inspect.signature(named.__init__ if inspect.isclass(named) else named).parameters
 
 
-@pytest.mark.parametrize("name", ALL_NAMES)
-def test_every_prebuilt_name_is_exported(name: str) -> None:
-    assert getattr(candidate(), name) is not None
+OF_OURS = {
+    "ToolNode",
+    "ValidationNode",
+    "tools_condition",
+    "create_react_agent",
+    *(name for name in ALL_NAMES if name.startswith(("AgentState", "Human", "Action"))),
+}
 
 
-@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name.endswith("_TEMPLATE")])
-def test_message_templates_are_the_same(name: str) -> None:
-    theirs, ours = both()
-
-    assert getattr(ours, name) == getattr(theirs, name)
+@pytest.mark.parametrize("name", [name for name in ALL_NAMES if name not in OF_OURS])
+def test_all_other_names_are_langgraphs_own_objects(name: str) -> None:
+    """Requests, errors, markers and templates that others have made for LangGraph are recognised."""
+    assert getattr(candidate(), name) is getattr(reference(), name)
 
 
 @pytest.mark.parametrize(
@@ -97,102 +99,6 @@ def test_approval_records_have_the_same_keys(name: str) -> None:
     theirs, ours = (set(get_type_hints(getattr(ns, name))) for ns in both())
 
     assert ours == theirs
-
-
-class Shows:
-    def __str__(self) -> str:
-        return "shown"
-
-
-@pytest.mark.parametrize(
-    "output",
-    [
-        "text",
-        "",
-        7,
-        None,
-        {"a": 1},
-        [1, 2],
-        [],
-        ["a", "b"],
-        [{"type": "text", "text": "hi"}],
-        [{"type": "image_url", "image_url": {"url": "data:"}}],
-        [{"type": "text", "text": "hi"}, {"type": "mystery"}],
-        {"ü": "ß"},
-        Shows(),
-        {1, 2},
-    ],
-)
-def test_msg_content_output_gives_the_same_content(output: Any) -> None:
-    theirs, ours = both()
-
-    assert ours.msg_content_output(output) == theirs.msg_content_output(output)
-
-
-def request(ns: Any) -> Any:
-    call = {"name": "t", "args": {"x": 1}, "id": "1", "type": "tool_call"}
-    return ns.ToolCallRequest(tool_call=call, tool=None, state={"a": 1}, runtime=None)
-
-
-def test_a_request_is_built_by_keyword_and_overridden_as_a_copy() -> None:
-    for ns in both():
-        original = request(ns)
-        changed = original.override(state={"a": 2})
-
-        assert (original.state, changed.state) == ({"a": 1}, {"a": 2})
-        assert changed.tool_call is original.tool_call
-        assert isinstance(changed, ns.ToolCallRequest)
-
-
-def test_building_and_overriding_a_request_warns_of_nothing() -> None:
-    for ns in both():
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            request(ns).override(tool_call={"name": "u", "args": {}, "id": "2", "type": "tool_call"})
-
-
-@pytest.mark.parametrize("attribute", ["tool_call", "tool", "state", "runtime"])
-def test_assigning_to_a_request_warns_and_still_sets(attribute: str) -> None:
-    texts = []
-    for ns in both():
-        one = request(ns)
-        with pytest.warns(DeprecationWarning, match="deprecated") as caught:
-            setattr(one, attribute, "new")
-        texts.append([str(warning.message) for warning in caught])
-
-        assert getattr(one, attribute) == "new"
-
-    assert texts[1] == texts[0]
-
-
-def test_an_unknown_override_is_a_type_error() -> None:
-    for ns in both():
-        with pytest.raises(TypeError):
-            request(ns).override(nonsense=1)
-
-
-def test_an_invocation_error_carries_the_same_facts() -> None:
-    from langchain_core.tools import ToolException
-    from pydantic import BaseModel, ValidationError
-
-    class Args(BaseModel):
-        x: int
-
-    try:
-        Args(x="no")  # type: ignore[arg-type]
-    except ValidationError as error:
-        source = error
-    dumps = []
-    for ns in both():
-        for filtered in (None, [], [{"loc": ("x",), "msg": "bad"}, {"loc": ("y", 0), "msg": "worse"}, {}]):
-            error = ns.ToolInvocationError("t", source, {"x": "no"}, filtered)
-            dumps.append((ns, [str(error), error.message, error.tool_name, error.tool_kwargs, error.filtered_errors]))
-
-            assert error.source is source
-            assert isinstance(error, ToolException)
-    half = len(dumps) // 2
-
-    assert [dump(facts) for _, facts in dumps[half:]] == [dump(facts) for _, facts in dumps[:half]]
 
 
 def test_every_name_of_the_package_is_exported_as_it_is_now() -> None:

@@ -53,7 +53,6 @@ _HOMES = {
         "error_message",
         "is_control_flow",
     ),
-    "callboard.tools._inject": ("injected_args",),
     "callboard.tools._large_values": ("run_if_long",),
     "callboard.tools._middleware": (
         "Middleware",
@@ -64,7 +63,7 @@ _HOMES = {
         "running_call",
         "takes_only_arguments",
     ),
-    "callboard.tools._plan": ("ToolFacts",),
+    "callboard.tools._plan": ("ToolFacts", "injected_args"),
     "callboard.tools._results": (
         "CallNext",
         "Output",

@@ -85,7 +85,7 @@ def _model(tool: BaseTool) -> type[BaseModel] | None:
     return schema if isinstance(schema, type) and issubclass(schema, BaseModel) else None
 
 
-# callboard's hooks
+# LangChain's hooks
 
 
 _HOOKS = ("before_agent", "before_model", "wrap_model_call", "after_model", "after_agent")

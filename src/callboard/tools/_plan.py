@@ -166,6 +166,9 @@ def _state_from_messages(tool: str, injected: InjectedArgs, messages: list[Any],
     raise ValueError(sentence)
 
 
+# Plans
+
+
 Kind = Literal["async", "sync", "foreign", "foreign sync"]
 
 _RUNS_FUNCTIONS = (StructuredTool, Tool)
@@ -308,6 +311,9 @@ def _is_plain(schema: type[BaseModel]) -> bool:
             for field in schema.model_fields.values()
         )
     )
+
+
+# Cache of facts
 
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ Progress of the calls goes to the stream of the graph around the node. The calle
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypedDict, Unpack, cast
@@ -156,11 +156,37 @@ class ToolBatch:
         self.ledger = self._ledger(self._config, setup.name, self._keys)
         return self
 
-    async def claims(self) -> list[str]:
-        """Return the keys of the calls to claim before any body starts; see `claims_of`."""
-        calls, most = [*zip(self._keys, self._calls, strict=True)], self._config.get("max_concurrency")
-        known, threads = self.ledger.records, self.threads.concurrency
-        return await in_portions(claims_of(self.setup, calls, known, self._refused, threads=threads, at_once=most))
+    def claims(self) -> Awaitable[list[str]]:
+        """Return the keys of the calls to claim together with the storage of the reply, before any body starts."""
+        return in_portions(self._claims())
+
+    def _claims(self) -> Steps[list[str]]:
+        """Return the keys of new calls that can start at once and must not run twice.
+
+        A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
+        has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
+        """
+        started: Counter[str] = Counter()
+        claims: list[str] = []
+        supervision, at_once = self.setup.supervision, self._config.get("max_concurrency")
+        for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
+            if index and index % PORTION == 0:
+                yield
+            tool = self.setup.tools.get(call["name"])
+            if tool is None or key in self.ledger.records or index in self._refused:
+                continue
+            if runs_again(supervision.policy(tool.name)):
+                continue
+            rooms = supervision.rooms(tool.name)
+            if at_once is not None:
+                rooms["run"] = at_once
+            if self.setup.plan(tool).takes_thread:
+                rooms["threads"] = self.threads.concurrency
+            # Keys of limits are ignored: a call with a free key may seem to have to wait. It is claimed later.
+            started.update(rooms.keys())
+            if all(started[name] <= room for name, room in rooms.items()):
+                claims.append(key)
+        return claims
 
     def run(self) -> Awaitable[Any]:
         """Run the calls that have no result yet.
@@ -471,42 +497,3 @@ class _Refused(_Execution):
         self._supervised.handled = self._error
         await self._batch.keep(self._key, self._call, self._message)
         return self._message
-
-
-# Claims
-
-
-def claims_of(
-    setup: Setup,
-    calls: Sequence[tuple[str, ToolCall]],
-    known: Mapping[str, CallRecord],
-    refused: Collection[int],
-    *,
-    threads: int,
-    at_once: int | None,
-) -> Steps[list[str]]:
-    """Return the keys of new calls that can start at once and must not run twice.
-
-    A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call has
-    not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
-
-    `threads` and `at_once` are the numbers of sync bodies and of all bodies that may run at once.
-    """
-    started: Counter[str] = Counter()
-    claims: list[str] = []
-    for index, (key, call) in enumerate(calls):
-        if index and index % PORTION == 0:
-            yield
-        tool = setup.tools.get(call["name"])
-        if tool is None or key in known or index in refused or runs_again(setup.supervision.policy(tool.name)):
-            continue
-        rooms = setup.supervision.rooms(tool.name)
-        if at_once is not None:
-            rooms["run"] = at_once
-        if setup.plan(tool).takes_thread:
-            rooms["threads"] = threads
-        # Keys of limits are ignored: a call with a free key may seem to have to wait. It is claimed by itself, later.
-        started.update(rooms.keys())
-        if all(started[name] <= room for name, room in rooms.items()):
-            claims.append(key)
-    return claims
