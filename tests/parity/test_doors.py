@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -16,7 +17,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from callboard import create_react_agent
 
 from ._harness import DIRECT_MODES, Case, alike, wants
-from .conftest import Same
 
 
 class TwoHalves(BaseChatModel):
@@ -99,6 +99,10 @@ class OfAClass(BaseTool):
     description: str = "Both halves."
     log: list[Any]
 
+    @classmethod
+    def of(cls, log: list[Any]) -> "OfAClass":
+        return cls(log=log)
+
     def _run(self, x: int) -> str:
         self.log.append("tool: sync")
         return "ok"
@@ -120,24 +124,12 @@ class Invoked(OfAClass):
         return await super().ainvoke(*args, **kwargs)
 
 
-def test_a_tool_with_both_halves(same: Same) -> None:
+@pytest.mark.parametrize("make", [structured, OfAClass.of, Invoked.of], ids=["function", "class", "invoke"])
+@alike
+def test_a_tool_with_both_halves(p: Any, make: Any) -> Case:
     """Each half may have its own client, and perhaps only one client has the proxy."""
-
-    def function(p: Any) -> Case:
-        log: list[Any] = []
-        return Case(p.ToolNode([structured(log)]), wants("both", {"x": 1}), log=log)
-
-    def of_a_class(p: Any) -> Case:
-        log: list[Any] = []
-        return Case(p.ToolNode([OfAClass(log=log)]), wants("both", {"x": 1}), log=log)
-
-    def invoked(p: Any) -> Case:
-        log: list[Any] = []
-        return Case(p.ToolNode([Invoked(log=log)]), wants("both", {"x": 1}), log=log)
-
-    same(function)
-    same(of_a_class)
-    same(invoked)
+    log: list[Any] = []
+    return Case(p.ToolNode([make(log)]), wants("both", {"x": 1}), log=log)
 
 
 @alike
@@ -236,48 +228,28 @@ async def test_a_checkpointer_with_both_halves_is_awaited_by_async_code() -> Non
 
 
 def _recording(log: list[Any]) -> Any:
+    """Return a saver with both halves; the plain in-memory saver is called directly on each path."""
     inner = InMemorySaver()
 
-    class Both(BaseCheckpointSaver[str]):
-        """A saver with both halves; the plain in-memory saver is called directly on each path."""
+    def halves_of(name: str) -> dict[str, Any]:
+        def sync(_: Any, *args: Any, **kwargs: Any) -> Any:
+            log.append((name, "sync"))
+            return getattr(inner, name)(*args, **kwargs)
 
-        def get_next_version(self, current: Any, channel: None) -> Any:
-            return inner.get_next_version(current, channel)
+        async def awaited(_: Any, *args: Any, **kwargs: Any) -> Any:
+            log.append((name, "async"))
+            return getattr(inner, name)(*args, **kwargs)
 
-        def get_tuple(self, *args: Any, **kwargs: Any) -> Any:
-            log.append(("get_tuple", "sync"))
-            return inner.get_tuple(*args, **kwargs)
+        return {name: sync, f"a{name}": awaited}
 
-        def list(self, *args: Any, **kwargs: Any) -> Any:
-            log.append(("list", "sync"))
-            return inner.list(*args, **kwargs)
+    async def alist(_: Any, *args: Any, **kwargs: Any) -> Any:
+        log.append(("list", "async"))
+        for one in inner.list(*args, **kwargs):
+            yield one
 
-        def put(self, *args: Any) -> Any:
-            log.append(("put", "sync"))
-            return inner.put(*args)
-
-        def put_writes(self, *args: Any) -> Any:
-            log.append(("put_writes", "sync"))
-            return inner.put_writes(*args)
-
-        async def aget_tuple(self, *args: Any, **kwargs: Any) -> Any:
-            log.append(("get_tuple", "async"))
-            return inner.get_tuple(*args, **kwargs)
-
-        async def alist(self, *args: Any, **kwargs: Any) -> Any:
-            log.append(("list", "async"))
-            for one in inner.list(*args, **kwargs):
-                yield one
-
-        async def aput(self, *args: Any) -> Any:
-            log.append(("put", "async"))
-            return inner.put(*args)
-
-        async def aput_writes(self, *args: Any) -> Any:
-            log.append(("put_writes", "async"))
-            return inner.put_writes(*args)
-
-    return Both()
+    methods = {name: half for of in ("get_tuple", "list", "put", "put_writes") for name, half in halves_of(of).items()}
+    get_next_version = {"get_next_version": lambda _, *args: inner.get_next_version(*args)}
+    return type("Both", (BaseCheckpointSaver,), {**methods, **get_next_version, "alist": alist})()
 
 
 UNTOLD = ("call_model", "should_continue", "Prompt")
