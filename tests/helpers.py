@@ -15,6 +15,10 @@ from langchain_core.tools import StructuredTool
 from callboard.testing import calls
 
 
+class BrokenError(Exception):
+    """Error of a tool, or fatal error of an actor."""
+
+
 def make(fn: Callable[..., Any], name: str | None = None, description: str = "A tool of a test.") -> StructuredTool:
     """Make a tool of an async function."""
     return StructuredTool.from_function(coroutine=fn, name=name or fn.__name__, description=description)
@@ -28,6 +32,12 @@ def make_sync(fn: Callable[..., Any], name: str | None = None) -> StructuredTool
 def ask(*requests: object) -> list[object]:
     """Return a conversation whose last message asks for these calls."""
     return [calls(*requests)]
+
+
+def contents(found: Any) -> list[Any]:
+    """Return the contents of the tool messages in a list, or in the state of an agent."""
+    messages = found["messages"] if isinstance(found, dict) else found
+    return [message.content for message in messages if isinstance(message, ToolMessage)]
 
 
 def ended(message: ToolMessage) -> Any:

@@ -12,7 +12,7 @@ from callboard import Actor, ActorDiedError, Backoff, PoisonousCallError, Superv
 from callboard.actors._restarts import AutoShutdown, Restart, Strategy
 from callboard.actors._supervised import ActorUnit
 from callboard.actors._supervisor import _actors_in
-from tests.helpers import live_tasks
+from tests.helpers import BrokenError, live_tasks
 
 Outcome = Literal["starts", "fails", "never"]
 """Outcome of a start. `never` means that a retry is useless, as for a missing program."""
@@ -105,10 +105,6 @@ tree_plans = st.builds(
         unique_by=lambda death: death.at,
     ).map(lambda deaths: sorted(deaths, key=lambda death: death.at)),
 )
-
-
-class BrokenError(Exception):
-    """Fatal error of the workers."""
 
 
 class Worker(Actor):

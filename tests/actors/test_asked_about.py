@@ -14,6 +14,7 @@ from callboard.guards import Redact
 from callboard.middleware import Retry
 from callboard.testing import ScriptedModel, calls, tool_call
 from callboard.tools._errors import UNKNOWN
+from tests.helpers import BrokenError
 
 ASK = {"pay": CallPolicy(on_unknown="ask")}
 paid: list[int] = []
@@ -22,10 +23,6 @@ paid: list[int] = []
 @pytest.fixture(autouse=True)
 def _nothing_paid() -> None:
     paid.clear()
-
-
-class BrokenError(Exception):
-    """Fatal error of the actors."""
 
 
 class Till(Actor):

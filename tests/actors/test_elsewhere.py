@@ -30,6 +30,7 @@ from callboard import (
 from callboard.actors import _engine_runner
 from callboard.actors._actor import Lifespan
 from callboard.testing import FakeEngine, calls, tool_call
+from tests.helpers import BrokenError
 
 told: list[Any] = []
 gates: dict[str, anyio.Event] = {}
@@ -39,10 +40,6 @@ gates: dict[str, anyio.Event] = {}
 def _nothing_told() -> None:
     told.clear()
     gates.clear()
-
-
-class BrokenError(Exception):
-    """Fatal error of the actors."""
 
 
 class Notebook(Actor):

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -32,6 +32,7 @@ from callboard import (
     running,
 )
 from callboard.testing import ScriptedModel, calls, tool_call
+from tests.helpers import BrokenError, contents
 
 lives: list[str] = []
 """Lifecycle events that the actors recorded."""
@@ -42,10 +43,6 @@ def _no_lives() -> Iterator[None]:
     lives.clear()
     yield
     lives.clear()
-
-
-class BrokenError(Exception):
-    """Fatal error of the actor."""
 
 
 class Notebook(Actor):
@@ -92,11 +89,6 @@ class Notebook(Actor):
     async def healthy(self) -> bool:
         """Not for models."""
         return True
-
-
-def contents(messages: Any) -> list[Any]:
-    found = messages["messages"] if isinstance(messages, dict) else messages
-    return [message.content for message in found if isinstance(message, ToolMessage)]
 
 
 def one(name: str, id: str = "1", **args: Any) -> list[Any]:

@@ -10,12 +10,9 @@ from callboard import Actor, CallPolicy, InjectedState, ToolNode, ToolRuntime, c
 from callboard.actors._mailbox import Poison
 from callboard.exceptions import PoisonousCallError
 from callboard.testing import tool_call
+from tests.helpers import BrokenError
 
 runs: list[str] = []
-
-
-class BrokenError(Exception):
-    """Fatal error of the actor."""
 
 
 class Opaque:

@@ -18,13 +18,10 @@ from callboard import (
     running,
 )
 from callboard.testing import tool_call
+from tests.helpers import BrokenError
 
 WAIT = 60
 ran: list[str] = []
-
-
-class BrokenError(Exception):
-    """Fatal error of the actor."""
 
 
 class Till(Actor):

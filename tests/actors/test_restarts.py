@@ -75,7 +75,7 @@ def test_the_jitter_makes_a_wait_shorter_by_at_most_its_part() -> None:
 
 
 def test_without_a_first_wait_there_is_none_however_often_it_restarts() -> None:
-    assert [Backoff(first=0, factor=10).delay(number, 0.0) for number in (1, 10_000)] == [0, 0]
+    assert [Backoff(first=0, factor=10.0).delay(number, 0.0) for number in (1, 10_000)] == [0, 0]
 
 
 @pytest.mark.parametrize(("shutdown", "ends"), [("never", None), ("any_significant", 0), ("all_significant", 1)])

@@ -31,17 +31,14 @@ from callboard._cli._view import line, picture
 from callboard.actors._restarts import Backoff
 from callboard.telemetry import Logs, Recorder, read_recording
 from callboard.testing import tool_call
+from tests.helpers import BrokenError
 from tests.telemetry._measured import Seen
 from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
 
 AT_ONCE = Backoff(first=0.5, jitter=0.0)
 
 
-class BrokenError(Exception):
-    """Fatal error of the actor."""
-
-
-BROKEN = f"{__name__}.BrokenError"
+BROKEN = "tests.helpers.BrokenError"
 DIED = "callboard.exceptions.ActorDiedError"
 
 

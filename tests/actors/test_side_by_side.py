@@ -21,6 +21,7 @@ from callboard import (
     remaining,
     running,
 )
+from tests.helpers import BrokenError
 
 lives: list[str] = []
 
@@ -28,10 +29,6 @@ lives: list[str] = []
 @pytest.fixture(autouse=True)
 def _no_lives() -> None:
     lives.clear()
-
-
-class BrokenError(Exception):
-    """Fatal error of the actors."""
 
 
 class Counter(Actor):

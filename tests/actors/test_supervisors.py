@@ -19,14 +19,10 @@ from callboard import (
     handler,
     running,
 )
-from tests.helpers import live_tasks
+from tests.helpers import BrokenError, live_tasks
 
 pytestmark = pytest.mark.hangs_after(600)
 SOON = Backoff(first=0)
-
-
-class BrokenError(Exception):
-    """Fatal error of the workers."""
 
 
 class Worker(Actor):

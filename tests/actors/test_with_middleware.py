@@ -27,6 +27,7 @@ from callboard import (
 from callboard.exceptions import CallboardWarning
 from callboard.middleware import Cache, Fallback, RequireApproval, Retry, Value
 from callboard.testing import ActorContract, ScriptedModel, calls, killing, tool_call
+from tests.helpers import BrokenError, contents
 
 lives: list[str] = []
 """Lifecycle events that the actors recorded."""
@@ -37,10 +38,6 @@ def _no_lives() -> Iterator[None]:
     lives.clear()
     yield
     lives.clear()
-
-
-class BrokenError(Exception):
-    """Fatal error of the actor."""
 
 
 class Desk(Actor):
@@ -100,10 +97,6 @@ class Desk(Actor):
     async def later(self, reply: Reply[Any], call_id: Annotated[str, InjectedToolCallId]) -> None:
         """Go on elsewhere, later."""
         reply.send(Command(update={"messages": [ToolMessage("later", tool_call_id=call_id)]}))
-
-
-def contents(found: Any) -> list[Any]:
-    return [message.content for message in found["messages"] if isinstance(message, ToolMessage)]
 
 
 async def told(node: ToolNode, name: str, config: RunnableConfig | None = None, **args: Any) -> Any:

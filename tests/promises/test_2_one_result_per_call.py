@@ -22,11 +22,7 @@ from callboard import (
     create_react_agent,
 )
 from callboard.testing import Recorder, ScriptedModel, calls, tool_call
-from tests.helpers import ended, make
-
-
-class Boom(Exception):
-    """An error that a test raises."""
+from tests.helpers import BrokenError, ended, make
 
 
 async def commands(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
@@ -60,7 +56,7 @@ def everything(rec: Recorder, **options: Any) -> ToolNode:
         [
             rec.tool("fine"),
             rec.tool("slow", seconds=2),
-            rec.tool("boom", raises=Boom("no")),
+            rec.tool("boom", raises=BrokenError("no")),
             rec.tool("late", hang=True),
             rec.tool("spent", hang=True),
             rec.tool("crowded", seconds=3),
@@ -82,7 +78,7 @@ def everything(rec: Recorder, **options: Any) -> ToolNode:
 ENDS = {
     "fine": ("success", None, "fine"),
     "slow": ("success", None, "slow"),
-    "boom": ("error", None, "Boom"),
+    "boom": ("error", None, "BrokenError"),
     "late": ("error", "timeout", "timeout of 1 s"),
     "spent": ("error", "deadline", "budget of 1.5 s"),
     "crowded": ("success", None, "crowded"),
@@ -386,9 +382,9 @@ async def test_a_message_for_another_call_does_not_count_as_the_result() -> None
 
 async def test_a_finished_result_survives_a_neighbour_that_fails() -> None:
     rec = Recorder()
-    node = ToolNode([rec.tool("quick", seconds=1), rec.tool("boom", seconds=2, raises=Boom("no"), times=1)])
+    node = ToolNode([rec.tool("quick", seconds=1), rec.tool("boom", seconds=2, raises=BrokenError("no"), times=1)])
     asked, ledger = {"messages": [calls("quick", "boom")]}, {}
-    with pytest.raises(Boom):
+    with pytest.raises(BrokenError):
         await node.ainvoke(asked, ledger=ledger)
     outputs = await node.ainvoke(asked, ledger=ledger)
     assert [message.content for message in outputs["messages"]] == ["quick", "boom"]

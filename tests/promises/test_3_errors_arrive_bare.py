@@ -13,11 +13,7 @@ from langgraph.errors import GraphBubbleUp
 
 from callboard import CallPolicy, CallRejectedError, CallTimeoutError, DeadlineExceededError, Limit, ToolNode, cleanup
 from callboard.testing import Recorder
-from tests.helpers import ask, make
-
-
-class Boom(Exception):
-    """An error that a test raises."""
+from tests.helpers import BrokenError, ask, make
 
 
 def frames(error: BaseException) -> list[str]:
@@ -25,25 +21,25 @@ def frames(error: BaseException) -> list[str]:
 
 
 async def deep() -> None:
-    raise Boom("from the depth")
+    raise BrokenError("from the depth")
 
 
 async def test_an_error_is_the_same_object_with_the_frames_of_the_tool() -> None:
-    errors: list[Boom] = []
+    errors: list[BrokenError] = []
 
     async def boom() -> None:
         await anyio.sleep(1)
         try:
             await deep()
-        except Boom as error:
+        except BrokenError as error:
             errors.append(error)
             raise
 
     rec = Recorder()
     node = ToolNode([make(boom), rec.tool("stuck", hang=True)])
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(BrokenError) as caught:
         await node.ainvoke(ask("stuck", "boom", "stuck"))
-    assert type(caught.value) is Boom
+    assert type(caught.value) is BrokenError
     assert caught.value is errors[0]
     assert frames(caught.value)[-2:] == ["boom", "deep"]
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
@@ -54,42 +50,42 @@ async def test_an_error_that_has_a_cause_keeps_it() -> None:
     async def boom() -> None:
         try:
             await deep()
-        except Boom as error:
+        except BrokenError as error:
             raise LookupError("outer") from error
 
     with pytest.raises(LookupError, match="outer") as caught:
         await ToolNode([make(boom)]).ainvoke(ask("boom"))
-    assert isinstance(caught.value.__cause__, Boom)
+    assert isinstance(caught.value.__cause__, BrokenError)
 
 
 @pytest.mark.real_clock
 async def test_an_error_of_a_sync_tool_arrives_bare_too() -> None:
-    error = Boom("in a thread")
+    error = BrokenError("in a thread")
 
     def in_thread() -> None:
         raise error
 
     tool = StructuredTool.from_function(func=in_thread, name="boom", description="A tool of a test.")
-    with anyio.fail_after(10), pytest.raises(Boom) as caught:
+    with anyio.fail_after(10), pytest.raises(BrokenError) as caught:
         await ToolNode([tool]).ainvoke(ask("boom"))
     assert caught.value is error
     assert frames(error)[-1] == "in_thread"
 
 
 def test_an_error_arrives_bare_out_of_a_sync_invoke() -> None:
-    error = Boom("over the bridge")
+    error = BrokenError("over the bridge")
 
     async def boom() -> None:
         raise error
 
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(BrokenError) as caught:
         ToolNode([make(boom)]).invoke(ask("boom"))
     assert caught.value is error
     assert frames(error)[-1] == "boom"
 
 
 async def test_an_error_arrives_bare_through_nested_nodes_and_middleware() -> None:
-    error = Boom("deep down")
+    error = BrokenError("deep down")
 
     async def boom() -> None:
         await anyio.sleep(1)
@@ -104,14 +100,14 @@ async def test_an_error_arrives_bare_through_nested_nodes_and_middleware() -> No
         return await inner.ainvoke(ask("boom"))
 
     node = ToolNode([make(outer), Recorder().tool("stuck", hang=True)], awrap_tool_call=through)
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(BrokenError) as caught:
         await node.ainvoke(ask("outer", "stuck"))
     assert caught.value is error
 
 
 @pytest.mark.real_clock
 async def test_an_error_arrives_bare_through_a_sync_wrapper() -> None:
-    error = Boom("deep down")
+    error = BrokenError("deep down")
 
     async def boom() -> None:
         raise error
@@ -119,7 +115,7 @@ async def test_an_error_arrives_bare_through_a_sync_wrapper() -> None:
     def through(request: object, execute: Callable[[object], ToolMessage]) -> ToolMessage:
         return execute(request)
 
-    with anyio.fail_after(10), pytest.raises(Boom) as caught:
+    with anyio.fail_after(10), pytest.raises(BrokenError) as caught:
         await ToolNode([make(boom)], wrap_tool_call=through).ainvoke(ask("boom"))
     assert caught.value is error
 
@@ -131,7 +127,7 @@ async def test_an_error_of_the_clean_up_is_a_note_on_the_first() -> None:
         finally:
             with cleanup():
                 await anyio.sleep(0.2)
-            raise Boom("while cleaning up")
+            raise BrokenError("while cleaning up")
 
     rec = Recorder()
     node = ToolNode([make(untidy), rec.tool("boom", seconds=1, raises=ValueError("first"))])
@@ -145,7 +141,7 @@ async def test_an_error_of_the_clean_up_is_a_note_on_the_first() -> None:
 
 
 async def test_with_finish_two_errors_are_a_group() -> None:
-    first, second = Boom("first"), LookupError("second")
+    first, second = BrokenError("first"), LookupError("second")
     rec = Recorder()
     node = ToolNode(
         [
@@ -165,10 +161,10 @@ async def test_with_finish_two_errors_are_a_group() -> None:
 
 
 async def test_with_finish_one_error_is_bare_after_the_others_have_finished() -> None:
-    error = Boom("alone")
+    error = BrokenError("alone")
     rec = Recorder()
     node = ToolNode([rec.tool("boom", raises=error), rec.tool("slow", seconds=3)], on_error="finish")
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(BrokenError) as caught:
         await node.ainvoke(ask("boom", "slow"))
     assert caught.value is error
     assert rec.count("finished", "slow") == 1
@@ -176,15 +172,15 @@ async def test_with_finish_one_error_is_bare_after_the_others_have_finished() ->
 
 
 async def test_the_same_error_raised_by_every_call_is_raised_once() -> None:
-    error = Boom("shared")
+    error = BrokenError("shared")
     node = ToolNode([Recorder().tool("boom", seconds=1, raises=error)])
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(BrokenError) as caught:
         await node.ainvoke(ask("boom", "boom", "boom"))
     assert caught.value is error
 
 
 async def test_a_group_that_a_tool_raises_is_its_own() -> None:
-    group = ExceptionGroup("mine", [Boom("a")])
+    group = ExceptionGroup("mine", [BrokenError("a")])
     node = ToolNode([Recorder().tool("boom", raises=group)])
     with pytest.raises(ExceptionGroup) as caught:
         await node.ainvoke(ask("boom"))
@@ -237,7 +233,7 @@ async def test_the_message_of_a_native_cancel_is_kept() -> None:
 
 async def test_an_error_during_the_clean_up_of_a_cancelled_caller_is_not_lost() -> None:
     """Promise 3: as in any `finally`, the error replaces the cancellation, on every event loop."""
-    error = Boom("while cleaning up")
+    error = BrokenError("while cleaning up")
 
     async def untidy() -> None:
         try:
@@ -246,7 +242,7 @@ async def test_an_error_during_the_clean_up_of_a_cancelled_caller_is_not_lost() 
             raise error
 
     node = ToolNode([make(untidy)])
-    with pytest.raises(Boom) as caught:
+    with pytest.raises(BrokenError) as caught:
         with anyio.move_on_after(1):
             await node.ainvoke(ask("untidy"))
     assert caught.value is error
@@ -271,10 +267,10 @@ async def test_control_flow_of_one_call_is_raised_bare() -> None:
 @pytest.mark.usefixtures("no_collector")
 async def test_an_error_that_was_dealt_with_is_freed_without_the_garbage_collector() -> None:
     """Promise 3: the traceback has no reference cycle to its error, which would keep objects alive."""
-    refs: list[weakref.ref[Boom]] = []
+    refs: list[weakref.ref[BrokenError]] = []
 
     async def boom() -> None:
-        error = Boom("short-lived")
+        error = BrokenError("short-lived")
         refs.append(weakref.ref(error))
         try:
             raise error
@@ -284,7 +280,7 @@ async def test_an_error_that_was_dealt_with_is_freed_without_the_garbage_collect
     node = ToolNode([make(boom)])
     try:
         await node.ainvoke(ask("boom"))
-    except Boom:
+    except BrokenError:
         pass
     await asyncio.sleep(1)
     assert refs[0]() is None

@@ -17,10 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from callboard import CallsInterrupted, ToolNode
 from callboard.testing import Recorder, calls, tool_call
-
-
-class Boom(Exception):
-    """An error that a test raises."""
+from tests.helpers import BrokenError
 
 
 class Asking:
@@ -386,10 +383,10 @@ async def test_an_own_question_before_and_after_a_nested_batch() -> None:
 
 async def test_a_retry_of_the_run_after_an_error_keeps_answers_and_results() -> None:
     asking, rec = Asking(), Recorder()
-    node = ToolNode([asking.tool(), rec.tool("boom", seconds=2, raises=Boom("no"), times=1)])
+    node = ToolNode([asking.tool(), rec.tool("boom", seconds=2, raises=BrokenError("no"), times=1)])
     asked = [calls(*asks(("a", 1), ("b", 2)).tool_calls, tool_call("boom", "id-x"))]
     ledger: dict[str, Any] = {}
-    with pytest.raises(Boom):
+    with pytest.raises(BrokenError):
         await node.ainvoke(asked, ledger=ledger)
     waiting = await interrupted(node, asked, ledger=ledger)
     assert asking.runs == {"a": 1, "b": 1}

@@ -26,10 +26,7 @@ from typing_extensions import TypedDict
 
 from callboard import ToolNode, create_react_agent
 from callboard.testing import ScriptedModel, calls, tool_call
-
-
-class Boom(Exception):
-    """An error that a test raises."""
+from tests.helpers import BrokenError
 
 
 class State(TypedDict, total=False):
@@ -61,7 +58,7 @@ class Asking:
             self.runs["boom"] += 1
             await asyncio.sleep(0.05)
             if self.runs["boom"] <= times:
-                raise Boom("no")
+                raise BrokenError("no")
             return "no boom"
 
         return StructuredTool.from_function(coroutine=boom, name="boom", description="Fails.")
@@ -88,6 +85,23 @@ def graph_of(node: Any, saver: Any, **options: Any) -> Any:
     builder.add_node(name, node, **options)
     builder.add_edge(START, name)
     return builder.compile(checkpointer=saver)
+
+
+def graphs_of(node: Any, **options: Any) -> Callable[[Any], Any]:
+    return lambda saver: graph_of(node, saver, **options)
+
+
+def asking_graphs() -> tuple[Asking, Callable[[Any], Any]]:
+    asking = Asking()
+    return asking, graphs_of(ToolNode([asking.tool()]))
+
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+
+
+def asking_graph() -> tuple[Asking, Any]:
+    asking, build = asking_graphs()
+    return asking, build(InMemorySaver())
 
 
 @contextmanager
@@ -162,10 +176,7 @@ def ids(state: Any) -> dict[Any, str]:
 def test_answers_by_id_one_after_the_other(run: Run, sync: bool) -> None:
     asking = Asking()
     node = ToolNode([asking.tool(sync=sync)])
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    build = graphs_of(node)
     state = run(build, starting(("a", 1), ("b", 2), ("plain", 0), ("c", 1)))
     named = ids(state)
     assert list(named) == ["a?0", "b?0", "c?0"]
@@ -184,12 +195,7 @@ def test_answers_by_id_one_after_the_other(run: Run, sync: bool) -> None:
 
 
 def test_several_answers_in_one_resume(run: Run) -> None:
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    asking, build = asking_graphs()
     named = ids(run(build, starting(("a", 1), ("b", 1), ("c", 1))))
     state = run(build, Command(resume={named["c?0"]: "C", named["a?0"]: "A"}))
     assert list(ids(state)) == ["b?0"]
@@ -213,12 +219,7 @@ def test_the_timing_of_the_calls_does_not_change_who_gets_the_answer(quick: Run)
 
 def test_an_id_that_is_not_open_changes_nothing(quick: Run) -> None:
     """Promise 5: as in LangGraph, unknown ids are ignored unless resume is strict."""
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    asking, build = asking_graphs()
     named = ids(quick(build, starting(("a", 1), ("b", 1))))
     state = quick(build, Command(resume={"f" * 32: "x"}))
     assert ids(state) == named
@@ -226,12 +227,7 @@ def test_an_id_that_is_not_open_changes_nothing(quick: Run) -> None:
 
 
 def test_a_plain_answer_to_two_questions_is_refused_by_langgraph(quick: Run) -> None:
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    asking, build = asking_graphs()
     named = ids(quick(build, starting(("a", 1), ("b", 1))))
     with pytest.raises(RuntimeError, match="multiple pending interrupts"):
         quick(build, Command(resume="x"))
@@ -244,10 +240,7 @@ def test_strict_resume_knows_our_questions(run: Run) -> None:
     asking = Asking()
     node = ToolNode([asking.tool()])
     strict = {"__pregel_strict_resume": True}
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    build = graphs_of(node)
     named = ids(run(build, starting(("a", 1), ("b", 2)), **strict))
     for wrong in ({"f" * 32: "x"}, {named["a?0"]: "A", "f" * 32: "x"}, {}, "plain"):
         with pytest.raises(UnknownInterruptError):
@@ -262,12 +255,7 @@ def test_strict_resume_knows_our_questions(run: Run) -> None:
 
 
 def test_a_resume_without_an_answer_asks_the_same_again(run: Run) -> None:
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    asking, build = asking_graphs()
     named = ids(run(build, starting(("a", 1), ("plain", 0), ("b", 1))))
     assert ids(run(build, None)) == named
     assert asking.runs == {"a": 1, "plain": 1, "b": 1}
@@ -275,12 +263,7 @@ def test_a_resume_without_an_answer_asks_the_same_again(run: Run) -> None:
 
 @pytest.mark.xfail(reason="LangGraph keeps a plain answer until the next checkpoint, and offers it to every later run")
 def test_a_plain_answer_is_not_used_twice(quick: Run) -> None:
-    asking = Asking()
-    node = ToolNode([asking.tool()])
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    _, build = asking_graphs()
     quick(build, starting(("a", 2)))
     assert list(ids(quick(build, Command(resume="first")))) == ["a?1"]
     assert list(ids(quick(build, None))) == ["a?1"]
@@ -300,10 +283,7 @@ def test_a_wrong_answer_may_be_given_again(run: Run) -> None:
 
     node = ToolNode([asking.tool(), StructuredTool.from_function(coroutine=decide, description="Decides.")])
     message = calls(*asks(("a", 1)).tool_calls, tool_call("decide", "id-d"))
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    build = graphs_of(node)
     named = ids(run(build, {"messages": [message]}))
     with pytest.raises(ValidationError) as wrong:
         run(build, Command(resume={named["a?0"]: "A", named["approve?"]: "perhaps"}))
@@ -337,9 +317,7 @@ def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: boo
     number = 0 if quiet else 1
     saver_path = str(tmp_path / "c.db")
     with async_runner(lambda: AsyncSqliteSaver.from_conn_string(saver_path)) as run:
-
-        def build(saver: Any) -> Any:
-            return graph_of(work, saver)
+        build = graphs_of(work)
 
         def answer(state: Any, question: str) -> Any:
             assert list(ids(state)) == [question]
@@ -374,9 +352,7 @@ def test_two_batches_in_one_node(run: Run) -> None:
         two = await node.ainvoke([asks(("b", 1), ("q", 0), ("c", 1))], config)
         return {"notes": [message.content for message in [*one, *two]]}
 
-    def build(saver: Any) -> Any:
-        return graph_of(_both(work), saver)
-
+    build = graphs_of(_both(work))
     named = ids(run(build, {"messages": [HumanMessage("go")]}))
     assert list(named) == ["a?0"]
     state = run(build, Command(resume="A"))
@@ -402,9 +378,7 @@ def test_two_batches_with_the_same_ids_in_one_node_are_two_batches(run: Run, que
             found += [message.content for message in await node.ainvoke([batch], config)]
         return {"notes": found}
 
-    def build(saver: Any) -> Any:
-        return graph_of(_both(work), saver)
-
+    build = graphs_of(_both(work))
     state = run(build, {"messages": [HumanMessage("go")]})
     first, second = queries
     assert state["notes"] == [f"p{first} got []", "q got []", f"p{second} got []", "q got []"]
@@ -423,9 +397,7 @@ def test_questions_of_two_batches_with_the_same_ids_in_one_node(run: Run) -> Non
             found += [message.content for message in await node.ainvoke([batch], config)]
         return {"notes": found}
 
-    def build(saver: Any) -> Any:
-        return graph_of(_both(work), saver)
-
+    build = graphs_of(_both(work))
     assert list(ids(run(build, {"messages": [HumanMessage("go")]}))) == ["a1?0"]
     assert list(ids(run(build, Command(resume="one")))) == ["a2?0"]
     state = run(build, Command(resume="two"))
@@ -442,9 +414,7 @@ def test_an_agent_in_a_node_whose_model_repeats_its_ids(run: Run) -> None:
         result = await create_react_agent(model, [asking.tool()]).ainvoke({"messages": [HumanMessage("go")]}, config)
         return {"notes": results(result)}
 
-    def build(saver: Any) -> Any:
-        return graph_of(_both(work), saver)
-
+    build = graphs_of(_both(work))
     assert run(build, {"messages": [HumanMessage("go")]})["notes"] == ["a got []", "b got []"]
     assert asking.runs == {"a": 1, "b": 1}
 
@@ -462,12 +432,9 @@ def _both(work: Callable[..., Any]) -> Any:
 def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
     asking = Asking()
     node = ToolNode([asking.tool(), asking.boom(times=2)])
-    policy = RetryPolicy(initial_interval=0.01, jitter=False, max_attempts=3, retry_on=Boom)
+    policy = RetryPolicy(initial_interval=0.01, jitter=False, max_attempts=3, retry_on=BrokenError)
     message = calls(*asks(("plain", 0), ("a", 1)).tool_calls, tool_call("boom", "id-x"))
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver, retry_policy=policy)
-
+    build = graphs_of(node, retry_policy=policy)
     state = run(build, {"messages": [message]})
     assert list(ids(state)) == ["a?0"]
     assert asking.runs == {"plain": 1, "a": 1, "boom": 3}
@@ -480,11 +447,8 @@ def test_after_an_error_the_next_run_does_what_is_left(run: Run) -> None:
     asking = Asking()
     node = ToolNode([asking.tool(), asking.boom()])
     message = calls(*asks(("p", 0), ("a", 1), ("q", 0)).tool_calls, tool_call("boom", "id-x"))
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
-    with pytest.raises(Boom):
+    build = graphs_of(node)
+    with pytest.raises(BrokenError):
         run(build, {"messages": [message]})
     assert asking.runs == {"p": 1, "a": 1, "q": 1, "boom": 1}
     named = ids(run(build, None))
@@ -540,10 +504,7 @@ def test_a_graph_as_a_tool_asks_through_the_call(run: Run, sync: bool, request: 
     log = Counter[str]()
     node = ToolNode([subgraph_tool(log, sync=sync)])
     message = calls(tool_call("delegate", "id-x", who="x"), tool_call("delegate", "id-y", who="y"))
-
-    def build(saver: Any) -> Any:
-        return graph_of(node, saver)
-
+    build = graphs_of(node)
     state = run(build, {"messages": [message]})
     questions = state["__interrupt__"]
     assert [question.value for question in questions] == ["inner?", "inner?"]
@@ -633,21 +594,19 @@ def test_questions_of_a_node_in_a_subgraph(run: Run) -> None:
 
 
 def test_a_fork_runs_everything_again() -> None:
-    asking, saver = Asking(), InMemorySaver()
-    graph = graph_of(ToolNode([asking.tool()]), saver)
-    config: Any = {"configurable": {"thread_id": "t"}}
-    named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), config))
-    graph.invoke(Command(resume={named["a?0"]: "A"}), config)
-    graph.invoke(Command(resume={named["b?0"]: "B"}), config)
+    asking, graph = asking_graph()
+    named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), CONFIG))
+    graph.invoke(Command(resume={named["a?0"]: "A"}), CONFIG)
+    graph.invoke(Command(resume={named["b?0"]: "B"}), CONFIG)
     runs = asking.runs.copy()
-    before = next(state for state in graph.get_state_history(config) if state.next == ("tools",))
+    before = next(state for state in graph.get_state_history(CONFIG) if state.next == ("tools",))
     fork = graph.update_state(before.config, {"notes": ["forked"]}, as_node="__start__")
     state = graph.invoke(None, fork)
     forked = ids(state)
     assert list(forked) == ["a?0", "b?0"]
     assert not set(forked.values()) & set(named.values())
     assert asking.runs - runs == {"a": 1, "p": 1, "b": 1}
-    state = graph.invoke(Command(resume={forked["a?0"]: "AA", forked["b?0"]: "BB"}), config)
+    state = graph.invoke(Command(resume={forked["a?0"]: "AA", forked["b?0"]: "BB"}), CONFIG)
     assert results(state) == ["a got ['AA']", "p got []", "b got ['BB']"]
     assert state["notes"] == ["forked"]
 
@@ -732,57 +691,49 @@ def test_without_a_checkpointer_the_questions_come_and_nothing_is_stored() -> No
 
 
 def test_a_finished_batch_leaves_no_resume_slot_for_the_next_one() -> None:
-    asking, saver = Asking(), InMemorySaver()
-    graph = graph_of(ToolNode([asking.tool()]), saver)
-    config: Any = {"configurable": {"thread_id": "t"}}
+    asking, graph = asking_graph()
     for turn in range(2):
         value = {"messages": [HumanMessage("go"), asks(("a", 1), message_id=f"ai-{turn}")]}
-        named = ids(graph.invoke(value, config))
+        named = ids(graph.invoke(value, CONFIG))
         assert list(named) == ["a?0"]
-        state = graph.invoke(Command(resume=f"A{turn}"), config)
+        state = graph.invoke(Command(resume=f"A{turn}"), CONFIG)
         assert results(state)[-1] == f"a got ['A{turn}']"
     assert asking.runs == {"a": 4}
 
 
 def test_a_message_instead_of_an_answer_leaves_the_question_behind() -> None:
-    asking, saver = Asking(), InMemorySaver()
-    graph = graph_of(ToolNode([asking.tool()]), saver)
-    config: Any = {"configurable": {"thread_id": "t"}}
-    graph.invoke(starting(("a", 1), ("p", 0)), config)
-    state = graph.invoke({"messages": [asks(("b", 1), message_id="ai-2")]}, config)
+    asking, graph = asking_graph()
+    graph.invoke(starting(("a", 1), ("p", 0)), CONFIG)
+    state = graph.invoke({"messages": [asks(("b", 1), message_id="ai-2")]}, CONFIG)
     assert list(ids(state)) == ["b?0"]
-    state = graph.invoke(Command(resume="B"), config)
+    state = graph.invoke(Command(resume="B"), CONFIG)
     assert results(state) == ["b got ['B']"]
     assert asking.runs["a"] == 1
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_any_durability(durability: Any) -> None:
-    asking, saver = Asking(), InMemorySaver()
-    graph = graph_of(ToolNode([asking.tool()]), saver)
-    config: Any = {"configurable": {"thread_id": "t"}}
-    named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), config, durability=durability))
-    state = graph.invoke(Command(resume={named["b?0"]: "B"}), config, durability=durability)
+    asking, graph = asking_graph()
+    named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), CONFIG, durability=durability))
+    state = graph.invoke(Command(resume={named["b?0"]: "B"}), CONFIG, durability=durability)
     assert ids(state) == {"a?0": named["a?0"]}
-    state = graph.invoke(Command(resume="A"), config, durability=durability)
+    state = graph.invoke(Command(resume="A"), CONFIG, durability=durability)
     assert results(state) == ["a got ['A']", "p got []", "b got ['B']"]
     assert asking.runs == {"a": 2, "p": 1, "b": 2}
 
 
 def test_the_stream_shows_every_question_once() -> None:
-    asking, saver = Asking(), InMemorySaver()
-    graph = graph_of(ToolNode([asking.tool()]), saver)
-    config: Any = {"configurable": {"thread_id": "t"}}
-    chunks = list(graph.stream(starting(("a", 1), ("b", 1)), config, stream_mode="updates"))
+    _, graph = asking_graph()
+    chunks = list(graph.stream(starting(("a", 1), ("b", 1)), CONFIG, stream_mode="updates"))
     assert [list(chunk) for chunk in chunks] == [["__interrupt__"]]
     assert [question.value for question in chunks[0]["__interrupt__"]] == ["a?0", "b?0"]
-    waiting = graph.get_state(config)
+    waiting = graph.get_state(CONFIG)
     assert [question.value for task in waiting.tasks for question in task.interrupts] == ["a?0", "b?0"]
     assert waiting.next == ("tools",)
     resume = {question.id: question.value for question in chunks[0]["__interrupt__"]}
-    chunks = list(graph.stream(Command(resume=resume), config, stream_mode="updates"))
+    chunks = list(graph.stream(Command(resume=resume), CONFIG, stream_mode="updates"))
     assert [list(chunk) for chunk in chunks] == [["tools"]]
-    assert graph.get_state(config).next == ()
+    assert graph.get_state(CONFIG).next == ()
 
 
 def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> None:
@@ -794,7 +745,7 @@ def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> N
         failures["beside"] += 1
         await asyncio.sleep(0.2)
         if failures["beside"] == 1:
-            raise Boom("beside")
+            raise BrokenError("beside")
         return {"notes": ["beside"]}
 
     def build(saver: Any) -> Any:
@@ -806,7 +757,7 @@ def test_a_question_in_a_graph_that_ends_leaves_the_others_result(run: Run) -> N
         builder.add_edge("tools", END)
         return builder.compile(checkpointer=saver)
 
-    with pytest.raises(Boom):
+    with pytest.raises(BrokenError):
         run(build, starting(("p", 0), ("a", 1)))
     state = run(build, None)
     assert list(ids(state)) == ["a?0"]

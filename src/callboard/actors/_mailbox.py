@@ -342,11 +342,6 @@ class Needs:
         """All messages of all alternatives, in order."""
         return tuple(one for way in self.ways for one in way)
 
-    @property
-    def one_is_enough(self) -> bool:
-        """Return whether there are several alternatives."""
-        return len(self.ways) > 1
-
     def are_met(self, ended: Container[Message]) -> bool:
         """Return whether the message can go on after these messages have ended."""
         return any(all(one in ended for one in way) for way in self.ways)
