@@ -1,0 +1,250 @@
+"""Decisions of a gate and a limiter, on a clock of the test and without an event loop; calls are run step by step."""
+
+from collections.abc import Generator
+from types import coroutine
+from typing import Any
+
+import pytest
+
+from callboard import CallContext, Limit, Rate
+from callboard._calls import _limits
+from callboard._calls._limits import Gate, Limiter, LoanTurn, NoKeyError, NoPlaceError
+
+
+@coroutine
+def pause() -> Generator[None]:
+    yield
+
+
+class Wakeup:
+    def __init__(self) -> None:
+        self.sets = 0
+
+    def set(self) -> None:
+        self.sets += 1
+
+    async def wait(self) -> None:
+        while not self.sets:
+            await pause()
+
+
+class Loop:
+    """Event loop with a clock that the test moves."""
+
+    def __init__(self, time: float = 0.0, offset: float = 0.0) -> None:
+        self.time, self.offset = time, offset
+        self.wakeups: list[Wakeup] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def wakeup(self) -> Wakeup:
+        self.wakeups.append(Wakeup())
+        return self.wakeups[-1]
+
+
+class Call:
+    """Call that enters a gate; `step` runs it until it waits, and `result` is what `enter` returned or raised."""
+
+    def __init__(self, gate: Gate, loop: Any, turn: LoanTurn | None = None) -> None:
+        self._steps = gate.enter(loop, turn)
+        self.result: bool | NoPlaceError | None = None
+        self.step()
+
+    def step(self) -> "bool | NoPlaceError | None":
+        if self.result is None:
+            try:
+                self._steps.send(None)
+            except StopIteration as end:
+                self.result = end.value
+            except NoPlaceError as refused:
+                self.result = refused
+        return self.result
+
+    def cancel(self) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            self._steps.throw(KeyboardInterrupt)
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = Loop()
+
+    async def sleep_until(time: float) -> None:
+        while found.time < time:
+            await pause()
+
+    monkeypatch.setattr(_limits, "sleep_until", sleep_until)
+    return found
+
+
+def test_as_many_enter_as_there_are_permits(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=2), "the gate")
+    assert [gate.try_enter(loop) for _ in range(3)] == [True, True, False]
+    gate.leave()
+    assert [gate.try_enter(loop) for _ in range(2)] == [True, False]
+    assert (gate.concurrency, gate.is_lendable, gate.identity, gate.starts) == (2, True, gate, None)
+
+
+def test_a_gate_with_a_rate_alone_has_any_number_of_permits(loop: Any) -> None:
+    gate = Gate(Limit(rate=Rate(3, per=10.0)), "the gate")
+    assert [gate.try_enter(loop) for _ in range(4)] == [True, True, True, False]
+    assert (gate.concurrency, gate.is_lendable) == (None, False)
+
+
+def test_only_the_head_of_the_queue_is_woken_and_only_once(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=1), "the gate")
+    assert gate.try_enter(loop)
+    first, second = Call(gate, loop), Call(gate, loop)
+    assert [one.sets for one in loop.wakeups] == [0, 0]
+    gate.leave()
+    gate.leave()  # a second permit: the head is awake already
+    assert [one.sets for one in loop.wakeups] == [1, 0]
+    assert not gate.try_enter(loop)  # a new call does not overtake those that wait
+    assert second.step() is None
+    assert first.step() is True
+    assert second.step() is True
+
+
+def test_a_call_that_gives_up_hands_its_wakeup_on(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=1), "the gate")
+    assert gate.try_enter(loop)
+    first, second, third = (Call(gate, loop) for _ in range(3))
+    second.cancel()
+    gate.leave()
+    first.cancel()
+    assert third.step() is True
+    assert not gate.idle(loop)
+    gate.leave()
+    assert gate.idle(loop)
+
+
+def test_a_call_that_is_woken_without_a_permit_waits_on(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=1), "the gate")
+    assert gate.try_enter(loop)
+    borrower: Any = object()
+    turn = LoanTurn(borrower)
+    first = Call(gate, loop, turn)
+    assert turn.wake is not None
+    turn.wake()
+    assert first.step() is None
+    gate.leave()
+    assert first.step() is True
+
+
+def test_a_full_queue_refuses_and_says_why(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=2, queue=1), "the gate")
+    assert [gate.try_enter(loop) for _ in range(2)] == [True, True]
+    waiting, refused = Call(gate, loop), Call(gate, loop)
+    assert waiting.result is None
+    assert str(refused.result) == "the gate is full: 2 of 2 run, 1 wait, and no more may"
+    rated = Gate(Limit(rate=Rate(1, per=1.0), queue=0), "the gate")
+    assert Call(rated, loop).result is True
+    assert str(Call(rated, loop).result) == "the gate is full: the rate is used up, 0 wait, and no more may"
+
+
+def test_every_call_in_the_queue_can_be_refused(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=1), "the gate")
+    assert gate.try_enter(loop)
+    calls = [Call(gate, loop) for _ in range(2)]
+    gate.refuse_waiting("no threads")
+    assert [str(one.step()) for one in calls] == ["no threads"] * 2
+    gate.leave()
+    assert gate.idle(loop)
+
+
+def test_a_rate_opens_again_a_whole_period_after_each_start(loop: Any) -> None:
+    gate = Gate(Limit(rate=Rate(2, per=10.0)), "the gate")
+    assert gate.try_enter(loop)
+    loop.time = 4.0
+    assert gate.try_enter(loop)
+    third, fourth = Call(gate, loop), Call(gate, loop)
+    loop.time = 9.9
+    assert (third.step(), fourth.step()) == (None, None)
+    loop.time = 10.0
+    assert (fourth.step(), third.step(), fourth.step()) == (None, True, None)
+    loop.time = 14.0
+    assert fourth.step() is True
+
+
+def test_loops_with_different_clocks_share_a_rate(loop: Any) -> None:
+    gate = Gate(Limit(rate=Rate(1, per=10.0)), "the gate")
+    assert gate.try_enter(Loop(time=100.0, offset=-100.0))  # type: ignore[arg-type]
+    loop.time = 9.0
+    assert not gate.try_enter(loop)
+    assert gate.try_enter(Loop(time=0.0, offset=10.0))  # type: ignore[arg-type]
+
+
+def test_a_gate_is_idle_when_a_new_one_would_do_the_same(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=1, rate=Rate(1, per=10.0)), "the gate")
+    assert gate.idle(loop)
+    assert gate.try_enter(loop)
+    gate.leave()
+    loop.time = 9.0
+    assert not gate.idle(loop)
+    loop.time = 10.0
+    assert gate.idle(loop)
+    assert gate.starts is not None
+    assert gate.starts.starts is None
+    assert gate.starts.concurrency is None
+    assert gate.starts.try_enter(loop)  # the start comes later than the permit
+    assert not gate.idle(loop)
+
+
+def test_a_loan_that_is_granted_first_ends_the_wait(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=1), "the gate")
+    assert gate.try_enter(loop)
+    borrower: Any = object()
+    turn = LoanTurn(borrower)
+    call = Call(gate, loop, turn)
+    turn.is_granted = True
+    assert turn.wake is not None
+    turn.wake()
+    assert call.step() is False
+    assert not gate._queue
+
+
+# Limiters
+
+
+def call_of(host: str) -> Any:
+    return {"name": "fetch", "args": {"host": host}, "id": "1"}
+
+
+def test_each_key_has_a_gate_that_is_named_after_it(loop: Any) -> None:
+    limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue")
+    one, other = limiter.gate(call_of("a"), loop), limiter.gate(call_of("b"), loop)
+    assert one is limiter.gate(call_of("a"), loop)
+    assert one is not other
+    assert (one.title, limiter.takes_context, limiter.seeing(CallContext)) == ("the queue for 'a'", False, limiter)
+    alone = Limiter(Limit(concurrency=1), "the queue")
+    assert alone.gate(call_of("a"), loop) is alone.gate(call_of("b"), loop)
+
+
+def test_a_key_of_the_context_is_not_shown(loop: Any) -> None:
+    limiter = Limiter(Limit(concurrency=1, key=lambda call, context: context.config["user"]), "the queue")
+    seen = limiter.seeing(lambda: CallContext(config={"user": "secret"}))
+    assert limiter.takes_context
+    assert seen.gate(call_of("a"), loop).title == "the queue for calls like this one"
+
+
+def test_a_key_function_that_fails_is_named(loop: Any) -> None:
+    limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["page"]), "the queue of 'fetch'")
+    with pytest.raises(NoKeyError) as caught:
+        limiter.gate(call_of("a"), loop)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.__cause__.__notes__[0].startswith("Raised by Limit(key=...) of 'fetch', asked for the key of")
+
+
+def test_idle_gates_are_dropped_when_there_are_many_and_those_in_use_are_kept(loop: Any) -> None:
+    limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue")
+    busy = limiter.gate(call_of("busy"), loop)
+    assert busy.try_enter(loop)
+    held = limiter.gate(call_of("held"), loop)
+    for number in range(62):
+        limiter.gate(call_of(f"{number}"), loop)
+    assert len(limiter._by_key) == 64
+    limiter.gate(call_of("one more"), loop)
+    assert set(limiter._by_key) == {"busy", "held", "one more"}
+    assert limiter.gate(call_of("busy"), loop) is busy
+    assert limiter.gate(call_of("held"), loop) is held
