@@ -60,22 +60,6 @@ def contents(result: Any) -> list[str]:
     return [str(message.content) for message in result["messages"]]
 
 
-@KINDS
-async def test_a_conversation_goes_on_in_another_agent(postgres_url: str, kind: str) -> None:
-    recorder = Recorder()
-    async with saver_on(postgres_url, kind) as saver:
-        model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
-        await create_react_agent(model, [recorder.tool("work")], checkpointer=saver).ainvoke(QUESTION, THREAD)
-    async with saver_on(postgres_url, kind) as saver:
-        other = scripted(["again"], [recorder.tool("work")], checkpointer=saver)
-        result = await other.ainvoke(QUESTION, THREAD)
-        state = await other.aget_state(THREAD)
-
-    assert contents(result) == ["go", "", "a", "b", "done", "go", "again"]
-    assert state.values["messages"] == result["messages"]
-    assert recorder.count("started") == 2
-
-
 def asking(ran: list[str]) -> Any:
     async def ask(query: str) -> str:
         """Ask a person."""
