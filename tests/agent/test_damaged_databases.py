@@ -10,12 +10,14 @@ from typing import Any
 
 import anyio
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import UnknownInterruptError
 from langgraph.types import Command, interrupt
 from typer.testing import CliRunner
 
 from callboard import StorageError, ThreadBusyError
 from callboard._cli._app import app
+from callboard.conversations._checkpoint import CHANNEL, check_checkpoint
 from callboard.conversations._connect import store_of
 from callboard.testing import calls
 
@@ -131,3 +133,36 @@ def test_a_damaged_store_is_a_storage_error(statement: str, tmp_path: Path) -> N
         assert "store.db" in str(error)  # noqa: PT017 (SQLite accepts a number as a date)
     else:
         assert "created_at" in statement
+
+
+HOLDER = {"kind": "hold", "holder": {"token": "a", "host": "b", "boot": "c", "pid": "1", "until": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "metadata", "entry", "said"),
+    [
+        ({"ts": 5}, {}, None, "the checkpoint, wrong at ts: .*string, got 5"),
+        ({"versions_seen": {"a": 5}}, {}, None, "the checkpoint, wrong at versions_seen.a: .*, got 5"),
+        ({"versions_seen": {CHANNEL: {'{"actors": [["a"]]}': 0}}}, {}, None, "its notes, wrong at actors.0.1"),
+        ({"channel_versions": {"a": 1, "b": "2"}}, {}, None, "versions of several kinds: int, str"),
+        ({}, {"step": "1"}, None, "its metadata, wrong at step: .*integer, got '1'"),
+        ({}, {}, {"kind": "task", "task": 1, "output": 2}, "the entry 'task', wrong at task: .*string, got 1"),
+        ({}, {}, {"kind": "asked", "records": {"a": {"pending": [None]}}}, "wrong at records.a.pending.0: .*got None"),
+        ({}, {}, HOLDER, "the entry 'hold', wrong at holder.pid: .*integer, got '1'"),
+        ({}, {}, {"kind": "of a later version"}, "a newer version of callboard wrote, or that is damaged"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_place(checkpoint: Any, metadata: Any, entry: Any, said: str) -> None:
+    saver = InMemorySaver()
+    scripted(["hi"], [], checkpointer=saver).invoke(GO, THREAD)
+    found: Any = saver.get_tuple(THREAD)
+    check_checkpoint(found)
+    entries = [] if entry is None else [("task", CHANNEL, [entry])]
+    damaged = found._replace(
+        checkpoint={**found.checkpoint, **checkpoint},
+        metadata={**found.metadata, **metadata},
+        pending_writes=[*found.pending_writes, *entries],
+    )
+
+    with pytest.raises(ValueError, match=said):
+        check_checkpoint(damaged)

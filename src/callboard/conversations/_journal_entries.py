@@ -234,7 +234,7 @@ def validated(what: str, adapter: TypeAdapter[Any], stored: object) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "all of it"
-        raise ValueError(f"{what} is wrong at {where}: {first['msg']}, got {first['input']!r}") from error
+        raise ValueError(f"{what}, wrong at {where}: {first['msg']}, got {first['input']!r}") from error
 
 
 def new_id(step: int) -> str:
