@@ -744,7 +744,6 @@ async def test_an_approved_tool_asks_questions_of_its_own() -> None:
 
 @pytest.mark.real_clock
 async def test_an_approved_sync_tool_asks_questions_of_its_own() -> None:
-    """A sync tool can ask questions from its thread after its approval."""
     await asks_twice(sync=True)
 
 
@@ -789,8 +788,6 @@ def failing(recorder: Recorder, *middleware: Any) -> ToolNode:
 
 
 async def test_attempts_inside_are_approved_together(recorder: Recorder) -> None:
-    """With `Retry` inside, one approval covers three attempts."""
-
     message = await answered(failing(recorder, RequireApproval(), Retry(3)), [deletes("a")], ACCEPT)
 
     assert message.content == "a"

@@ -94,5 +94,4 @@ async def test_it_cannot_be_changed_by_who_looks() -> None:
 
 
 def test_outside_of_a_call_there_is_none() -> None:
-    """Outside a call there is no approval."""
     assert approved_arguments() is None

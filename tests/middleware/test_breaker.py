@@ -179,7 +179,6 @@ async def test_a_call_at_the_very_end_of_the_time_may_try() -> None:
 
 
 async def test_a_closed_circuit_begins_to_count_anew() -> None:
-    """Failures from before the circuit opened do not count after it has closed."""
     asked = Asked(Service(), CircuitBreaker(minimum=3, open_for=5))
 
     await asked.fail(3)
@@ -329,7 +328,6 @@ async def test_tools_have_circuits_of_their_own() -> None:
 
 
 async def test_tools_with_one_key_share_a_circuit() -> None:
-    """Tools of the same host share a circuit through their key."""
     one, two = Service("one"), Service("two")
     breaker = CircuitBreaker(minimum=2, key=by_host)
     node = ToolNode([one.tool(), two.tool()], middleware=[breaker], handle_tool_errors=True)

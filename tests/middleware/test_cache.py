@@ -132,7 +132,6 @@ async def test_a_result_may_live_for_ever(recorder: Recorder) -> None:
 
 
 async def test_the_least_recently_used_result_goes_first(recorder: Recorder) -> None:
-    """The size limit evicts the least recently used result."""
     node = node_of(recorder, Cache({"work"}, size=2))
 
     for query in "abacab":
@@ -623,8 +622,6 @@ async def test_a_key_function_may_tell_users_apart(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize(("key", "kind"), [(lambda _: [], TypeError), (lambda _: {}["x"], KeyError)], ids=["list", "x"])
 async def test_a_key_function_that_fails_is_told_of(recorder: Recorder, key: Any, kind: type[Exception]) -> None:
-    """The error of the key function is raised with a note that names the function."""
-
     with pytest.raises(kind) as caught:
         await node_of(recorder, Cache({"work"}, key=key)).ainvoke(identical(1))
 

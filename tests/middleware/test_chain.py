@@ -33,17 +33,6 @@ def contents(result: Any) -> list[Any]:
     return [message.content for message in result["messages"]]
 
 
-async def test_the_first_middleware_is_the_outermost() -> None:
-    """The order of the list is the order on the way in, and reversed on the way out."""
-    log: list[str] = []
-    tool = Recorder().tool("work")
-    node = ToolNode([tool], middleware=[says("first", log), says("second", log)], awrap_tool_call=says("wrapper", log))
-
-    await node.ainvoke([tool_call("work", "1")])
-
-    assert log == ["first in", "second in", "wrapper in", "wrapper out", "second out", "first out"]
-
-
 async def test_a_middleware_may_answer_without_the_tool(recorder: Recorder) -> None:
     """A middleware does not have to call `call_next`."""
 
@@ -318,7 +307,6 @@ async def test_an_agent_middleware_with_the_sync_method_only_works_from_async_co
 
 @pytest.mark.real_clock
 async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind(recorder: Recorder) -> None:
-    """Calls that a sync middleware made from its thread are cancelled, and the thread is told."""
     told: list[str] = []
     ended = threading.Event()
 

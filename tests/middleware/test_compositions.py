@@ -530,7 +530,6 @@ async def test_no_body_starts_behind_the_shield_of_another_attempt() -> None:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_a_body_that_cancels_its_task_is_a_message_below_a_sync_middleware_too() -> None:
-    """A tool body that cancels its own task gives a message, with a sync middleware around it as without one."""
     scene = Scene([("cancel_task", "a")], ["sync_pass_on"], end=100)
 
     check(scene, await run_alone(World(unit=0.02), scene))

@@ -141,7 +141,6 @@ WITHOUT: dict[str, Make] = {
 
 @pytest.mark.parametrize("what", WITHOUT)
 def test_what_needs_no_library_does_without(hide: Hide, what: str) -> None:
-    """Only the detector of telephone numbers needs its library."""
     hide("phonenumbers", "schwifty", "cachetools", "idna")
 
     WITHOUT[what]()

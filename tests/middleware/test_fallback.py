@@ -110,7 +110,6 @@ async def test_a_value_answers(value: Any, content: Any) -> None:
 
 
 async def test_an_async_function_answers() -> None:
-    """An async function receives the request and the error."""
     error = ConnectionError("down")
 
     async def apologise(request: Any, failure: Any) -> str:
@@ -179,8 +178,6 @@ async def test_a_function_may_return_a_message_or_a_command(recorder: Recorder) 
 
 
 async def test_a_command_of_another_tool_carries_the_name_of_the_call() -> None:
-    """Providers that match results by tool name need the name of the original call in the command's message."""
-
     async def move(query: str = "") -> Command[Any]:
         """Move."""
         return Command(update=[ToolMessage("moved", tool_call_id="1")])
@@ -207,7 +204,6 @@ async def test_what_another_tool_returned_stays_as_it_was() -> None:
 
 
 async def test_alternatives_are_tried_in_order(recorder: Recorder) -> None:
-    """Alternatives are tried until one succeeds."""
     tools = [failing(recorder), failing(recorder, "second"), recorder.tool("third"), recorder.tool("fourth")]
     node = ToolNode(tools, middleware=[Fallback({"search": ["second", "third", "fourth", Value("none")]})])
 
@@ -524,7 +520,6 @@ class Starts(AsyncCallbackHandler):
 
 @pytest.mark.real_clock
 async def test_a_tool_that_the_node_does_not_know_runs_under_its_own_callbacks_and_tags() -> None:
-    """A batch runs alternatives with their own callbacks and tags, and does not mix them up."""
     recorder, starts = Recorder(), Starts()
 
     def tagged(name: str) -> StructuredTool:
@@ -558,14 +553,7 @@ async def test_what_it_covers_stays_offered_while_the_circuit_is_open(recorder: 
     assert bare.offered_tools() == []
 
 
-def test_a_slip_in_a_name_shows_where_the_node_is_built() -> None:
-    """The error comes when the node is built, not at the first failure."""
-    with pytest.raises(ValueError, match=r"no tool 'wrok', only .* did you mean 'work'"):
-        ToolNode([Recorder().tool("work")], middleware=[Fallback({"wrok": Value("stale")})])
-
-
 async def test_middleware_sees_errors_beside_langgraphs_wrapper_too() -> None:
-    """Middleware sees errors for any `handle_tool_errors`, which is applied after the chain."""
     breaker = CircuitBreaker(minimum=1, open_for=60)
 
     async def wrap(request: Any, execute: Any) -> Any:

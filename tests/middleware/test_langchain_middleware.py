@@ -301,8 +301,6 @@ async def test_it_redacts_the_messages_of_commands(update: Any) -> None:
 
 
 async def test_it_redacts_a_list_of_outputs_and_of_updates() -> None:
-    """Results in lists and in updates of any form are redacted."""
-
     def output(call_id: str) -> Any:
         other = Command(update=[ToolMessage(f"also {MAIL}", tool_call_id="another")])
         return [other, ToolMessage(MAIL, tool_call_id=call_id)]
@@ -558,7 +556,6 @@ class Both(AgentMiddleware):
 
 
 async def test_hooks_that_will_not_run_are_warned_of_by_name() -> None:
-    """The hooks around calls work, and a warning names the hooks of the agent that will not run."""
     with pytest.warns(
         IgnoredHooksWarning, match="Both has hooks that will not run: before_model, after_agent. "
     ) as told:

@@ -127,7 +127,6 @@ def test_an_argument_may_be_named_as_the_model_writes_it() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"additionalProperties": True}])
 def test_the_arguments_of_a_tool_with_a_json_schema_are_known(more: dict[str, Any]) -> None:
-    """A JSON schema, as from a server, lists its arguments unless it allows any."""
     schema = {"type": "object", "properties": {"path": {"type": "string"}}, **more}
     remote = StructuredTool(name="remote", description="Remote.", func=lambda path: path, args_schema=schema)
     middleware = Redact(reveal={"remote": ["pth"]})
@@ -154,13 +153,11 @@ def test_a_cache_cannot_forget_what_it_does_not_keep() -> None:
 
 
 def test_a_policy_of_no_tool_is_an_error() -> None:
-    """The error for a policy has the same form as that of middleware."""
     with pytest.raises(ValueError, match=r"ToolNode\(policies=...\): there is no tool 'delet'.*did you mean 'delete'"):
         ToolNode([delete], policies={"delet": CallPolicy(timeout=1.0)})
 
 
 def test_many_names_are_not_all_listed() -> None:
-    """The error stays readable by listing only some of many names."""
     told = no_such("tool", "tool_7x", [f"tool_{number}" for number in range(300)])
 
     assert "and 260 more" in told

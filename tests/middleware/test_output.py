@@ -194,7 +194,6 @@ async def test_what_is_shown_and_what_is_read_are_the_whole(text: str, budget: i
 
 
 async def test_tokens_are_about_four_characters() -> None:
-    """Without a counter, a token is taken as four characters."""
     assert str((await result_of(node_of("x" * 100, OutputBudget(tokens=10)))).content).startswith("x" * 40 + "\n[...")
     assert str((await result_of(node_of("x" * 40, OutputBudget(tokens=10)))).content) == "x" * 40
 

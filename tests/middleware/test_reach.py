@@ -40,7 +40,6 @@ async def test_another_tool_is_held_to_its_own_limit(recorder: Recorder) -> None
 
 
 async def test_another_tool_is_held_to_its_own_timeout(recorder: Recorder) -> None:
-    """The timeout of the replacing tool applies, and the error names that tool."""
     first, second = recorder.tool("first"), recorder.tool("second", hang=True)
     policies = {"first": CallPolicy(timeout=9), "second": CallPolicy(timeout=2)}
     node = ToolNode([first, second], middleware=[instead(second)], policies=policies, handle_tool_errors=False)
@@ -66,7 +65,6 @@ async def test_a_limits_key_sees_the_arguments_that_the_tool_gets() -> None:
 
 
 async def test_what_a_middleware_notes_reaches_the_observers() -> None:
-    """Notes of a middleware reach observers together with the call they belong to."""
     events: list[CallEvent] = []
 
     async def noting(request: Any, call_next: Any) -> Any:

@@ -292,7 +292,6 @@ async def test_a_deep_or_circular_artifact_is_no_way_out() -> None:
 
 @pytest.mark.parametrize("between", ["\u200b", "\x1b[31m", "\u2060\u00ad", "\x00"], ids=ascii)
 async def test_invisible_characters_do_not_hide_a_secret(between: str) -> None:
-    """Invisible characters inside a secret are ignored when it is matched."""
     hidden = between.join(EMAIL)
 
     (message,) = await run(node_of(echo), tool_call("echo", "1", value=f"\x1b[1mcall {hidden}"))
@@ -308,7 +307,6 @@ async def test_a_secret_beside_something_invisible_is_the_secret_alone() -> None
 
 
 async def test_escape_sequences_stay_where_they_hide_nothing() -> None:
-    """Escape sequences that hide no secret stay in the text."""
     text = f"\x1b[1mcall {EMAIL}\x1b[0m \u200bx"
 
     (message,) = await run(node_of(echo), tool_call("echo", "1", value=text))
@@ -485,7 +483,6 @@ async def test_a_forged_token_stays_text(forged: str) -> None:
 
 
 async def test_a_forged_token_does_not_shield_a_secret() -> None:
-    """A secret beside or inside a forged token is still found."""
     pem = "-----BEGIN PRIVATE KEY-----\nMIIEowIBAAKCAQEA<email:000000000000>1c7z\n-----END PRIVATE KEY-----"
     redact = Redact(secrets=["canary"])
 
@@ -499,7 +496,6 @@ async def test_a_forged_token_does_not_shield_a_secret() -> None:
 
 
 async def test_what_a_user_wrote_can_be_hidden_before_the_model_reads_it() -> None:
-    """A user's message can be redacted before the model reads it, and restored for the user later."""
     seen: list[Any] = []
     redact = Redact(reveal=["pay"])
     said = await redact.hide({"text": f"pay with {CARD}"}, thread_id="a")
@@ -723,7 +719,6 @@ async def test_an_error_that_can_be_cleared_stays_the_same_object() -> None:
 
 @pytest.mark.parametrize("explicit", [True, False])
 async def test_an_error_without_secrets_is_left_as_it_is(explicit: bool) -> None:
-    """An error without secrets keeps its cause and context."""
     error, other = ValueError("no"), KeyError("x")
     if explicit:
         error.__cause__ = other
@@ -745,7 +740,6 @@ async def test_an_error_without_secrets_is_left_as_it_is(explicit: bool) -> None
 
 
 async def test_the_stand_in_for_an_error_has_its_name_and_its_notes() -> None:
-    """The replacement error keeps the name and the harmless notes of the original."""
     error = Stubborn()
     error.add_note(f"ask {EMAIL} again")
 
@@ -1024,7 +1018,6 @@ async def test_a_detector_that_fails_lets_nothing_out() -> None:
 
 
 async def test_a_detector_of_ones_own_knows_texts_and_keys() -> None:
-    """A detector can match a pattern in texts or a key in mappings."""
     employee = Detector("employee", r"\bE-\d{6}\b", keys="^staff$")
     redact = Redact([*DEFAULT_DETECTORS, employee])
 

@@ -75,7 +75,6 @@ def notes() -> Iterator[str]:
 
 
 def test_every_public_name_has_a_section_and_no_other() -> None:
-    """Each public name has exactly one section."""
     assert sorted(_SECTION.findall(PAGE)) == sorted(SECTIONS.items())
     assert sorted(SECTIONS) == NAMES
 
@@ -139,7 +138,6 @@ def test_every_note_is_on_the_page() -> None:
 
 
 def test_every_default_detector_is_on_the_page() -> None:
-    """Each default detector is on the page by its name."""
     section = SECTIONS["DEFAULT_DETECTORS"].partition("Others")[0]
 
     assert re.findall(r"`(\w+)`", section) == list(callboard.guards.DEFAULT_DETECTORS)

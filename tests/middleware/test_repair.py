@@ -69,6 +69,10 @@ class Echo(BaseModel):
     input: str
 
 
+class Table(BaseModel):
+    data: list[dict[str, Any]]
+
+
 class Stop(BaseModel):
     model_config = ConfigDict(extra="forbid")
     place: str
@@ -188,6 +192,7 @@ SCHEMAS: dict[str, Any] = {
     "door": Door,
     "order": Order,
     "echo": Echo,
+    "table": Table,
     "plan": Plan,
     "flags": Flags,
     "draw": Draw,
@@ -393,7 +398,6 @@ def returning(output: Any) -> BaseTool:
     ],
 )
 async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, expected: Any) -> None:
-    """The tool's message is copied, and keeps its other metadata."""
     given = ToolMessage(content, tool_call_id="1", additional_kwargs={"mine": 1, "callboard": {"ended": "timeout"}})
     before = given.model_copy(deep=True)
 
@@ -426,7 +430,6 @@ async def test_a_command_is_left_alone() -> None:
 
 
 async def test_of_several_results_only_the_calls_own_message_has_the_record() -> None:
-    """The other messages of the result belong to no call of the model."""
     command: Command[Any] = Command(update={"note": "x"})
     given = [command, ToolMessage("found", tool_call_id="1"), ToolMessage("found", tool_call_id="2")]
 
@@ -517,7 +520,6 @@ async def test_injected_arguments_do_not_make_a_call_invalid() -> None:
 
 
 async def test_a_call_with_injected_arguments_is_repaired() -> None:
-    """Model arguments are repaired beside injected arguments."""
     args, message = await ran_with_state({"Query": ["tea"]}, RepairArguments(tell_model=False))
 
     assert args == {"query": "tea"}
@@ -564,7 +566,6 @@ async def test_nothing_is_repaired_onto_an_injected_argument(args: dict[str, Any
 
 
 async def test_an_unknown_tool_is_left_to_the_node() -> None:
-    """An unknown tool has no schema to repair by."""
     node = ToolNode([TOOLS["search"]], middleware=[RepairArguments()])
     result = await node.ainvoke([tool_call("serch", "1", query=["tea"])])
 
@@ -604,7 +605,6 @@ class Nothing(BaseModel):
     ids=["no schema", "own parser", "no fields"],
 )
 async def test_a_tool_that_nothing_validates_gets_what_the_model_wrote(tool: BaseTool, args: dict[str, Any]) -> None:
-    """A tool without validation gets exactly what the model wrote."""
     spy = Spy()
 
     await ran(tool, args, RepairArguments(), spy)
@@ -777,6 +777,16 @@ def test_long_text_is_not_read(value: Any) -> None:
     text = json.dumps(value)
 
     assert (read(text) is UNREADABLE) == (len(text) > 65_536 or len(value) > 1_000)
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_repaired"), [(["x"] * 900, True), (["x"] * 1001, False), (["x" * 500] * 401, False)]
+)
+def test_large_arguments_are_not_repaired(tags: list[str], is_repaired: bool) -> None:
+    """Each round copies and validates all of them."""
+    done = repair(CONTRACTS["search"], {"query": ["tea"], "tags": tags})
+
+    assert (done is not None) is is_repaired
 
 
 @pytest.mark.real_clock  # large arguments are checked in a thread
@@ -959,7 +969,6 @@ def test_no_schema_breaks_the_search(schema: dict[str, Any], args: dict[str, Any
     ],
 )
 def test_a_word_stands_for_one_choice_or_for_none(word: str, choices: list[str], expected: str | None) -> None:
-    """A word with one typo stands for one choice, and never for the opposite."""
     assert the_one(word, choices) == expected
 
 

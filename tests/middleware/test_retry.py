@@ -60,7 +60,6 @@ async def test_the_jitter_is_full_and_comes_from_the_seed(seed: int) -> None:
 
 
 async def test_the_last_error_stands_when_attempts_run_out() -> None:
-    """The last error is raised unwrapped."""
     recorder, error = Recorder(), ValueError("no")
 
     with pytest.raises(ValueError, match="no") as caught:
@@ -107,7 +106,6 @@ async def test_no_attempt_is_made_that_the_budget_has_no_time_for(recorder: Reco
 
 
 async def test_the_budget_ends_an_attempt_in_the_middle(recorder: Recorder) -> None:
-    """Attempts and pauses share the budget of the call."""
     policy = CallPolicy(idempotent=True, budget=10, timeout=4)
     node = ToolNode(
         [recorder.tool("work", hang=True)],

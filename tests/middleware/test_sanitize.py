@@ -525,7 +525,6 @@ def test_a_joiner_that_normalising_leaves_alone_goes_too() -> None:
 
 @given(text=st.text(max_size=300), most=st.integers(0, 300), more=st.integers(0, 10**6))
 def test_a_shortened_text_says_how_much_is_missing(text: str, most: int, more: int) -> None:
-    """The shortened text with its note is within the limit."""
     short = shortened(text, most, more)
 
     assert len(short) <= max(most, 0)
@@ -587,7 +586,6 @@ async def test_every_refused_argument_is_named_with_its_place_and_its_reason(roo
 
 @pytest.mark.real_clock  # large arguments are checked in a thread
 async def test_a_message_about_many_refusals_stays_short() -> None:
-    """Ten refusals in the message are enough for the model."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"data[]": Url()})])
     (message,) = await finished(node, tool_call("store", "1", data=["x"] * 5000))
@@ -597,7 +595,6 @@ async def test_a_message_about_many_refusals_stays_short() -> None:
 
 
 async def test_the_rules_of_a_tool_go_before_those_for_all() -> None:
-    """Rules of a tool replace the general rules argument by argument."""
     bodies = Bodies()
     middleware = Sanitize({"url": Url(hosts={"example.com"})}, tools={"browse": {"url": Url()}})
     messages = await finished(
@@ -831,7 +828,6 @@ async def test_a_name_is_refused_if_any_of_its_addresses_is_not_public(host: str
 
 @pytest.mark.real_clock
 async def test_the_systems_resolver_is_asked_by_default() -> None:
-    """The default resolver finds at least this machine."""
     bodies = Bodies()
     node = ToolNode(bodies.tools(), middleware=[Sanitize({"url": Url(hosts={"localhost"}, resolve=True)})])
     (message,) = await finished(node, tool_call("fetch", "1", url="http://localhost/"))
@@ -1173,7 +1169,6 @@ async def test_one_middleware_serves_many_calls_at_once_and_inner_middleware_see
 
 
 def test_one_middleware_serves_several_event_loops() -> None:
-    """Event loops in several threads use one middleware at the same time."""
     bodies = Bodies()
     tools = bodies.tools()
     node = ToolNode(tools, middleware=[Sanitize({"text": str.upper})])

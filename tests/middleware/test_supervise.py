@@ -151,7 +151,6 @@ async def test_a_timeout_is_a_message_whatever_errors_are(handling: Any) -> None
 
 
 async def test_a_timeout_is_raised_where_no_error_is_handled() -> None:
-    """With `handle_tool_errors=False` the timeout is raised, too."""
     agent = agent_of(
         [Recorder().tool("slow", hang=True)], Supervise(timeout=0.05, handle_tool_errors=False), asks=["slow"]
     )
@@ -242,8 +241,6 @@ async def test_a_key_that_cannot_be_made_of_wrong_arguments_is_the_models_affair
 
 @pytest.mark.parametrize("name", ["fetch", "made_up"])
 async def test_a_key_function_that_fails_on_its_own_account_is_raised(name: str) -> None:
-    """A bug in the key function is no message for the model."""
-
     def key(call: Any) -> str:
         raise LookupError("no key")
 
@@ -793,7 +790,6 @@ async def test_an_unknown_tool_is_answered_as_the_agent_answers(door: str) -> No
 
 
 async def test_a_middleware_may_run_another_tool_under_that_tools_policy(recorder: Recorder) -> None:
-    """An attempt follows the policy of the tool that it runs."""
     slow, quick = recorder.tool("slow", seconds=0.3), recorder.tool("quick", seconds=WAIT)
 
     async def redirect(request: Any, call_next: Any) -> Any:
@@ -806,8 +802,6 @@ async def test_a_middleware_may_run_another_tool_under_that_tools_policy(recorde
 
 
 async def test_the_tools_of_middleware_are_tools_of_the_agent() -> None:
-    """Tools of the middleware inside `Supervise` are added to the agent, as in a `ToolNode`."""
-
     class Offers:
         tools = (Recorder().tool("extra"),)
 
@@ -907,7 +901,6 @@ async def test_an_answer_of_an_earlier_turn_is_no_answer(recorder: Recorder, doo
 
 
 async def test_calls_that_share_an_id_all_run(recorder: Recorder) -> None:
-    """No call of that id has a message when the calls start."""
     agent = agent_of(
         [recorder.tool("work")],
         Supervise(limit=Limit(concurrency=1)),
@@ -998,7 +991,6 @@ def test_importing_the_middleware_does_not_import_langchain() -> None:
 
 @pytest.mark.exhaustive
 def test_without_langchain_the_error_names_the_extra() -> None:
-    """The error says which extra to install."""
     done = in_a_fresh_process("import sys; sys.modules['langchain'] = None\nfrom callboard.middleware import Supervise")
 
     assert "ImportError: Supervise is for LangChain's create_agent: pip install 'callboard[langchain]'" in done.stderr

@@ -32,7 +32,6 @@ def test_every_top_level_domain_of_the_public_suffix_list_is_public_in_both_spel
     "host", ["db.xn", "db.example.xn", "kubernetes.default.svc", "printer.local", "db.internal", "a.onion", "1.arpa"]
 )
 def test_a_name_under_no_top_level_domain_is_refused(host: str) -> None:
-    """A part of another top-level domain does not count as one."""
     with pytest.raises(ValueError, match="not a public one"):
         Url().check(f"https://{host}/")
 

@@ -66,11 +66,10 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
                 return None
             found = [[*_corrections_of(contract.shape, args, group)] for group in _groups(contract.shape, faults)]
             if (inner := _unwrapped(contract, args)) is not None:
-                (name,) = args
-                if name in contract.shape.root.get("properties", {}) and all(found):
+                if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(found):
                     return None  # an argument with the name of a wrapper: either may be meant
+                repairs.append(Repair("wrapper", "*", *args))
                 args = inner
-                repairs.append(Repair("wrapper", "*", name))
                 continue
             args = copied(args)
             for choices in found:
@@ -129,7 +128,10 @@ def _unwrapped(contract: Contract, args: Args) -> Args | None:
         return None
     inner = read(inner) if isinstance(inner, str) else inner
     # Unwrapping must not let the model set an injected argument.
-    return inner if isinstance(inner, dict) and not inner.keys() & contract.injected else None
+    if not isinstance(inner, dict) or inner.keys() & contract.injected:
+        return None
+    properties = contract.shape.root.get("properties", {})
+    return inner if name not in properties or inner.keys() & properties.keys() else None
 
 
 def _with(args: Args, path: Path, value: Any) -> Args:

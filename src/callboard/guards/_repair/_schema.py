@@ -69,10 +69,8 @@ class Shape:
     def _target(self, reference: Any) -> Schema:
         if not isinstance(reference, str):
             return cast("Schema", reference)
-        here: Any = self._document if reference.startswith("#") else {}
-        for key in reference.split("/")[1:]:
-            here = here.get(key.replace("~1", "/").replace("~0", "~"), {}) if isinstance(here, Mapping) else {}
-        return cast("Schema", here)
+        found = _at(reference, self._document) if reference.startswith("#") else None
+        return {} if found is None else cast("Schema", found)
 
     def along(self, path: Path) -> list[list[Schema]]:
         """Return the alternatives at every step of a path, beginning with the root."""
@@ -286,7 +284,12 @@ def _target(schema: Any, root: Schema) -> Any:
     reference = schema.get("$ref") if isinstance(schema, Mapping) else None
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema
-    here: Any = root
+    return _at(reference, root)
+
+
+def _at(reference: str, document: Schema) -> Any:
+    """Return the part of a document to which a JSON pointer leads; `None` if there is none."""
+    here: Any = document
     for key in reference.split("/")[1:]:
         here = here.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(here, Mapping) else None
     return here
