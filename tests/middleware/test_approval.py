@@ -862,32 +862,3 @@ async def test_a_node_that_is_run_again_with_the_whole_history_runs_nothing(reco
 
 async def never(request: Any) -> bool:
     return False
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "says"),
-    [
-        ({"tools": "delete"}, TypeError, r"tools=\.\.\.\).*\['delete'\]"),
-        ({"tools": [never]}, TypeError, r"tools=\.\.\.\)"),
-        ({"tools": never}, TypeError, r"tools=\.\.\.\)"),
-        ({"tools": {"delete": "yes"}}, TypeError, "'delete'"),
-        ({"tools": {"delete": never}}, TypeError, "async"),
-        ({"tools": {"delete": {"allow_accept": True}}}, ValueError, "allow_edit"),
-        ({"tools": {"delete": {**ALL_ALLOWED, "allow_all": True}}}, ValueError, "allow_all"),
-        ({"tools": {"delete": {**ALL_ALLOWED, "allow_edit": "yes"}}}, ValueError, "True or False"),
-        ({"tools": {"delete": dict.fromkeys(ALL_ALLOWED, False)}}, ValueError, "open for ever"),
-        ({"when": never}, TypeError, r"when=\.\.\.\).*async"),
-        ({"when": True}, TypeError, r"when=\.\.\.\)"),
-        ({"description": 1}, TypeError, r"description=\.\.\.\)"),
-        ({"description": never}, TypeError, "async"),
-        ({"allow": []}, ValueError, "open for ever"),
-        ({"allow": "accept"}, ValueError, r"allow=\.\.\.\)"),
-        ({"allow": ["approve"]}, ValueError, "'approve'"),
-    ],
-)
-def test_a_middleware_that_makes_no_sense_is_refused(
-    options: dict[str, Any], error: type[Exception], says: str
-) -> None:
-    """The error comes at construction and names the argument."""
-    with pytest.raises(error, match=says):
-        RequireApproval(**options)

@@ -763,32 +763,6 @@ def test_one_breaker_serves_several_loops_in_several_threads(name: str) -> None:
     assert [was_refused(message) for message in last].count(False) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "kind"),
-    [
-        ({"ratio": 0}, ValueError),
-        ({"ratio": 1.1}, ValueError),
-        ({"ratio": float("nan")}, ValueError),
-        ({"minimum": 0}, ValueError),
-        ({"minimum": 1.5}, TypeError),
-        ({"window": 0}, ValueError),
-        ({"window": float("inf")}, ValueError),
-        ({"window": None}, ValueError),
-        ({"open_for": -1}, ValueError),
-        ({"open_for": "30"}, TypeError),
-        ({"probes": 0}, ValueError),
-        ({"on": "ValueError"}, TypeError),
-        ({"on": [ValueError]}, TypeError),
-        ({"key": "host"}, TypeError),
-    ],
-    ids=repr,
-)
-def test_a_breaker_that_makes_no_sense_is_refused(options: dict[str, Any], kind: type[Exception]) -> None:
-    """The error comes at construction and names the argument."""
-    with pytest.raises(kind, match=rf"CircuitBreaker\({next(iter(options))}=...\)"):
-        CircuitBreaker(**options)
-
-
 def test_a_circuit_remembers_so_many_calls_and_no_more() -> None:
     """The memory of a circuit is bounded, even for a tool that is called a thousand times per second."""
     circuit = Circuit(Rules(ratio=0.5, minimum=1, window=1e9, open_for=1, probes=1))

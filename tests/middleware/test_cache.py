@@ -932,26 +932,6 @@ async def test_nobody_waits_for_ever_and_nothing_old_is_handed_out(steps: list[A
     assert not cache._shared._flights
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (ValueError, {"ttl": 0}),
-        (ValueError, {"ttl": -1}),
-        (ValueError, {"size": 0}),
-        (TypeError, {"size": 1.5}),
-        (TypeError, {"key": "query"}),
-        (TypeError, {"tools": "work"}),
-        (TypeError, {"tools": None}),
-        (TypeError, {"tools": [Subclassed()]}),
-    ],
-    ids=repr,
-)
-def test_a_cache_that_makes_no_sense_is_refused(kind: type[Exception], options: dict[str, Any]) -> None:
-    """The error comes at construction and names the argument."""
-    with pytest.raises(kind, match=rf"Cache\({next(iter(options))}"):
-        Cache(**({"tools": ["work"]} | options))
-
-
 def test_an_async_key_function_is_refused() -> None:
     """Each coroutine object would be a different key, so the cache would never hit."""
 

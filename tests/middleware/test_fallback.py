@@ -502,12 +502,6 @@ def test_what_is_no_alternative_is_refused(given: Any, kind: type[Exception], te
         Fallback(given)
 
 
-def test_an_on_that_is_no_condition_is_refused() -> None:
-    """The error comes at construction and names the argument."""
-    with pytest.raises(TypeError, match=r"Fallback\(on=...\)"):
-        Fallback({"search": Value(1)}, on="ValueError")  # type: ignore[arg-type]
-
-
 class Starts(AsyncCallbackHandler):
     """Callback that records the tags of each tool run."""
 

@@ -739,31 +739,3 @@ def test_combining_characters_have_a_limit() -> None:
     assert all(unicodedata.combining(character) for character in text[1:])
 
     assert end_before(text, 500) == 500
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (ValueError, {"characters": 0}),
-        (TypeError, {"characters": 1.5}),
-        (ValueError, {"tokens": 0}),
-        (ValueError, {"tokens": 5, "characters": 5}),
-        (ValueError, {"count_tokens": len}),
-        (TypeError, {"count_tokens": "gpt", "tokens": 5}),
-        (ValueError, {"keep": "tail"}),
-        (TypeError, {"tools": "work"}),
-        (TypeError, {"exclude": "work"}),
-        (TypeError, {"store": {}}),
-        (ValueError, {"namespace": ()}),
-        (ValueError, {"namespace": ("a.b",)}),
-        (ValueError, {"namespace": ("langgraph",)}),
-        (TypeError, {"namespace": "callboard"}),
-        (ValueError, {"memory": -1}),
-    ],
-    ids=repr,
-)
-def test_a_budget_that_makes_no_sense_is_refused(kind: type[Exception], options: dict[str, Any]) -> None:
-    """The error comes at construction and names the argument."""
-    with pytest.raises(kind, match="OutputBudget") as caught:
-        OutputBudget(**options)
-    assert next(iter(options)) in str(caught.value)

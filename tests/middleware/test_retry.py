@@ -301,24 +301,6 @@ async def test_an_interrupt_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"attempts": 0}, {"factor": 0.5}, {"initial": -1}, {"maximum": float("nan")}], ids=repr
-)
-def test_a_retry_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
-    """The error comes at construction and names the argument."""
-    with pytest.raises(ValueError, match=rf"Retry\({next(iter(options))}=...\)"):
-        Retry(**options)
-
-
-@pytest.mark.parametrize(
-    "on", ["ValueError", [ValueError], ValueError("x"), BaseException, (ValueError, int)], ids=repr
-)
-def test_a_retry_on_what_is_no_error_is_refused(on: Any) -> None:
-    """The error comes at construction, not at the first failure."""
-    with pytest.raises(TypeError, match=r"Retry\(on=...\) takes an exception type"):
-        Retry(on=on)
-
-
-@pytest.mark.parametrize(
     "date", ["Fri, 31 Dec 99999999999999999999 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 +99999999999999"]
 )
 def test_a_date_with_too_many_digits_is_no_wait(date: str) -> None:
