@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from ._agents import log
 from ._commands import Project
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
@@ -61,11 +62,6 @@ CLEAR = "\x01\x0b"
 @pytest.fixture
 def agents(project: Project) -> str:
     return project.module(AGENT)
-
-
-def log(project: Project) -> list[str]:
-    path = project.directory / "log"
-    return path.read_text().splitlines() if path.exists() else []
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

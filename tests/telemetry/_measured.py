@@ -17,13 +17,8 @@ class Seen:
 
     def all(self) -> dict[str, Any]:
         data = self._reader.get_metrics_data()
-        assert data is not None
-        return {
-            one.name: one
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for one in scope.metrics
-        }
+        resources = () if data is None else data.resource_metrics
+        return {one.name: one for resource in resources for scope in resource.scope_metrics for one in scope.metrics}
 
     def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
         return [

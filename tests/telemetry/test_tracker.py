@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import callboard.telemetry._names as names
 from callboard import CallEvent, observe
 from callboard._calls._observers import current_observers
 from callboard._cli._call_counts import CallCounts
-from callboard.telemetry import CallTracker, Logs, Metrics, Recorder, TrackedCall, read_recording
+from callboard.telemetry import CallTracker, Logs, Recorder, TrackedCall, read_recording
 
 from ._events import ENDS, Script, event, played, scripts
+from ._measured import Seen as Measured
 from ._traces import Traces
 
 SAID = {
@@ -40,7 +39,7 @@ class Seen:
 
     def __init__(self, events: Sequence[CallEvent], file: Path) -> None:
         self.traces, self.counts = Traces(), CallCounts([])
-        self._reader = InMemoryMetricReader()
+        self._measured = Measured()
         self.lines: list[str] = []
         handler = logging.Handler()
         handler.emit = lambda record: self.lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -48,18 +47,16 @@ class Seen:
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)
         with ExitStack() as stack:
-            for one in (self.traces, Metrics(MeterProvider([self._reader])), Logs(logger)):
+            for one in (self.traces, self._measured.metrics, Logs(logger)):
                 stack.enter_context(one.on())
             stack.enter_context(Recorder(file))
             stack.enter_context(observe(self.counts))
             copy_context().run(tell, events)  # spans that end out of order leave theirs behind
         self.recorded = list(read_recording(file).calls())
 
-    def points(self, name: str) -> list[Any]:
-        data = self._reader.get_metrics_data()
-        resources = () if data is None else data.resource_metrics
-        found = [one for resource in resources for scope in resource.scope_metrics for one in scope.metrics]
-        return [point for one in found if one.name == name for point in one.data.data_points]
+    def total(self, name: str) -> Any:
+        metric = self._measured.all().get(name)
+        return 0 if metric is None else sum(point.value for point in metric.data.data_points)
 
 
 def tell(events: Sequence[CallEvent]) -> None:
@@ -79,8 +76,8 @@ def test_an_end_has_one_name_whoever_tells_it(tmp_path: Path, end: str) -> None:
     assert call.outcome == end
     assert getattr(seen.counts.rows["fetch"], end) == 1
     assert seen.lines == [SAID[end]]
-    assert sum(point.value for point in seen.points(names.TIMEOUTS)) == (end in ("timeout", "deadline"))
-    assert sum(point.value for point in seen.points(names.REJECTIONS)) == (end == "rejected")
+    assert seen.total(names.TIMEOUTS) == (end in ("timeout", "deadline"))
+    assert seen.total(names.REJECTIONS) == (end == "rejected")
 
 
 @given(scripts(), st.randoms(use_true_random=False))
@@ -103,7 +100,7 @@ def test_in_whatever_order_things_happen_all_readers_tell_the_same(
     assert sum(len(call.attempts) for call in seen.recorded) == attempts
     assert all(attempt.end is not None for call in seen.recorded for attempt in call.attempts)
     for name in (names.IN_FLIGHT, names.QUEUE_LENGTH):
-        assert sum(point.value for point in seen.points(name)) == 0
+        assert seen.total(name) == 0
 
 
 class Following(CallTracker[TrackedCall, CallEvent]):
