@@ -356,7 +356,9 @@ class Agent(ManyInputs, GraphLike):  # pyright: ignore[reportIncompatibleMethodO
         **options: Unpack[RunOptions],
     ) -> Iterator[Any]: ...
 
-    def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:
+    def stream(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, input: Any, config: RunnableConfig | None = None, **options: Any
+    ) -> Iterator[Any]:
         """Do the same as `astream`, from sync code."""
         return pulled(Agent.astream(self._from_sync(), input, config, **options))
 

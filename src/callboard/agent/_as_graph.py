@@ -153,7 +153,7 @@ class GraphLike(PregelProtocol[Any, Any, Any, Any]):
         return self._runner.name
 
     @name.setter
-    def name(self, name: str) -> None:
+    def name(self, name: str) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         # A new runner, because runs in progress use the old one. Both share `in_flight`, so `drain` covers all runs.
         self._runner = replace(self._runner, name=name)
 
