@@ -15,6 +15,7 @@ import pytest
 import sniffio
 
 from callboard import ActorGoneError, ActorStartError
+from callboard_actors._engine import _kernel
 from callboard_actors.process import Processes, WorkerDiedError
 
 from . import _bodies as bodies
@@ -119,7 +120,8 @@ async def test_each_event_loop_has_workers_of_its_own() -> None:
             await anyio.to_thread.run_sync(there.wait)
             async with pool:
                 here = await pool.run(bodies.pid)
-                assert pool.pids == sorted([here, found[0]])
+                assert {here, found[0]} <= set(pool.pids)
+                assert len(pool.pids) <= (2 if _kernel.FORKS else 4)
             go_on.set()
 
     assert found[0] == found[1] != here

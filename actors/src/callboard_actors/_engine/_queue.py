@@ -37,8 +37,10 @@ class Idle(Generic[_Worker]):
 
     def put(self, worker: _Worker) -> None:
         """Assign a worker to the call that has waited longest, or keep it as idle."""
+        # Spare workers are taken last, so that the ones in use stay the same.
+        first = worker in self._taken and len(self._workers) + len(self._taken) > self._most
         self._taken.discard(worker)
-        self._workers.append(worker)
+        (self._workers.appendleft if first else self._workers.append)(worker)
         self._pair()
 
     def _pair(self) -> None:

@@ -248,7 +248,7 @@ class Crew:
             try:
                 with anyio.fail_after(self._terms.start_timeout):
                     await worker.until_loaded(settings)
-            except BaseException:
+            except Exception:  # not a cancellation: that comes with the end of the zygote, or `hire` ends the worker
                 await self.end(worker, 0.0)
                 raise
         worker.is_ready = True
