@@ -142,7 +142,10 @@ class Processes(OpenedEngine[Crew]):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the live workers in all event loops; incomplete while a worker is being replaced."""
+        """Process ids of the live workers in all event loops; incomplete while a worker is being replaced.
+
+        With `start="spawn"` they include the worker that waits to replace another one.
+        """
         return sorted(pid for crew in self._lifecycle.all() for pid in crew.pids())
 
     @overload
