@@ -183,11 +183,9 @@ def node_of(plan: dict[str, Any]) -> ToolNode:
     return ToolNode([work], middleware=[breaker], handle_tool_errors=True)
 
 
-async def call(plan: dict[str, Any]) -> None:
+async def call(plan: dict[str, Any], node: ToolNode) -> None:
     """Make the calls of a plan, at once under a limit and otherwise one after the other; print how they ended."""
-    node, keys = node_of(plan), plan.get("keys", 1)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    keys = plan.get("keys", 1)
     found: dict[str, int] = {}
 
     async def batch(numbers: Sequence[int]) -> None:
@@ -289,5 +287,11 @@ if __name__ == "__main__":
     from tests.server import _processes as this  # noqa: PLW0406
 
     the_plan = json.loads(sys.argv[1])
-    program = this.ask if the_plan["what"] == "fleet" else this.call
-    anyio.run(program, the_plan, backend=the_plan.get("backend", "asyncio"))
+    backend = the_plan.get("backend", "asyncio")
+    if the_plan["what"] == "fleet":
+        anyio.run(this.ask, the_plan, backend=backend)
+    else:
+        the_node = this.node_of(the_plan)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        anyio.run(this.call, the_plan, the_node, backend=backend)
