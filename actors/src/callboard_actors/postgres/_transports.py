@@ -116,7 +116,7 @@ class PostgresConnection:
         found = await self._saying.execute("SELECT to_regproc(%s) IS NOT NULL", [self.last])
         return bool((await found.fetchone())[0])
 
-    async def _rows(self, statement: str, *arguments: object, seconds: float) -> list[Any]:
+    async def _rows(self, statement: str, *arguments: object, seconds: float | None) -> list[Any]:
         """Execute a statement and return its rows. After an `AwayError`, it may have been executed."""
         with self._errors():
             # A timeout becomes `AwayError`, and the connection is closed with whatever it was doing.
@@ -406,11 +406,13 @@ class PostgresFleetTransport(PostgresConnection):
         while True:
             # Before the read: a message that comes during the read sets it again.
             news.clear()
-            if found := await self._ask(read, self._prefix, self._client, _AT_ONCE):
+            # No timeout: the heartbeats use the same connection, so they notice if it hangs.
+            if found := await self._rows(read, self._prefix, self._client, _AT_ONCE, seconds=None):
                 yield [bytes(frame) for _, frame in found]
                 # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
                 # before that, the batch is delivered again; receivers ignore repetitions.
-                await self._ask("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", [number for number, _ in found])
+                ids = [number for number, _ in found]
+                await self._rows("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", ids, seconds=None)
                 continue
             if self._listening.done():
                 self._listening.result()  # raises the error that broke the second connection
