@@ -191,6 +191,30 @@ def test_a_gate_is_idle_when_a_new_one_would_do_the_same(loop: Any) -> None:
     assert not gate.idle(loop)
 
 
+def test_a_gate_is_in_use_until_its_last_start_is_a_period_ago(loop: Any) -> None:
+    gate = Gate(Limit(rate=Rate(2, per=10.0)), "the gate")
+    for loop.time in (0.0, 4.0):
+        assert gate.try_enter(loop)
+        gate.leave()
+    loop.time = 10.0
+    assert not gate.idle(loop)
+    loop.time = 14.0
+    assert gate.idle(loop)
+
+
+def test_a_start_passes_when_the_rate_allows_it_and_keeps_no_permit(loop: Any) -> None:
+    gate = Gate(Limit(concurrency=1, rate=Rate(1, per=10.0)), "the gate")
+    with pytest.raises(StopIteration):
+        gate.pass_through(loop).send(None)
+    steps = gate.pass_through(loop)
+    steps.send(None)
+    loop.time = 10.0
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    loop.time = 20.0
+    assert gate.try_enter(loop)
+
+
 def test_a_loan_that_is_granted_first_ends_the_wait(loop: Any) -> None:
     gate = Gate(Limit(concurrency=1), "the gate")
     assert gate.try_enter(loop)
@@ -218,6 +242,7 @@ def test_each_key_has_a_gate_that_is_named_after_it(loop: Any) -> None:
     assert one is not other
     assert (one.title, limiter.takes_context, limiter.seeing(CallContext)) == ("the queue for 'a'", False, limiter)
     alone = Limiter(Limit(concurrency=1), "the queue")
+    assert isinstance(alone.gate(call_of("a"), loop), Gate)
     assert alone.gate(call_of("a"), loop) is alone.gate(call_of("b"), loop)
 
 
@@ -246,5 +271,12 @@ def test_idle_gates_are_dropped_when_there_are_many_and_those_in_use_are_kept(lo
     assert len(limiter._by_key) == 64
     limiter.gate(call_of("one more"), loop)
     assert set(limiter._by_key) == {"busy", "held", "one more"}
+    assert limiter._prune_at == 64
     assert limiter.gate(call_of("busy"), loop) is busy
     assert limiter.gate(call_of("held"), loop) is held
+
+
+def test_the_next_look_for_idle_gates_comes_when_they_are_twice_as_many(loop: Any) -> None:
+    limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue")
+    gates = [limiter.gate(call_of(f"{number}"), loop) for number in range(65)]
+    assert (len({id(one) for one in gates}), limiter._prune_at) == (65, 128)
