@@ -39,7 +39,7 @@ Elsewhere threads work while the clock stands, and a deadline could make it jump
 """
 OWN_BOUNDS = {"agent", "middleware"}
 """Packages in which the constant `WAIT` of a module is the bound of its tests on real clocks, in seconds."""
-HANGS_AFTER, HANGS_AFTER_VIRTUAL = 100.0, 100_000.0
+HANGS_AFTER, HANGS_AFTER_VIRTUAL = 100.0, 1e9
 """Seconds after which an async test hangs, on its clock; the marker `hangs_after` gives a test another number."""
 VARIANTS = 2
 """Maximum of variants per backend.
@@ -158,6 +158,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     obj = pyfuncitem.obj
     if not hasattr(obj, "hypothesis"):
         pyfuncitem.obj = _ended_if_it_hangs(obj, seconds) if iscoroutinefunction(obj) else obj
+    elif OWN_BOUNDS & set(pyfuncitem.path.parts):
+        return  # these look at the tasks of the event loop, of which one would be the bound's
     elif iscoroutinefunction(inner := obj.hypothesis.inner_test) and not hasattr(inner, "__wrapped__"):
         obj.hypothesis.inner_test = _ended_if_it_hangs(inner, seconds)
 

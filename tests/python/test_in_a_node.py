@@ -203,8 +203,8 @@ BREAKERS = {
     "inspect": "import inspect; inspect.CO_COROUTINE = None",
     "io": "import io, sys; io.TextIOWrapper = io.FileIO = None; sys.stdout.close()",
     "our answers": "import callboard_actors._engine._plain_replies as r; r.to_json = r.json = None",
-    "our socket": "import callboard_actors.process._reply_writer as v; v.frame = None",
-    "our flush": "import callboard_actors.process._seat as s; s.flush = None",
+    "our socket": "import callboard_actors.process._worker as w; w.frame = None",
+    "our flush": "import callboard_actors.process._worker as w; w.flush = None",
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callboard_actors.python import python_tool
+from callboard_actors.python import Python
 from callboard_actors.shell import Shell
 
 
@@ -14,7 +14,7 @@ def _shell(**options: Any) -> Shell:
     return Shell(Path(), unrestricted=True, **options)
 
 
-@pytest.mark.parametrize("make", [_shell, python_tool])
+@pytest.mark.parametrize("make", [_shell, Python])
 @pytest.mark.parametrize("value", [0, -1.5, math.inf, math.nan])
 def test_seconds_that_are_no_time_are_refused(make: Any, value: float) -> None:
     """An infinite timeout would never end, and one of zero or less would never begin."""
@@ -22,7 +22,7 @@ def test_seconds_that_are_no_time_are_refused(make: Any, value: float) -> None:
         make(grace=value)
 
 
-@pytest.mark.parametrize("make", [_shell, python_tool])
+@pytest.mark.parametrize("make", [_shell, Python])
 @pytest.mark.parametrize("value", ["60", None, (1,)])
 def test_what_is_no_number_of_seconds_is_refused_by_name(make: Any, value: object) -> None:
     """Python's own error about comparing two types would not name the option."""
@@ -30,9 +30,9 @@ def test_what_is_no_number_of_seconds_is_refused_by_name(make: Any, value: objec
         make(timeout=value)
 
 
-@pytest.mark.parametrize("make", [_shell, python_tool])
+@pytest.mark.parametrize("make", [_shell, Python])
 @pytest.mark.parametrize("value", [99, 1000.5, "1000", None])
 def test_a_size_that_is_too_small_or_no_whole_number_is_refused(make: Any, value: object) -> None:
     """A limit of too few characters would leave a model nothing to read."""
-    with pytest.raises(ValueError, match=r"(Shell|Python)\(max_output=.*\) is a number, at least 100"):
+    with pytest.raises(ValueError, match=r"(Shell|Python)\(max_output=.*\) is a whole number, at least 100"):
         make(max_output=value)

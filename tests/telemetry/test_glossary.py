@@ -18,7 +18,7 @@ LISTED = set(re.findall(r"`([^`]+)`", GLOSSARY))
 DECISIONS = {"approved", "edited", "answered", "declined"}
 """Notes of `RequireApproval` that are no literals in its source: the decisions of the person."""
 
-WITHOUT_A_LITERAL = {"middleware/_approval/_approval.py"}
+WITHOUT_A_LITERAL = {"middleware/_approval.py"}
 
 
 def notes() -> Iterator[tuple[str, ast.Call]]:
