@@ -484,7 +484,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "error", "said"), REFUSED, ids=str)
+@pytest.mark.parametrize(("options", "error", "said"), REFUSED)
 def test_a_slip_is_refused_when_the_agent_is_made(options: dict[str, Any], error: type[Exception], said: str) -> None:
     """The error names the option and its value, or the right form."""
     given: dict[str, Any] = {"model": script(), "tools": [work()], **options}

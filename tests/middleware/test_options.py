@@ -80,7 +80,6 @@ NEEDED: dict[type, dict[str, Any]] = {Cache: {"tools": ["work"]}, Fallback: {"in
         (Retry, {"on": (ValueError, int)}, TypeError, r"on=...\) takes an exception type"),
         (Fallback, {"on": "ValueError"}, TypeError, r"\(on=...\)"),
     ],
-    ids=repr,
 )
 def test_what_makes_no_sense_is_refused(kind: Any, options: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says) as caught:
