@@ -128,10 +128,13 @@ async def test_two_questions_of_one_call_come_one_after_the_other(saver: Any) ->
     assert asking.started.count("b") == 2
 
 
-@pytest.mark.parametrize("by_id", [True, False], ids=["by id", "plainly"])
-@pytest.mark.parametrize("answer", [None, False, "", {}, [], {"a": 1}, 0], ids=repr)
+@pytest.mark.parametrize(
+    ("answer", "by_id"),
+    [(answer, True) for answer in (None, False, "", {}, [], {"a": 1}, 0)]
+    + [(answer, False) for answer in (False, "", {}, [], {"a": 1}, 0)],
+)
 async def test_any_answer_reaches_its_question(answer: Any, by_id: bool) -> None:
-    """This includes false values, and values that look like a map; plainly, `None` and an empty map are no answer."""
+    """This includes false values, and values that look like a map; plainly, an empty map is no answer."""
     seen: list[Any] = []
 
     @tool
@@ -144,7 +147,7 @@ async def test_any_answer_reaches_its_question(answer: Any, by_id: bool) -> None
     open_ids = ids(await agent.ainvoke(QUESTION, AT))
     await agent.ainvoke(Command(resume={open_ids["?"]: answer} if by_id else answer), AT)
 
-    assert seen == ([] if not by_id and answer in (None, {}) else [answer])
+    assert seen == ([] if not by_id and answer == {} else [answer])
 
 
 # --- answers without a question

@@ -11,6 +11,7 @@ from langchain_core.tools import BaseTool, tool
 from callboard import CallEvent, CallPolicy, IdleMiddlewareWarning, ToolNode, create_react_agent, observe
 from callboard.middleware import CallNext, Middleware, Output
 from callboard.testing import Recorder, ScriptedModel, tool_call
+from callboard.tools._middleware import hook
 
 WAIT = 1000
 
@@ -175,3 +176,28 @@ async def test_a_sync_wrapper_is_not_passed_over_for_the_one_of_the_base_class()
     awaited = await node.ainvoke([tool_call("work", "1")])
 
     assert awaited["messages"][0].content == node.invoke([tool_call("work", "1")])["messages"][0].content == "guarded"
+
+
+def test_a_hook_that_is_set_on_the_instance_is_called() -> None:
+    """A redaction that is passed over would show the arguments to observers."""
+
+    class Redacting(Middleware):
+        def __init__(self) -> None:
+            self.redact_value = lambda value, *, thread_id: "hidden"  # type: ignore[method-assign]
+
+    [found] = [hook(one, "redact_value") for one in (Redacting(),)]
+
+    assert found is not None
+    assert found({"secret": "s"}, thread_id="1") == "hidden"
+
+
+def test_a_helper_with_a_name_like_a_hook_is_no_mistake() -> None:
+    class Checking(Middleware):
+        def check_tools(self, tools: Any) -> None:
+            for name in tools:
+                self.check_tool(name)
+
+        def check_tool(self, name: str) -> None:
+            """Accept every name."""
+
+    ToolNode([Recorder().tool("work")], middleware=[Checking()])

@@ -12,6 +12,8 @@ import pytest
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._frames import HEADER, MAGIC, Kind
 from callboard_actors.process import Processes, WorkerDiedError
+from callboard_actors.process._crew import Crew
+from callboard_actors.process._worker_proxy import WorkerProxy
 
 from . import _bodies as bodies
 from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, opened, started, zygote_of
@@ -230,3 +232,32 @@ async def test_50_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -
 async def test_1000_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path) -> None:
     """The long version of the test with 50 kills."""
     await _kill_many(1_000, tmp_path)
+
+
+async def test_a_worker_that_is_given_back_after_its_end_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may end while its reply is read; it is given back when its place has another worker already."""
+    offered: list[tuple[Crew, WorkerProxy]] = []
+    give_back = Crew.give_back
+
+    def keep(crew: Crew, worker: WorkerProxy) -> None:
+        if worker.calls:
+            offered.append((crew, worker))
+        else:  # a new one
+            give_back(crew, worker)
+
+    async def killed(pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        while not pool.pids or pid in pool.pids:
+            await anyio.sleep(0.01)
+
+    async with opened(workers=1) as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(Crew, "give_back", keep)
+            assert await pool.run(bodies.add, 1, 2) == 3
+        [(crew, worker)] = offered
+        await killed(worker.pid)
+        crew.give_back(worker)
+        for pid in pool.pids:  # so that the dead one is the next to be taken
+            await killed(pid)
+
+        assert [await pool.run(bodies.add, 1, n) for n in range(3)] == [1, 2, 3]

@@ -16,7 +16,7 @@ from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel.protocol import PregelProtocol
 from langgraph.store.base import BaseStore
-from langgraph.types import RetryPolicy
+from langgraph.types import RetryPolicy, StateUpdate
 
 from callboard._langgraph import merged_configs
 from callboard._langgraph._savers import reading_objects
@@ -93,6 +93,19 @@ class AgentGraph(ManyInputs, CompiledStateGraph[Any, Any, Any, Any]):
         """Return a copy of the graph with other attributes."""
         return self.__class__(**{**_attributes(self), **(update or {})})
 
+    # LangGraph's name of the parameter is not the agent's.
+    def bulk_update_state(self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
+        """See `Agent.bulk_update_state`."""
+        changed: RunnableConfig = self._set_up.bulk_update_state(config, supersteps)
+        return changed
+
+    async def abulk_update_state(
+        self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
+    ) -> RunnableConfig:
+        """See `Agent.abulk_update_state`."""
+        changed: RunnableConfig = await self._set_up.abulk_update_state(config, supersteps)
+        return changed
+
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Any:
         """See `Agent.astream_events`; version "v3" is LangGraph's own."""
         if options.get("version") == "v3":
@@ -119,7 +132,7 @@ def _awaited(name: str) -> Callable[..., Any]:
 
 
 # Methods of the agent, with LangGraph's signatures: type checkers read those in the base class.
-for _name in ("ainvoke", "aget_state", "aupdate_state", "abulk_update_state"):
+for _name in ("ainvoke", "aget_state", "aupdate_state"):
     setattr(AgentGraph, _name, _awaited(_name))
     setattr(AgentGraph, _name[1:], _called(_name[1:]))
 for _name in ("astream", "stream", "aget_state_history", "get_state_history"):

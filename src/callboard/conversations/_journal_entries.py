@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.types import Interrupt, Send
-from pydantic import ConfigDict, InstanceOf, PlainValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, InstanceOf, PlainValidator, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from callboard.conversations._channels import Write
@@ -68,6 +68,11 @@ class Stamp(NamedTuple):
 
     id: str
     ts: str
+
+    @classmethod
+    def known(cls, stored: Any) -> Any:
+        """Return stored fields without those that a later version may have added, as in other entries."""
+        return {name: stored[name] for name in cls._fields if name in stored} if isinstance(stored, dict) else stored
 
 
 # The names of the fields of all kinds are part of the stored format. Fields with their default are not stored.
@@ -173,7 +178,7 @@ class Amended(Move):
     KIND: ClassVar[str] = "amend"
     writes: Sequence[Write]
     source: Source
-    received: Stamp | None = None
+    received: Annotated[Stamp | None, BeforeValidator(Stamp.known)] = None
     """Position where the input had arrived and was not applied yet; `None` if the change has no such position."""
 
 
@@ -234,7 +239,11 @@ def validated(what: str, adapter: TypeAdapter[Any], stored: object) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "all of it"
-        raise ValueError(f"{what}, wrong at {where}: {first['msg']}, got {first['input']!r}") from error
+        # Of a container only the type is said: it may be the whole record, with messages of the conversation.
+        value = first["input"]
+        got = repr(value) if isinstance(value, int | float | str | None) else f"a {type(value).__name__}"
+        # `from None`: the text of pydantic's error quotes the stored data, too.
+        raise ValueError(f"{what}, wrong at {where}: {first['msg']}, got {got[:80]}") from None
 
 
 def new_id(step: int) -> str:

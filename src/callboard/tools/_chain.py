@@ -132,9 +132,11 @@ def as_middleware(one: object) -> Wrapper:
 
 def _passing(one: Middleware) -> Wrapper:
     """Return the wrapper of a middleware that has other hooks only."""
-    misspelt = misspelt_in(type(one), (*dir(Middleware), *_WRAPPERS))
-    if misspelt or not (one.tools or any(hook(one, name) for name in HOOKS)):
+    if not (one.tools or any(hook(one, name) for name in HOOKS)):
+        misspelt = misspelt_in(type(one), (*dir(Middleware), *_WRAPPERS))
         raise TypeError(f"The middleware {type(one).__name__} overrides no method of Middleware{misspelt}")
+    if misspelt := misspelt_in(type(one), _WRAPPERS):
+        raise TypeError(f"The middleware {type(one).__name__} has no wrapper of calls{misspelt}")
     return one.awrap_tool_call
 
 

@@ -256,7 +256,7 @@ class Ledger:
         scratchpad = CallScratchpad(
             None if self._task is None else self._task.scratchpad,
             self._bare or None if record is None else self._answers_for(record),
-            self.accepted,
+            self,
             key,
             None if self._task is None else self._task.send,
             digests=() if record is None else self._digests_for(record),
@@ -278,6 +278,9 @@ class Ledger:
             # The call runs again from its beginning and accepts earlier answers: its last question is still open.
             noted = noted._replace(pending=record.pending, own=True)
         self._note(key, noted)
+
+    # Scratchpads take the ledger itself: a bound method for each call would cost 64 bytes of every waiting call.
+    __call__ = accepted
 
     def _namespace(self, key: str) -> str:
         if self._namespaces is not None:

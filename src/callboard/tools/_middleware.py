@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
@@ -149,11 +149,11 @@ HOOKS = ("aerror_message", "check_tools", "check_policies", "offers", "covers", 
 
 def hook(one: object, name: str) -> Callable[..., Any] | None:
     """Return a method of a middleware, of any class; `None` if it has none, or that of `Middleware`."""
-    own = getattr(type(one), name, None)
-    if own is not None and own is getattr(Middleware, name, None):
-        return None
     found = getattr(one, name, None)
-    return found if callable(found) else None
+    # Compared is what the object has, not what its class has: a method may have been set on the instance.
+    if not callable(found) or getattr(found, "__func__", found) is getattr(Middleware, name, None):
+        return None
+    return cast("Callable[..., Any]", found)
 
 
 def tools_of(middleware: Sequence[object]) -> list[Any]:

@@ -14,15 +14,9 @@ Without a report in this time, the worker still lives and has closed the socket 
 _SHOWN = 2_000
 """Characters of output in an error's note; the attribute `output` has all that was kept."""
 _OWN_SIGNALS = frozenset(
-    {
-        signal.SIGALRM,
-        signal.SIGXCPU,
-        signal.SIGSEGV,
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGILL,
-        signal.SIGFPE,
-    }
+    getattr(signal, name)
+    for name in ("SIGALRM", "SIGXCPU", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
+    if hasattr(signal, name)  # Windows has three of them, and imports this module for Ray
 )
 """Signals that end a process because of its own code. Others are usually sent by other processes."""
 

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from callboard.extend import Body
 from callboard_actors._engine._codec import opened
 from callboard_actors._engine._errors import ResultLostError, WorkerCallError, add_output
-from callboard_actors._engine._frames import Kind
+from callboard_actors._engine._frames import Kind, reason_and_details
 from callboard_actors._engine._plain_replies import TEXT_BOUND
 
 _MOST_VALUES: Final = 1_000_000
@@ -65,7 +65,7 @@ def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: st
     Raise `WorkerCallError` for an exception that is not Python's own, and `ResultLostError` for an invalid reply.
     """
     if kind is Kind.LOST:
-        said = reply[:TEXT_BOUND].decode(errors="replace")
+        said, _ = reason_and_details(reply[:TEXT_BOUND])
         raise ResultLostError(body.title, said, call_id=body.call_id, output=output)
     try:
         if kind is Kind.VALUE:

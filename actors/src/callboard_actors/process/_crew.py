@@ -195,7 +195,9 @@ class Crew:
                 worker = self._new_worker()
                 await self._employ(worker, zygote)
             except UnloadableError as error:
-                self._leave_out(error.module)
+                # An interpreter that the closing pool has ended while it loaded says nothing of its module.
+                if not self.is_dismissed:
+                    self._leave_out(error.module)
             # OSError: too many open files or processes; calls wait until there are fewer.
             except (ActorStartError, OSError) as error:
                 # Before the first success, a failure of the modules is final, and the caller of `async with` is told.
@@ -314,6 +316,10 @@ class Crew:
             # starts another worker.
             with anyio.CancelScope(shield=True):
                 await self.ask_to_end(worker, self._terms.last_grace)
+            # A worker that ended while its reply was read is given back after its place has forgotten it. Nothing
+            # else would ever forget it, and it would count as taken for ever.
+            if worker.ended.is_set():
+                self._idle.forget(worker)
 
     def _gone(self, body: Body) -> ActorGoneError | WorkerDiedError:
         if self._trouble is None or self.is_dismissed:

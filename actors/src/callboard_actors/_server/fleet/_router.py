@@ -333,8 +333,9 @@ class Router:
             # One question for each route and owner, however many asks were sent.
             known = [(route, to) for route in routes for to in {one.sent_to for one in route.sent.values()} if to]
             found = await self.client.on_transport(lambda line: line.still([to for _, to in known])) if known else []
-            for (route, _), is_still in zip(known, found, strict=True):
-                if not is_still:
+            for (route, to), is_still in zip(known, found, strict=True):
+                # Asks may have moved to another member while the question was on its way.
+                if not is_still and any(one.sent_to == to for one in route.sent.values()):
                     self._suspect(route)
                     self.see_to(route)
         except StorageError as error:

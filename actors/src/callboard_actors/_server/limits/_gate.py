@@ -262,7 +262,9 @@ class Gate:
         self._look_at = math.inf
         self._over_at = now + self.numbers.lease / 1e6
         if not self._epoch:
-            # The full report stands in for the changes queued so far.
+            # The full report stands in for the changes queued so far, but not for starts: a permit that began and was
+            # left since the connection broke is in no report, and its start counts for the rate.
+            self._begins += [op for op in self._ops if op.kind == "begin"]
             self._ops = deque(self._everything())
             self._owes_word = False
         ops = self._unheard = [self._ops.popleft() for _ in range(self._how_many_at_once())]
