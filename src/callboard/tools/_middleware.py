@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
@@ -149,11 +149,12 @@ HOOKS = ("aerror_message", "check_tools", "check_policies", "offers", "covers", 
 
 def hook(one: object, name: str) -> Callable[..., Any] | None:
     """Return a method of a middleware, of any class; `None` if it has none, or that of `Middleware`."""
-    found = getattr(one, name, None)
-    # Compared is what the object has, not what its class has: a method may have been set on the instance.
-    if not callable(found) or getattr(found, "__func__", found) is getattr(Middleware, name, None):
+    own = getattr(type(one), name, None)
+    # A function that was set on the instance counts, too: a redaction that is passed over would show the arguments.
+    if own is not None and own is getattr(Middleware, name, None) and name not in getattr(one, "__dict__", {}):
         return None
-    return cast("Callable[..., Any]", found)
+    found = getattr(one, name, None)
+    return found if callable(found) else None
 
 
 def tools_of(middleware: Sequence[object]) -> list[Any]:
