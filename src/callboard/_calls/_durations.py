@@ -22,8 +22,8 @@ def warn_about_milliseconds(name: str, seconds: float | None) -> None:
     )
 
 
-def warn_about_idle_timeout(name: str, timeout: float | None, budget: float | None) -> None:
-    """Warn of an attempt timeout that never fires, because the budget of its call ends first."""
+def warn_about_unreachable_timeout(name: str, timeout: float | None, budget: float | None) -> None:
+    """Warn of an attempt timeout longer than the budget of its call: it can never take effect."""
     if timeout is None or budget is None or timeout <= budget:
         return
     warnings.warn(

@@ -1,4 +1,4 @@
-"""Bounded worker threads: of one middleware, for work that would block the event loop, and of one node."""
+"""Worker threads with a maximum number: `Threads` for one middleware, `ThreadPermits` for one node."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -42,7 +42,7 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InThread:
-    """Key of an actor with its state in a thread: the thread, and a key within it."""
+    """Key of an actor with its state in a conversation: the id of the conversation's thread, and the user's key."""
 
     identity: Hashable
     text: str

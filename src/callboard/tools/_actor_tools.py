@@ -199,13 +199,13 @@ class LostState:
         seen = self._seen.get((conversation, cell.kind.__name__, cell.key))
         if seen is None or seen == _TOLD or cell.state_since <= seen:
             if seen != cell.state_since:
-                self.has_seen(conversation, cell)
+                self.note_seen(conversation, cell)
             return ""
         what = "what it held since it was saved last" if keeps_snapshots(cell.kind) else "what it held"
         return f"{cell.name} was restarted, and {what} is lost."
 
-    def has_seen(self, conversation: Hashable, cell: Cell) -> None:
-        """Record that a conversation knows the present state."""
+    def note_seen(self, conversation: Hashable, cell: Cell) -> None:
+        """Record that a conversation has used the present state of an actor."""
         self._note(conversation, cell, cell.state_since)
 
     def is_told(self, conversation: Hashable, cell: Cell) -> None:
@@ -430,7 +430,7 @@ class _Ask:
         notice = self._lost.of(conversation, cell)
         if not notice or (told := with_notice(result, notice)) is None:
             return result  # the notice does not fit into this result; the next result gets it
-        self._lost.has_seen(conversation, cell)
+        self._lost.note_seen(conversation, cell)
         if (supervised := current_call()) is not None:
             supervised.do_not_cache = True  # the notice is for this conversation: a cache must not store it
         return told

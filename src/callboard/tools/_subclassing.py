@@ -363,7 +363,7 @@ def one_call_middleware(node: object) -> Callable[[str], Wrapper] | None:
 
 
 def _changed(request: ToolCallRequest, call: ToolCall, runtime: ToolRuntime[Any, Any]) -> ToolCallRequest:
-    """Return the request with the call and runtime that an override passes on; the tool is looked up again later."""
+    """Return the request with the call and runtime that `_run_one` or `_arun_one` passed on."""
     if not isinstance(runtime, ToolRuntime):
         raise TypeError(f"_run_one and _arun_one take a ToolRuntime as their third argument, got {runtime!r}")
     return ToolCallRequest(tool_call=call, tool=request.tool, state=runtime.state, runtime=runtime)

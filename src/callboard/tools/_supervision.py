@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 
 from callboard._calls._batch import Batch
 from callboard._calls._call import CallOptions, SupervisedCall
-from callboard._calls._durations import warn_about_idle_timeout, warn_about_milliseconds
+from callboard._calls._durations import warn_about_milliseconds, warn_about_unreachable_timeout
 from callboard._calls._limits import AnyLimiter, Limiter, SharedLimiter, limiter_of
 from callboard._calls._thread_pool import ThreadPermits
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -207,7 +207,7 @@ def _completed(option: str, policies: object, default: CallPolicy) -> dict[str, 
             raise TypeError(f"policies[{name!r}] takes a CallPolicy, such as CallPolicy(timeout=2.0); got {policy!r}")
         for of in ("timeout", "idle_timeout", "budget"):
             warn_about_milliseconds(f"policies[{name!r}]: CallPolicy({of}=...)", getattr(policy, of))
-        warn_about_idle_timeout(f"policies[{name!r}]: CallPolicy", policy.timeout, policy.budget)
+        warn_about_unreachable_timeout(f"policies[{name!r}]: CallPolicy", policy.timeout, policy.budget)
     return {
         name: replace(
             policy,

@@ -60,7 +60,7 @@ async def opened_reply(kind: Kind, reply: bytes | bytearray, body: Body, *, is_p
 
 
 def opened_plain(kind: Kind, reply: bytes | bytearray, body: Body, *, output: str) -> Any:
-    """Return the result of a call, or raise an error for its exception.
+    """Decode the reply of a confined worker: return the result, or raise the exception that it describes.
 
     Raise `WorkerCallError` for an exception that is not Python's own, and `ResultLostError` for an invalid reply.
     """

@@ -58,7 +58,7 @@ def mac(secret: bytes, said: bytes) -> bytes:
 
 
 def is_proved(claim: object, secret: bytes, *parts: str) -> bool:
-    """Return whether the claim is the proof for these parts; takes the same time for any claim."""
+    """Return whether a text is the HMAC of these parts under the secret; takes the same time for any text."""
     if not isinstance(claim, str) or not claim.isascii():
         return False
     return hmac.compare_digest(claim.encode(), proof(secret, *parts).encode())

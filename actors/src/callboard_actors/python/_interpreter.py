@@ -331,7 +331,7 @@ class Capture:
         sys.stdout, sys.stderr = self._stream(1), self._stream(2)
 
     def _stream(self, fd: int) -> TextIO:
-        """Return the stream of earlier cells in its original state, or a new one if a cell has broken it."""
+        """Return the text stream that all cells share for a descriptor; a new one if a cell has changed it."""
         stream = self._streams.get(fd)
         if stream is None or not _is_restored(stream):
             stream = self._streams[fd] = _new_stream(fd)

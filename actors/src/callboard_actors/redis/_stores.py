@@ -14,7 +14,7 @@ from callboard_actors._util._extras import needs
 
 
 class _OnRedis(ServerStore):
-    """Stores on Redis: the check of their URL."""
+    """Base class of the stores in Redis: checks their URL."""
 
     def _check_url(self, url: object) -> str:
         where = _where_of(self._whose, url)

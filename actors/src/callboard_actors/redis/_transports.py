@@ -260,7 +260,7 @@ class RedisDocumentsTransport(RedisConnection):
         return [found == 1 for found in await self._run([self._writing(one) for one in swaps])]
 
     async def mark(self, documents: Sequence[Document]) -> None:
-        """Set marks, and notify all processes; see `DocumentsTransport`."""
+        """Set marks, flags that are read with documents, and notify all processes; see `DocumentsTransport`."""
         told = self._channel(EVERYBODY)
         await self._run([[1, self._key(one.shelf, one.name), "mark", _said_of(one), told] for one in documents])
 

@@ -73,7 +73,7 @@ class Query:
 
     @property
     def read(self) -> str:
-        """Text that PostgreSQL reads, with numbers instead of names."""
+        """SQL with numbered parameters (`$1`, `$2`) in place of named ones."""
         numbers: dict[str, int] = {}
 
         def numbered(found: re.Match[str]) -> str:

@@ -153,7 +153,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Lines of one recorder, from its header on."""
+    """Content of a recording from one header line to the next: the events of one recorder."""
 
     started: datetime | None
     end: float

@@ -4,11 +4,13 @@ Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock 
 
 1. *The server waits.* It gives the key of a silent owner to another member when L has passed on the server's clock
    since it handled the last heartbeat. It handled that after `t`, so on the owner's clock nobody else owns the key
-   before `t + L`. A server that has just started may have forgotten leases, so it gives no key away for L.
+   before `t + L`. A Redis that has just started may have forgotten leases, so it gives no key away for L. PostgreSQL
+   forgets none: leases stand in logged tables, and `synchronous_commit` is on.
    Two clocks that differ by 100 in a million differ by 1.5 ms after a lease of 15 s; the next owner needs a round trip.
 2. *The owner's clock does not stand still.* It is CLOCK_BOOTTIME where there is one: it counts while the process is
    stopped and while the machine sleeps. (A virtual machine that is paused from outside is a gap, see below.)
-3. *After `t + S` nothing begins.* Every handler, and every save of a state, checks `is_safe` immediately before.
+3. *After `t + S` nothing begins.* Every handler checks `is_safe` immediately before. A save checks it before it waits
+   for the connection; if it arrives late, the server refuses it by its token.
 4. *After `t + S` everything is cancelled.* The actor's loop is told at once; L / 15 is left for that. (99 of 100
    threads that wake another thread's loop took under 35 ms, on two cores with a load of 7; the shortest lease leaves
    67 ms.) Running code is cancelled, its grace is at most C, and after C it is cancelled again until it ends.
@@ -21,6 +23,7 @@ Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock 
 No lease closes the following gaps. Each lasts less than L, and the token protects a resource meanwhile:
 
 - Code that does not end when it is cancelled: sync handlers, code that blocks its event loop.
+- A save to a store of the user's own (`snapshots=`): its `save` has to compare the token.
 - A process that is stopped after it checked `is_safe` and before its write arrives. The same holds for a process on a
   machine that was paused without its clock going on.
 - A server with its clock set forward ends leases early: servers have only that clock. The answer to the old owner's
