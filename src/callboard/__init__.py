@@ -33,6 +33,26 @@ if TYPE_CHECKING:
     from callboard._calls._progress import progress as progress
     from callboard._calls._shutdown import Shutdown as Shutdown
     from callboard._calls._shutdown import drain_on_signal as drain_on_signal
+    from callboard._langgraph._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
+    from callboard._langgraph._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
+    from callboard._langgraph._vocabulary import TOOL_EXECUTION_ERROR_TEMPLATE as TOOL_EXECUTION_ERROR_TEMPLATE
+    from callboard._langgraph._vocabulary import TOOL_INVOCATION_ERROR_TEMPLATE as TOOL_INVOCATION_ERROR_TEMPLATE
+
+    # 3: LangChain tools
+    from callboard._langgraph._vocabulary import ActionRequest as ActionRequest
+    from callboard._langgraph._vocabulary import AsyncToolCallWrapper as AsyncToolCallWrapper
+    from callboard._langgraph._vocabulary import HumanInterrupt as HumanInterrupt
+    from callboard._langgraph._vocabulary import HumanInterruptConfig as HumanInterruptConfig
+    from callboard._langgraph._vocabulary import HumanResponse as HumanResponse
+    from callboard._langgraph._vocabulary import InjectedState as InjectedState
+    from callboard._langgraph._vocabulary import InjectedStore as InjectedStore
+    from callboard._langgraph._vocabulary import ToolCallRequest as ToolCallRequest
+    from callboard._langgraph._vocabulary import ToolCallTransformer as ToolCallTransformer
+    from callboard._langgraph._vocabulary import ToolCallWithContext as ToolCallWithContext
+    from callboard._langgraph._vocabulary import ToolCallWrapper as ToolCallWrapper
+    from callboard._langgraph._vocabulary import ToolInvocationError as ToolInvocationError
+    from callboard._langgraph._vocabulary import ToolRuntime as ToolRuntime
+    from callboard._langgraph._vocabulary import msg_content_output as msg_content_output
     from callboard._loops._deadline import cleanup as cleanup
     from callboard._loops._deadline import remaining as remaining
     from callboard._records._documents import SharedDocuments as SharedDocuments
@@ -112,26 +132,6 @@ if TYPE_CHECKING:
     from callboard.tools._node import ToolNode as ToolNode
     from callboard.tools._results import tools_condition as tools_condition
     from callboard.tools._validation import ValidationNode as ValidationNode
-    from callboard.tools._vocabulary import INVALID_TOOL_NAME_ERROR_TEMPLATE as INVALID_TOOL_NAME_ERROR_TEMPLATE
-    from callboard.tools._vocabulary import TOOL_CALL_ERROR_TEMPLATE as TOOL_CALL_ERROR_TEMPLATE
-    from callboard.tools._vocabulary import TOOL_EXECUTION_ERROR_TEMPLATE as TOOL_EXECUTION_ERROR_TEMPLATE
-    from callboard.tools._vocabulary import TOOL_INVOCATION_ERROR_TEMPLATE as TOOL_INVOCATION_ERROR_TEMPLATE
-
-    # 3: LangChain tools
-    from callboard.tools._vocabulary import ActionRequest as ActionRequest
-    from callboard.tools._vocabulary import AsyncToolCallWrapper as AsyncToolCallWrapper
-    from callboard.tools._vocabulary import HumanInterrupt as HumanInterrupt
-    from callboard.tools._vocabulary import HumanInterruptConfig as HumanInterruptConfig
-    from callboard.tools._vocabulary import HumanResponse as HumanResponse
-    from callboard.tools._vocabulary import InjectedState as InjectedState
-    from callboard.tools._vocabulary import InjectedStore as InjectedStore
-    from callboard.tools._vocabulary import ToolCallRequest as ToolCallRequest
-    from callboard.tools._vocabulary import ToolCallTransformer as ToolCallTransformer
-    from callboard.tools._vocabulary import ToolCallWithContext as ToolCallWithContext
-    from callboard.tools._vocabulary import ToolCallWrapper as ToolCallWrapper
-    from callboard.tools._vocabulary import ToolInvocationError as ToolInvocationError
-    from callboard.tools._vocabulary import ToolRuntime as ToolRuntime
-    from callboard.tools._vocabulary import msg_content_output as msg_content_output
 
 _HOMES = {
     "callboard._records._events": ("ActorEvent", "AskEvent", "CallEvent", "RunEvent", "RunInfo"),
@@ -181,7 +181,7 @@ _HOMES = {
     "callboard.actors._restarts": ("Backoff",),
     "callboard.actors._snapshots": ("InMemorySnapshots", "Snapshots"),
     "callboard.actors._supervisor": ("Supervisor", "running"),
-    "callboard.tools._vocabulary": (
+    "callboard._langgraph._vocabulary": (
         "ActionRequest",
         "HumanInterrupt",
         "HumanInterruptConfig",

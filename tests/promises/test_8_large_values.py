@@ -17,13 +17,13 @@ from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel, field_validator
 
 from callboard import CallEvent, CallsInterrupted, ToolNode, observe
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard.guards import Detector, Redact, RepairArguments
 from callboard.guards._sanitize import _text
 from callboard.middleware import Cache, RequireApproval
 from callboard.middleware._cache import _cache
 from callboard.middleware._cache._cache import _canonical, _in_steps
 from callboard.testing import calls
-from callboard.tools._vocabulary import ToolCallRequest
 
 pytestmark = pytest.mark.real_clock
 

@@ -11,8 +11,8 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool
 
 from callboard import Statistics, ToolNode
+from callboard._langgraph._vocabulary import msg_content_output
 from callboard.testing import calls
-from callboard.tools._vocabulary import msg_content_output
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 MANY = 1000

@@ -17,6 +17,7 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
 from callboard._langgraph._node_scope import PULL, PUSH, NodePlace, to_parent
+from callboard._langgraph._vocabulary import ToolCallRequest, ToolCallWithContext
 from callboard._loops._deadline import cleanup
 from callboard._util._cooperative import in_portions
 from callboard.agent._run_context import RunContext
@@ -31,7 +32,6 @@ from callboard.tools._results import Output, Requested, ResultRules, messages_in
 from callboard.tools._subclassing import Entries, Entry
 from callboard.tools._tool_batch import CallBody, ToolBatch
 from callboard.tools._unanswered import answered_ids, id_of
-from callboard.tools._vocabulary import ToolCallRequest, ToolCallWithContext
 
 
 async def run_calls(run: RunContext) -> list[str]:

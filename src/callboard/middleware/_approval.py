@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
 from callboard._langgraph import answer_is_for, bound_answer_waits, next_is_asked
+from callboard._langgraph._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 from callboard._util._canonical import digest, place_of
 from callboard.tools._errors import error_message
 from callboard.tools._large_values import run_if_long
@@ -30,7 +31,6 @@ from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
 from callboard.tools._plan import injected_args, written_args
 from callboard.tools._results import CallNext, Output
-from callboard.tools._vocabulary import ActionRequest, HumanInterrupt, HumanInterruptConfig, ToolCallRequest
 
 # Approved arguments
 

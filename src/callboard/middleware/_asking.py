@@ -3,11 +3,11 @@
 from typing import TypeVar
 
 from callboard._calls._call import waiting
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._current import wakeup
 from callboard._records._documents import Away, Document, Done, Rule, SharedDocuments
 from callboard._records._policies import has_members_of
 from callboard.exceptions import CallRejectedError
-from callboard.tools._vocabulary import ToolCallRequest
 
 T = TypeVar("T")
 

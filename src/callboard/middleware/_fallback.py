@@ -10,6 +10,7 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
+from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 from callboard._loops._deadline import remaining
 from callboard._util._callers import is_async
 from callboard._util._suggestions import no_such
@@ -18,7 +19,6 @@ from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names
 from callboard.tools._results import CallNext, Output, is_output, with_entries
-from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, msg_content_output
 
 T = TypeVar("T")
 

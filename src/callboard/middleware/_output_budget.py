@@ -25,6 +25,7 @@ from langgraph.store.memory import InMemoryStore
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
+from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._deadline import remaining
 from callboard._loops._entry_mode import is_sync_entry
@@ -33,7 +34,6 @@ from callboard._util._extras import require
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._results import CallNext, Output, entries_in, with_entries
-from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 # Stored texts
 

@@ -10,6 +10,7 @@ import anyio
 from langchain_core.messages import ToolMessage
 
 from callboard._calls._call import note, waiting
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy, _check_type, check_count, check_seconds
 from callboard._util._callers import user_stacklevel
@@ -25,7 +26,6 @@ from callboard.exceptions import (
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, running_call
 from callboard.tools._results import CallNext, Output
-from callboard.tools._vocabulary import ToolCallRequest
 
 When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 """Errors that a middleware handles: an exception type, a tuple of types, or a predicate of the error."""

@@ -14,6 +14,7 @@ from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import Attempt, CallOptions, SupervisedCall, note
 from callboard._calls._limits import NoKeyError
 from callboard._langgraph import runtime_of, scope_in_task
+from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
@@ -35,7 +36,6 @@ from callboard.tools._results import Item, messages_in
 from callboard.tools._supervision import OnFailure, Supervision
 from callboard.tools._tool_batch import chunks_for
 from callboard.tools._unanswered import answer_of
-from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 
 try:
     from langchain.agents.middleware import AgentMiddleware

@@ -20,6 +20,7 @@ from langchain_core.tools.base import _get_runnable_config_param, _stringify
 from langgraph.types import Command
 
 from callboard._calls._call import SupervisedCall, current_call, note, own_attempt
+from callboard._langgraph._vocabulary import ToolRuntime, call_context
 from callboard._loops._current import current_loop
 from callboard._records._policies import CallContext, Engine, KeyFunction, ToolActor, has_members_of, mark_as_actors
 from callboard.actors._actor import CONTROL, Actor, Handler, keeps_snapshots
@@ -32,7 +33,6 @@ from callboard.exceptions import ActorDiedError, ActorGoneError, MailboxFullErro
 from callboard.tools._errors import REPEATS, OutcomeUnknown, is_control_flow, is_lost, runs_again
 from callboard.tools._on_engine import portable, sendable
 from callboard.tools._plan import Plan
-from callboard.tools._vocabulary import ToolRuntime, call_context
 
 # Handler calls
 

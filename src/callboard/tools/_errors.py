@@ -15,13 +15,13 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt, is_invalid_resume
 from langgraph.types import Interrupt
 from pydantic import ValidationError
 
-from callboard._records._policies import CallPolicy
-from callboard.exceptions import ActorDiedError, CallError, EngineError
-from callboard.tools._vocabulary import (
+from callboard._langgraph._vocabulary import (
     INVALID_TOOL_NAME_ERROR_TEMPLATE,
     TOOL_CALL_ERROR_TEMPLATE,
     ToolInvocationError,
 )
+from callboard._records._policies import CallPolicy
+from callboard.exceptions import ActorDiedError, CallError, EngineError
 
 ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
 

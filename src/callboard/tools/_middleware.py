@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from callboard._calls._call import current_call
 from callboard._langgraph import graph_task
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, ToolCallLike
 from callboard._util._callers import user_stacklevel
@@ -23,7 +24,6 @@ from callboard.tools._invoke import check_arguments
 from callboard.tools._middleware_hooks import asked_about, check_tool_names
 from callboard.tools._plan import plan_for
 from callboard.tools._results import CallNext, Output
-from callboard.tools._vocabulary import ToolCallRequest
 
 _log = logging.getLogger("callboard")
 

@@ -19,6 +19,7 @@ from langgraph.runtime import Runtime
 
 from callboard._calls._draining import PATIENCE
 from callboard._langgraph import injected_args_by_name, with_runtime
+from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._entry_mode import entered_from
@@ -54,7 +55,6 @@ from callboard.tools._subclassing import (
     run_sync_entry,
 )
 from callboard.tools._tool_batch import Reports, ToolBatch
-from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallWrapper, ToolRuntime
 
 
 class ManyInputs(Runnable[Any, Any]):

@@ -11,6 +11,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from callboard._calls._call import SupervisedCall, current_call, note, own_attempt
 from callboard._calls._call_context import BodyRaisedError
+from callboard._langgraph._vocabulary import ToolRuntime
 from callboard._records._policies import Body, Engine, actor_behind
 from callboard.actors._actor_set import ActorSet
 from callboard.actors._engine_runner import grace_there
@@ -18,7 +19,6 @@ from callboard.exceptions import EngineError
 from callboard.tools._errors import REPEATS, OutcomeUnknown, runs_again
 from callboard.tools._in_worker import await_with_config, run_with_config
 from callboard.tools._plan import Plan, written_args
-from callboard.tools._vocabulary import ToolRuntime
 
 _MOST_ATTEMPTS = 3
 """Maximum number of bodies of one call that are started, if each is lost."""

@@ -25,8 +25,8 @@ from langchain_core.tools.base import (
 from langchain_core.utils._signature import _signature_parameters
 from pydantic import BaseModel, RootModel
 
+from callboard._langgraph._vocabulary import InjectedState, InjectedStore, ToolRuntime
 from callboard._loops._entry_mode import Door, is_missing
-from callboard.tools._vocabulary import InjectedState, InjectedStore, ToolRuntime
 
 # Injected arguments
 

@@ -10,9 +10,9 @@ from uuid import UUID
 from langchain_core.messages import AIMessage, RemoveMessage, ToolCall, ToolMessage, convert_to_messages
 from langgraph.types import Command, Send
 
+from callboard._langgraph._vocabulary import ToolCallRequest, msg_content_output
 from callboard._util._cooperative import Steps, at_once, each
 from callboard.tools._unanswered import answers_to, asked_at, each_without_answer, id_of, last_reply, matching, seeking
-from callboard.tools._vocabulary import ToolCallRequest, msg_content_output
 
 # Input
 

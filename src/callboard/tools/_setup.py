@@ -13,6 +13,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as create_tool
 
 from callboard._calls._draining import InFlight
+from callboard._langgraph._vocabulary import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper, ToolRuntime
 from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._events import RunInfo
 from callboard._records._policies import CallPolicy, Limit, OnError, OnUnknown, ToolCallLike, check_count
@@ -26,7 +27,6 @@ from callboard.tools._middleware import check_policies, check_tools, offers_of, 
 from callboard.tools._on_engine import check_on_engine, on_engine
 from callboard.tools._plan import InjectedArgs, Plan, ToolFacts, inject, injected_args, plan_for
 from callboard.tools._supervision import Supervision
-from callboard.tools._vocabulary import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper, ToolRuntime
 
 Injecting = Callable[[ToolCall, Any, Any], ToolCall]
 """Function of a call, the state and the store that returns the call with injected arguments."""

@@ -20,10 +20,10 @@ from langchain_core.runnables.config import ensure_config
 
 from callboard._calls._sync_middleware import SyncMiddleware
 from callboard._langgraph import runtime_of, with_runtime
+from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime
 from callboard._loops._bridge import run_from_sync
 from callboard._loops._entry_mode import entered_from, is_sync_entry
 from callboard.tools._chain import Named, Wrapper
-from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime
 
 _ONE = "use middleware=[...], awrap_tool_call= or wrap_tool_call=, or override _arun_one or _run_one"
 _FIXED = "give it to the constructor"

@@ -28,6 +28,7 @@ from callboard._calls._limits import NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
 from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runtime_of
+from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
 from callboard._util._cooperative import PORTION, Steps, in_portions
@@ -41,7 +42,6 @@ from callboard.tools._plan import Plan
 from callboard.tools._results import Output, Requested, ResultRules, left_of
 from callboard.tools._setup import Setup
 from callboard.tools._supervision import OnFailure, limiters_of_run, untouched
-from callboard.tools._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 
 _log = logging.getLogger("callboard")
 

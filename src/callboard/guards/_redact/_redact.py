@@ -15,6 +15,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._bridge import run_on_asyncio
 from callboard._loops._entry_mode import is_sync_entry
 from callboard._util._extras import require
@@ -25,7 +26,6 @@ from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order, running_call
 from callboard.tools._middleware_hooks import Missing, check_argument_names, check_missing, check_tool_names, tool_names
 from callboard.tools._results import CallNext, Output
-from callboard.tools._vocabulary import ToolCallRequest
 
 # Vaults
 

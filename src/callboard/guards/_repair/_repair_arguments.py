@@ -10,6 +10,7 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard.guards._repair._schema import Args, Contract, Path, Schema, Shape, contract_of, copied, is_small
 from callboard.guards._repair._slips import Kind, corrections, is_wrapper, read, renamed
 from callboard.tools._errors import is_control_flow
@@ -17,7 +18,6 @@ from callboard.tools._large_values import run_if_long
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._plan import ToolFacts
 from callboard.tools._results import CallNext, Output
-from callboard.tools._vocabulary import ToolCallRequest
 
 # Repair
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import _check_type, check_count
 from callboard._util._suggestions import no_such
 from callboard.guards._sanitize._hosts import Url
@@ -36,7 +37,6 @@ from callboard.tools._middleware_hooks import (
 )
 from callboard.tools._plan import ToolFacts, injected_args
 from callboard.tools._results import CallNext, Output
-from callboard.tools._vocabulary import ToolCallRequest
 
 # Walk
 

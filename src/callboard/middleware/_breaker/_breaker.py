@@ -8,6 +8,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
+from callboard._langgraph._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import LimitKey, key_function
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
@@ -18,7 +19,6 @@ from callboard.middleware._retry import When, check_on_message, check_when, matc
 from callboard.tools._errors import is_control_flow
 from callboard.tools._middleware import Middleware, Order, RunningCall, running_call
 from callboard.tools._results import CallNext, Output
-from callboard.tools._vocabulary import ToolCallRequest, ToolInvocationError, context_of
 
 _NOT_OUTCOMES = (CallRejectedError, CircuitOpenError, CallCancelledError, ToolInvocationError)
 """Errors that do not count as failures of the tool: its body did not run, or did not run to its end."""

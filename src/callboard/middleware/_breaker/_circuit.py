@@ -7,9 +7,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._current import common_time
 from callboard._records._policies import check_count, check_seconds
-from callboard.tools._vocabulary import ToolCallRequest
 
 # State machine
 

@@ -14,11 +14,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._documents import EVERYBODY, Away, Document, Done, Found, SharedDocuments, Written
 from callboard._util._canonical import digest
 from callboard.middleware._asking import ask
 from callboard.middleware._breaker._circuit import FEWEST, MOST, Admission, Circuit, Memory, Rules, State, Ticket
-from callboard.tools._vocabulary import ToolCallRequest
 
 # JSON form of a circuit. Other clients may write to the store, so reading validates everything.
 

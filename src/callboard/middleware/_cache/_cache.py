@@ -17,6 +17,7 @@ from langchain_core.tools import BaseTool
 
 from callboard._calls._call import note
 from callboard._calls._thread_pool import Threads
+from callboard._langgraph._vocabulary import ToolCallRequest, context_of
 from callboard._loops._side_tasks import CutOffError, shielded
 from callboard._records._documents import SharedDocuments
 from callboard._records._policies import CallContext, KeyFunction, check_count, check_seconds, key_function
@@ -39,7 +40,6 @@ from callboard.tools._middleware import (
 from callboard.tools._middleware_hooks import Missing, check_missing, check_tool_names, tool_names
 from callboard.tools._plan import ToolFacts
 from callboard.tools._results import CallNext, Output
-from callboard.tools._vocabulary import ToolCallRequest, context_of
 
 
 class _Identity:

@@ -16,13 +16,13 @@ from langchain_core.messages import ToolMessage
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from callboard._calls._call import note, waiting
+from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._current import wakeup
 from callboard._loops._protocol import Wakeup
 from callboard._records._documents import Document, Found, SharedDocuments, Written
 from callboard._util._canonical import digest
 from callboard.middleware._asking import ask
 from callboard.middleware._cache._shared import Hit, Turn
-from callboard.tools._vocabulary import ToolCallRequest
 
 # JSON form of a result, or of its leader. Other clients may write to the store, so reading validates everything.
 
