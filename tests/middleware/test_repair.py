@@ -789,6 +789,17 @@ def test_large_arguments_are_not_repaired(tags: list[str], is_repaired: bool) ->
     assert (done is not None) is is_repaired
 
 
+@pytest.mark.parametrize("size", [3, 700])
+def test_arguments_that_a_repair_has_made_large_are_not_repaired(size: int) -> None:
+    """A JSON schema is not tried on large arguments, so what is wrong with them is not known."""
+    numbers = {"type": "array", "items": {"type": "integer"}}
+    contract = contract_of(tool_of("numbers", {"type": "object", "properties": {"a": numbers, "b": numbers}}))
+    mapping = json.dumps({str(n): n for n in range(size)})
+
+    assert contract is not None
+    assert repair(contract, {"a": mapping, "b": mapping}) is None
+
+
 @pytest.mark.real_clock  # large arguments are checked in a thread
 async def test_many_slips_of_one_kind_are_one_repair() -> None:
     """Equal mistakes in many elements are repaired together: the effort grows with the depth, not the count."""

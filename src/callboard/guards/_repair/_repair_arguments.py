@@ -59,13 +59,13 @@ def repair(contract: Contract, args: Args) -> Repaired | None:
     try:
         repairs: list[Repair] = []
         for _ in range(_ROUNDS):
-            # First of all: large arguments are not validated, so no fault would be found in a repair that made them so.
-            if not is_small(args):
+            # A JSON schema is not tried on large arguments: no fault would be found in a repair that has made them so.
+            if repairs and not is_small(args):
                 return None
             faults = contract.faults(args)
             if not faults:
                 return Repaired(args, tuple(dict.fromkeys(repairs))) if repairs else None
-            if len(faults) > _MOST_FAULTS:
+            if len(faults) > _MOST_FAULTS or not is_small(args):
                 return None
             found = [[*_corrections_of(contract.shape, args, group)] for group in _groups(contract.shape, faults)]
             if (inner := _unwrapped(contract, args)) is not None:
