@@ -189,6 +189,8 @@ def test_what_cannot_work_is_refused_when_it_is_said() -> None:
     for number in (-1, "two", 2.5):
         with pytest.raises(ValueError, match=f"pictures={number!r}"):
             tool(pictures=number)
+    with pytest.raises(TypeError, match=r"takes a Python, such as python_tool\(Python\(timeout=5\)\); got 5$"):
+        python_tool(5)  # type: ignore[arg-type]
 
 
 BREAKERS = {

@@ -79,7 +79,7 @@ def answer_for(seed: int, item: int) -> Answer:
 
 @dataclass(slots=True)
 class Stats:
-    """Counts of requests."""
+    """Counts of the requests that the demo's HTTP service has received."""
 
     served: int = 0
     abandoned: int = 0
@@ -225,7 +225,7 @@ class Work:
 
     @property
     def count(self) -> int:
-        """Number of calls."""
+        """Number of tool calls that the scripted model will request."""
         return len(self.paths) + len(self.cities) + len(self.pages)
 
     def __str__(self) -> str:

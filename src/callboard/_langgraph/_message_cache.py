@@ -337,7 +337,7 @@ class _Stored:
 
     @property
     def messages(self) -> bytes:
-        """Packed messages."""
+        """Messages of one checkpoint, packed in LangGraph's storage format."""
         return self.data[self.span.start : self.span.stop]
 
     def begins(self, messages: list[Any]) -> bool:

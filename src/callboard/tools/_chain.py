@@ -134,7 +134,8 @@ def _passing(one: Middleware) -> Wrapper:
     """Return the wrapper of a middleware that has other hooks only."""
     if not (one.tools or any(hook(one, name) for name in HOOKS)):
         misspelt = misspelt_in(type(one), (*dir(Middleware), *_WRAPPERS))
-        raise TypeError(f"The middleware {type(one).__name__} overrides no method of Middleware{misspelt}")
+        remedy = misspelt or "; override awrap_tool_call, for example"
+        raise TypeError(f"The middleware {type(one).__name__} overrides no method of Middleware{remedy}")
     if misspelt := misspelt_in(type(one), _WRAPPERS):
         raise TypeError(f"The middleware {type(one).__name__} has no wrapper of calls{misspelt}")
     return one.awrap_tool_call

@@ -76,7 +76,7 @@ class GarbageError(Exception):
 
 
 def frame(kind: Kind, number: int = 0, body: bytes | bytearray = b"") -> bytes:
-    """Encode a frame."""
+    """Return a header and a body as the bytes of one frame of the worker protocol."""
     return HEADER.pack(MAGIC, kind, number, len(body)) + body
 
 

@@ -296,7 +296,7 @@ class Connection(Actor):
 
     @handler(group="calls")
     async def use(self, what: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
-        """Run a read-only operation with the client, under the name `what`. Errors are those of `call`."""
+        """Run a read-only operation with the MCP client; errors call it `what`, and are raised as by `call`."""
         async with self._places:
             try:
                 return await work(self._client)

@@ -62,7 +62,7 @@ def main(control: int) -> NoReturn:
 
 @dataclass(slots=True)
 class _Child:
-    """Live worker."""
+    """Worker process that the zygote has forked and not reaped yet."""
 
     number: int
     # Monotonic time of its SIGKILL; `None` until its end was requested.

@@ -42,7 +42,7 @@ _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Compiled cell."""
+    """Code of one call of the Python tool, compiled."""
 
     name: str
     body: CodeType
@@ -321,7 +321,7 @@ class Capture:
         self._streams: dict[int, TextIO] = {}
 
     def begin(self) -> None:
-        """Start to capture."""
+        """Redirect stdout and stderr into the pipe whose content the call returns."""
         if self._pipe is None or not _is_whole(self._pipe):
             self._pipe = self._opened()
         theirs = self._pipe[1]

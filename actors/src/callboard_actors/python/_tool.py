@@ -105,7 +105,10 @@ def python_tool(
     Raises:
         ValueError: for more than one of `confine`, `runs_in` and `unrestricted`, or your own pool with options for a
             new one.
+        TypeError: for a `python` that is no `Python`.
     """
+    if not (python is None or isinstance(python, Python)):
+        raise TypeError(f"python_tool takes a Python, such as python_tool(Python(timeout=5)); got {python!r}")
     _check_place(confine, runs_in, unrestricted)
     _check_pool(runs_in, preload, memory)
     python = Python() if python is None else python
