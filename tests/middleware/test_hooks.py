@@ -155,7 +155,10 @@ class Slipped(Middleware):
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [(Empty, "Empty overrides no method of Middleware; override awrap_tool_call"), (Slipped, "'awrap_toolcall', did you mean 'awrap_tool")],
+    [
+        (Empty, "Empty overrides no method of Middleware; override awrap_tool_call"),
+        (Slipped, "'awrap_toolcall', did you mean 'awrap_tool"),
+    ],
 )
 def test_a_middleware_that_does_nothing_is_refused(kind: type[Middleware], said: str) -> None:
     """The wrapper of the base class must not hide that the user's own is missing."""
