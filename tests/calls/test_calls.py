@@ -5,8 +5,9 @@ import copy
 import pickle
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -14,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard._calls._batch import Batch
-from callboard._calls._batch_context import batch_context
+from callboard._calls._batch_context import BatchContext, batch_context
 from callboard._calls._call import Attempt, SupervisedCall
 from callboard._calls._limits import Gate, Limiter
 from callboard._calls._observers import observe
 from callboard._calls._thread_pool import ThreadPermits
 from callboard._records._events import CallEvent
-from callboard._records._policies import CallPolicy, Limit, OnError, Rate
+from callboard._records._policies import CallPolicy, Limit, OnError, Rate, ToolCallLike
 from callboard.exceptions import (
     AbandonedThreadWarning,
     CallCancelledError,
@@ -41,6 +42,24 @@ class Signal(Exception):
     """An exception that does not count as a failure."""
 
 
+class Scripted(SupervisedCall[object]):
+    """Call that runs a function of the test."""
+
+    def __init__(
+        self,
+        call: ToolCallLike,
+        policy: CallPolicy,
+        limiters: Sequence[Limiter],
+        around: BatchContext,
+        script: Callable[[SupervisedCall[object]], Coroutine[Any, Any, object]],
+    ) -> None:
+        super().__init__(call, policy, limiters, around)
+        self._script = script
+
+    def run(self) -> Coroutine[Any, Any, object]:
+        return self._script(self)
+
+
 def one_call(
     body: Body,
     *,
@@ -57,7 +76,7 @@ def one_call(
     async def once(call: SupervisedCall[object]) -> object:
         return await call.within_budget(lambda: call.attempt(None, act))
 
-    return SupervisedCall({"name": name, "args": {}, "id": call_id}, policy, limiters, once, batch_context())
+    return Scripted({"name": name, "args": {}, "id": call_id}, policy, limiters, batch_context(), once)
 
 
 async def run(*calls: SupervisedCall[object], on_error: OnError = "cancel") -> None:
@@ -180,7 +199,7 @@ async def test_attempts_of_one_call_are_counted_and_take_their_places_anew() -> 
         return "done"
 
     with observe(seen.append):
-        call = SupervisedCall({"name": "w", "args": {}, "id": "c1"}, CallPolicy(), [limiter], thrice, batch_context())
+        call = Scripted({"name": "w", "args": {}, "id": "c1"}, CallPolicy(), [limiter], batch_context(), thrice)
         other = one_call(sleeping(1), call_id="c2", limiters=[limiter])
         await run(call, other)
     ours = [(event.phase, event.attempt, round(event.queue_wait, 3)) for event in seen if event.call_id == "c1"]
@@ -241,7 +260,7 @@ async def test_a_thread_keeps_the_places_of_its_attempt_until_it_ends() -> None:
 
     def call() -> SupervisedCall[object]:
         policy = CallPolicy(timeout=0.4)
-        return SupervisedCall({"name": "w", "args": {}, "id": "c1"}, policy, [limiter], once, batch_context())
+        return Scripted({"name": "w", "args": {}, "id": "c1"}, policy, [limiter], batch_context(), once)
 
     with anyio.fail_after(10):
         with pytest.warns(AbandonedThreadWarning), pytest.raises(CallTimeoutError):

@@ -20,6 +20,8 @@ from callboard.exceptions import AbandonedTaskWarning, CallError
 
 T = TypeVar("T")
 
+_NOTHING_LEFT = nullcontext()
+
 PORTION = 32
 """Number of calls started in one turn of the event loop; a larger batch must not block other tasks."""
 
@@ -61,15 +63,16 @@ class Batch(Generic[T]):
         self._pulse = loop.pulse
         self._pulse.begin()
         # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
-        watched: list[set[Any]] = [self._live, *(one.batches for one in operations())]
-        for live in watched:
-            live.add(self)
+        around = operations()
+        self._live.add(self)
+        for operation in around:
+            operation.batches.add(self)
         try:
             async with loop.nursery() as nursery:
                 self._nursery = nursery
-                with left.marked() if left is not None else nullcontext():
+                with left or _NOTHING_LEFT:
                     for number, call in enumerate(self.calls, 1):
-                        if self.closed:
+                        if nursery.cancel_called:
                             break
                         nursery.start(self._run_next, call.grace)
                         if number % PORTION == 0:
@@ -79,13 +82,14 @@ class Batch(Generic[T]):
                 raise  # otherwise the error of the call replaces the cancellation, as in any `finally`
         finally:
             self._has_ended = True
-            for live in watched:
-                live.discard(self)
+            self._live.discard(self)
+            for operation in around:
+                operation.batches.discard(self)
             self._pulse.end()
             self.calls, self._next = (), iter(())  # the calls refer to their batch: a reference cycle
         if self._failed:
             self._raise_failures(count)
-        if left is not None:
+        if left is not None and left.may_exist:
             _warn_about_left_tasks(left)
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
@@ -98,9 +102,9 @@ class Batch(Generic[T]):
         with scope:
             # trio begins children in any order. Each child takes the next call when it begins, so calls start in order.
             call = next(self._next)
-            run = call.begin(self)
+            call.begin(self)
             try:
-                call.end(await run(call))
+                call.end(await call.run())
             except BaseException as error:
                 if not call.end_with(error):
                     raise  # a requested cancellation: `scope`, or the nursery, swallows it

@@ -42,7 +42,7 @@ from callboard._loops._deadline import (
     current_timed,
     is_cleaning_up,
 )
-from callboard._loops._idle import report_activity
+from callboard._loops._idle import idle_scope, report_activity
 from callboard._loops._protocol import EventLoop, Scope
 from callboard._loops._threads import run_in_thread
 from callboard._loops._watchdog import LoopHolder, mark
@@ -69,12 +69,12 @@ class Attempt:
         "_call",
         "_handed_over",
         "_loans",
-        "_places",
         "_thread_limiter",
         "_threads",
         "clock",
         "number",
         "owner",
+        "places",
         "scope",
         "stalled",
         "waits_for",
@@ -92,7 +92,8 @@ class Attempt:
         self._threads = threads
         self._thread_limiter = None if threads is None else threads.limiters.here()
         # Both change only under `_lending` once the body runs: nested calls borrow from other threads and loops.
-        self._places: tuple[AnyGate | Loan, ...] = ()
+        self.places: tuple[AnyGate | Loan, ...] = ()
+        """Permits that the attempt holds."""
         self._loans: dict[Hashable, Loan] | None = None
         """Permits that are, or were, lent to nested calls, by identity of the gate."""
         self.waits_for: Wait | None = None
@@ -121,7 +122,8 @@ class Attempt:
 
     def begin(self, number: int) -> None:
         """Record the start of the body."""
-        report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
+        if idle_scope.get() is not None:
+            report_activity()  # the start and the end of a nested call are activity of the enclosing blocks
         self.number = number
         reporter.set(self)
 
@@ -131,7 +133,8 @@ class Attempt:
         reporter.set(self.owner)
         if self.owner.throttle is not None:
             self.owner.throttle.flush()
-        report_activity()
+        if idle_scope.get() is not None:
+            report_activity()
 
     def report(self, progress: Progress) -> None:
         """Report progress of the body; from any thread, ignored after the end of the body."""
@@ -175,14 +178,14 @@ class Attempt:
                 self._refuse_if_lost()  # all threads may have been abandoned while this attempt waited
                 if around is None:
                     around = tuple(self._around())
-                if around or self._places:
+                if around or self.places:
                     place = await self._place_at(gate, around, loop)
                 else:  # no call waits for this one, so no deadlock is possible; fewer frames for thousands of waiters
                     if not gate.try_enter(loop):
                         await gate.enter(loop)
                     place = self._holding(gate)
-                self._places = (*self._places, place)
-            if await count_start(self._places, loop):
+                self.places = (*self.places, place)
+            if await count_start(self.places, loop):
                 return
             # A shared permit was lost during the wait. All are acquired anew, in order: see `count_start`.
             self._leave_places()
@@ -245,7 +248,7 @@ class Attempt:
             loan = None if self._loans is None else self._loans.get(identity)
             if loan is not None:
                 return None if loan.is_lost else loan
-            place = next((one for one in self._places if one.identity == identity), None)
+            place = next((one for one in self.places if one.identity == identity), None)
             # The store may have given a lost permit to another process: the borrower has to acquire its own.
             if place is None or (isinstance(place, (SharedPermit, Loan)) and place.is_lost):
                 return None
@@ -262,7 +265,7 @@ class Attempt:
     @property
     def fencing_token(self) -> int | None:
         """Fencing token of the narrowest shared limit at which the attempt has a permit; `None` without one."""
-        tokens = (place.token for place in self._places if isinstance(place, (SharedPermit, Loan)))
+        tokens = (place.token for place in self.places if isinstance(place, (SharedPermit, Loan)))
         return next((token for token in tokens if token is not None), None)
 
     def _refuse_if_lost(self) -> None:
@@ -275,10 +278,8 @@ class Attempt:
             self._leave_places()
 
     def _leave_places(self) -> None:
-        if not self._places:
-            return
         with _lending:  # taken out in one step: a nested attempt either borrows before, or finds no permit
-            places, self._places = self._places, ()
+            places, self.places = self.places, ()
             loans, self._loans = self._loans or {}, None
         for place in reversed(places):
             if (loan := loans.get(place.identity)) is not None:
@@ -317,7 +318,7 @@ class CallOptions(NamedTuple):
 
 
 class SupervisedCall(Timed, Generic[T]):
-    """Tool call of a batch, from the queue to its outcome."""
+    """Tool call of a batch, from the queue to its outcome; a subclass says by `run` how it is executed."""
 
     __slots__ = (
         "_around",
@@ -338,7 +339,6 @@ class SupervisedCall(Timed, Generic[T]):
         "policy",
         "result",
         "resumes",
-        "run",
         "running",
         "throttle",
         "waiting",
@@ -349,10 +349,10 @@ class SupervisedCall(Timed, Generic[T]):
         call: ToolCallLike,
         policy: CallPolicy,
         limiters: Sequence[AnyLimiter],
-        run: "Callable[[SupervisedCall[T]], Awaitable[T]]",
         around: BatchContext,
     ) -> None:
-        super().__init__(around.loop, _end(policy, around), DEFAULT_GRACE if policy.grace is None else policy.grace)
+        until = around.until if policy.budget is None else _end(policy, around)
+        super().__init__(around.loop, until, DEFAULT_GRACE if policy.grace is None else policy.grace)
         self.call = call
         self.policy = policy
         self.attempts = 0
@@ -360,7 +360,6 @@ class SupervisedCall(Timed, Generic[T]):
         self._around = around
         self._middleware_scope: Scope | None = None
         self._away = 0  # number of open `outside_timeout` blocks: a middleware may run several attempts at once
-        self.run = run
         self.result: T | None = None
         self.error: BaseException | None = None
         self.handled: BaseException | None = None
@@ -451,10 +450,12 @@ class SupervisedCall(Timed, Generic[T]):
             self._middleware_scope.move(deadline)
             self.until = min(_end(self.policy, self._around), deadline)
 
-    def begin(self, batch: Host) -> "Callable[[SupervisedCall[T]], Awaitable[T]]":
-        """Prepare the call in its own task; return the function that runs it."""
-        run = self.run
-        del self.run  # a closure that refers to this object: a reference cycle
+    def run(self) -> Coroutine[Any, Any, T]:
+        """Run the call in its own task, and return its result; each subclass overrides this."""
+        raise NotImplementedError
+
+    def begin(self, batch: Host) -> None:
+        """Prepare the call in its own task."""
         self._batch = batch
         # Context variables without reset: the task has a context of its own, which ends with the call.
         current_timed.set(self)
@@ -464,13 +465,13 @@ class SupervisedCall(Timed, Generic[T]):
             around = self._around
             call, description = around.shown(self.call), around.describe(self.name)
             self._tell("begun", self.name, call=call, description=description, resumes=self.resumes)
-        return run
 
     def end(self, result: T) -> None:
         """Record the result, and tell observers."""
         self.result = result
         self.ended = True  # before the event "ended": from now on `report` ignores progress
-        self._tell_end(error=self.handled, result=result)
+        if self._observers or self.throttle is not None:
+            self._tell_end(error=self.handled, result=result)
         self.handled = None  # its traceback refers to the frames of this call: a reference cycle
 
     def as_error(self, exc: BaseException) -> Exception | None:
@@ -500,14 +501,16 @@ class SupervisedCall(Timed, Generic[T]):
         terms: "CallOptions | None" = None,
     ) -> R:
         """Run a body once: wait for its permits, start it, and cancel it when its timeout is over."""
-        await self._check_open()
+        if self._is_over():
+            await self._raise_over()
         call, policy, limiters = terms or (self.call, self.policy, self._limiters)
         attempt = Attempt(self, call, threads)
         waited = 0.0
         try:
             if limiters or threads is not None:
                 waited = await self._enter(attempt, call["name"], limiters)
-                await self._check_open()  # the batch may have ended during the wait, and a shield may have hidden it
+                if self._is_over():  # the batch may have ended during the wait, and a shield may have hidden it
+                    await self._raise_over()
             # Counted only now: `DeadlineExceededError.started` tells whether any body has begun, and a drain takes
             # the outcome of a call with a running attempt for unknown.
             self.attempts += 1
@@ -529,10 +532,16 @@ class SupervisedCall(Timed, Generic[T]):
                 raise
             raise CallCancelledError(call["name"], self.id) from exc
         finally:
-            attempt.leave()  # last: the body and its clean-up run while the attempt holds its permits
+            if attempt.places:
+                attempt.leave()  # last: the body and its clean-up run while the attempt holds its permits
 
-    async def _check_open(self) -> None:
-        """Raise if the call was cancelled or its batch has ended: no body may start then."""
+    def _is_over(self) -> bool:
+        """Return whether the call was cancelled or its batch has ended: no body may start then."""
+        batch = self._batch
+        return (batch is not None and batch.closed) or self.loop.is_cancelled() or is_cleaning_up()
+
+    async def _raise_over(self) -> None:
+        """Raise the cancellation of the call, or its error behind a shield."""
         closed = self._batch is not None and self._batch.closed
         if closed or self.loop.is_cancelled():
             await self.loop.raise_cancelled()

@@ -138,7 +138,8 @@ class InFlight:
 
     def admit(self, one: Operation) -> None:
         """Register an operation, so that a drain waits for it; raise `DrainingError` during a drain."""
-        inside = any(outer.whole is self and not outer.is_over for outer in _around.get())
+        around = _around.get()
+        inside = bool(around) and any(outer.whole is self and not outer.is_over for outer in around)
         # Check and registration under one lock: otherwise a drain could start in between and miss the operation.
         with self._lock:
             if self.is_draining and not inside:

@@ -80,23 +80,21 @@ class AsyncioNursery:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
         try:
-            await self._drain(exc)
-        finally:
-            del self._on_end  # a bound method of this object: a reference cycle
-        if exc is not None:
-            return False
-        if self._bug is not None:
-            raise self._bug
-        return False
-
-    async def _drain(self, exc: BaseException | None) -> None:
-        if exc is not None:
-            return await self._cancel_and_drain()
-        try:
-            return await self._wait_until_empty()
+            if exc is not None:
+                await self._cancel_and_drain()
+                return False
+            # Each frame between the owner and this wait is entered again when the last child has ended.
+            while self._children:
+                self._empty = self._loop.create_future()
+                await self._empty
         except asyncio.CancelledError:
             await self._cancel_and_drain()
             raise  # only now: no child may be alive when the owner goes on
+        finally:
+            del self._on_end  # a bound method of this object: a reference cycle
+        if self._bug is not None:
+            raise self._bug
+        return False
 
     async def _cancel_and_drain(self) -> None:
         self.cancel()
@@ -105,17 +103,13 @@ class AsyncioNursery:
         # But if a scope around this task sent it because its grace is over, the children have no grace left either.
         with CancelScope(shield=True):
             while self._children:
+                self._empty = self._loop.create_future()
                 try:
-                    await self._wait_until_empty()
+                    await self._empty
                 except asyncio.CancelledError:
                     if is_enforced():
                         for scope in self._children.values():
                             scope._send()
-
-    async def _wait_until_empty(self) -> None:
-        while self._children:
-            self._empty = self._loop.create_future()
-            await self._empty
 
 
 def _post(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> bool:
@@ -229,7 +223,9 @@ class AsyncioLoop:
 
     def is_cancelled(self) -> bool:
         scope = innermost.get()
-        return scope is not None and scope.asked()
+        while scope is not None and not scope.cancel_called:
+            scope = scope._outer
+        return scope is not None
 
     def enforce_cancellation(self, grace: float) -> AbstractContextManager[object]:
         return SwallowedCancellation(grace)

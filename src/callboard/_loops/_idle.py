@@ -140,8 +140,8 @@ class IdleScope:
         self._until = self._latest + self._seconds
         self.since = time.monotonic()
         self._scope = self.loop.scope(min(self._until, self._deadline), self._grace)
-        self._around = _innermost.get()
-        _innermost.set(self)
+        self._around = idle_scope.get()
+        idle_scope.set(self)
         self._open = True
         self._scope.__enter__()
         return self
@@ -150,16 +150,17 @@ class IdleScope:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
         self._open = False  # before the scope is left: a report that another thread posted may still arrive
-        _innermost.set(self._around)
+        idle_scope.set(self._around)
         return self._scope.__exit__(exc_type, exc, tb)
 
 
-_innermost: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=None)
+idle_scope: ContextVar[IdleScope | None] = ContextVar("callboard_idle", default=None)
+"""Innermost idle scope around the running code."""
 
 
 def report_activity() -> None:
     """Report activity for all enclosing idle scopes; from any thread."""
-    scope = _innermost.get()
+    scope = idle_scope.get()
     while scope is not None:
         scope.alive()
         scope = scope.around
@@ -167,20 +168,20 @@ def report_activity() -> None:
 
 def until_idle() -> float:
     """Return the seconds until the nearest idle deadline of the enclosing scopes; `math.inf` without any."""
-    if _innermost.get() is None:
+    if idle_scope.get() is None:
         return math.inf
     return min(scope.left() for scope in _around_here())
 
 
 def is_put_off(deadline: float, loop: EventLoop) -> bool:
     """Return whether a deadline of an event loop is an idle deadline, which reports of activity move."""
-    if _innermost.get() is None:
+    if idle_scope.get() is None:
         return False
     return any(scope.loop is loop and scope.will_be_idle_at(deadline) for scope in _around_here())
 
 
 def _around_here() -> Iterator[IdleScope]:
-    scope = _innermost.get()
+    scope = idle_scope.get()
     while scope is not None:
         yield scope
         scope = scope.around

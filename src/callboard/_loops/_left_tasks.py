@@ -9,9 +9,7 @@ import asyncio
 import gc
 import time
 import weakref
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, Token
 
 _SHARE = 0.01
 """Largest share of time spent on searches in a process with many tasks."""
@@ -31,29 +29,31 @@ _look_again = 0.0
 
 
 class LeftTasks:
-    """Tasks that were started within a block and have not ended."""
+    """Tasks that users' code creates within the block of this context manager, and that outlive their batch."""
 
-    __slots__ = ("_mark",)
+    __slots__ = ("_mark", "_token")
 
-    def __init__(self) -> None:
-        self._mark: weakref.ref[_Mark] | None = None
+    _mark: weakref.ref[_Mark]
+    _token: Token[_Mark | None]
 
-    @contextmanager
-    def marked(self) -> Generator[None]:
-        """Mark the tasks that users' code creates within the block."""
+    def __enter__(self) -> None:
         mark = _Mark()
-        token = _mark.set(mark)
+        self._token = _mark.set(mark)
         self._mark = weakref.ref(mark)
-        try:
-            yield
-        finally:
-            _mark.reset(token)
+
+    def __exit__(self, *_: object) -> None:
+        _mark.reset(self._token)
+        del self._token  # it refers to the context, and the context to the mark
+
+    @property
+    def may_exist(self) -> bool:
+        """False if no context has the mark any more, as after almost every batch: then no task was left."""
+        return self._mark() is not None
 
     def found(self) -> list[tuple["asyncio.Task[object]", Context]]:
         """Return the left tasks with their contexts, without tasks that are cancelled or belong to a task group."""
         global _look_again
-        # Fast path of almost every call: no context has the mark any more, so no task was left.
-        mark = None if self._mark is None else self._mark()
+        mark = self._mark()
         if mark is None or (since := time.monotonic()) < _look_again:
             return []
         found = [

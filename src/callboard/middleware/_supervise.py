@@ -131,8 +131,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
 
     async def _supervise(self, request: ToolCallRequest, way: "_Way") -> Item:
         self._check_names(request)
-        run = _Execution(self._setup, request, way)
-        call: SupervisedCall[Item] = SupervisedCall(*self._setup.terms(request), run, self._around(request))
+        call = _AgentCall(self._setup, request, way, self._around(request))
         await Batch([call], on_error="cancel", live=self._setup.supervision.batches).run()
         return cast("Item", call.result)
 
@@ -187,22 +186,20 @@ class _Way:
     takes_thread: Callable[[ToolCallRequest], bool]
 
 
-class _Execution:
-    """Supervised execution of one call: middleware, attempts, and the conversion of errors."""
+class _AgentCall(SupervisedCall[Item]):
+    """Supervised call of an agent: middleware, attempts, and the conversion of errors."""
 
-    __slots__ = ("_request", "_setup", "_supervised", "_way")
+    __slots__ = ("_request", "_setup", "_way")
 
-    _supervised: SupervisedCall[Item]
-
-    def __init__(self, setup: _Setup, request: ToolCallRequest, way: _Way) -> None:
+    def __init__(self, setup: _Setup, request: ToolCallRequest, way: _Way, around: BatchContext) -> None:
+        super().__init__(*setup.terms(request), around)
         self._setup = setup
         self._request = request
         self._way = way
 
-    async def __call__(self, supervised: SupervisedCall[Item]) -> Item:
-        self._supervised = supervised
+    async def run(self) -> Item:
         setup = self._setup
-        return await setup.supervision.run(supervised, self._answer, setup.errors.after_middleware, self._reworked)
+        return await setup.supervision.run(self, self._answer, setup.errors.after_middleware, self._reworked)
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
         chain = self._setup.chain
@@ -216,19 +213,19 @@ class _Execution:
             return answer
         chain = self._setup.chain
         if chain is None:
-            return await self._attempt(self._request)
-        return cast("Item", await chain.around_attempts(self._supervised, self._request, self._attempt))
+            return await self._make_attempt(self._request)
+        return cast("Item", await chain.around_attempts(self, self._request, self._make_attempt))
 
-    async def _attempt(self, request: ToolCallRequest) -> Item:
+    async def _make_attempt(self, request: ToolCallRequest) -> Item:
         supervision, way = self._setup.supervision, self._way
         threads = supervision.threads if way.takes_thread(request) else None
         # Middleware may have replaced the request, and with it the tool; then the new tool's policy and limits hold.
         terms = None if request is self._request else self._setup.terms(request)
         try:
-            output = await self._supervised.attempt(threads, way.body, request, terms=terms)
+            output = await self.attempt(threads, way.body, request, terms=terms)
         except NoKeyError as error:
             return self._without_key(error, request)
-        self._supervised.handled = None  # an error that a previous attempt handled is no longer the call's outcome
+        self.handled = None  # an error that a previous attempt handled is no longer the call's outcome
         return output
 
     def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> ToolMessage:
@@ -241,7 +238,7 @@ class _Execution:
             content = self._setup.errors.invalid_arguments(invalid)
             if content is None:
                 raise
-            self._supervised.handled = invalid
+            self.handled = invalid
             return error_message(content, call, invalid)
         raise error.__cause__ or error from None
 

@@ -5,8 +5,8 @@ Progress of the calls goes to the stream of the graph around the node. The calle
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, TypedDict, Unpack, cast
 
@@ -27,12 +27,13 @@ from callboard._calls._call import Attempt, CallOptions, SupervisedCall
 from callboard._calls._limits import NoKeyError
 from callboard._calls._observers import current_mark
 from callboard._calls._progress import OnProgress, Progress
+from callboard._calls._thread_pool import ThreadPermits
 from callboard._langgraph import NO_RUNTIME, config_for_calls, read_state, runtime_of
 from callboard._langgraph._vocabulary import ToolCallRequest, ToolRuntime, call_context, context_of
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
 from callboard._util._cooperative import PORTION, Steps, in_portions
-from callboard.tools._bounds import Refusal, admission
+from callboard.tools._bounds import admission
 from callboard.tools._call_record import CallRecord, naming
 from callboard.tools._chain import Chain, Wrapper
 from callboard.tools._errors import error_message, is_control_flow, raise_invalid_arguments, runs_again, unknown_tool
@@ -83,9 +84,9 @@ OnAsk = Callable[[str, CallRecord], Awaitable[None]]
 OnFinish = Callable[[str, ToolCall, Output], Awaitable[None]]
 """Callback with the key of a call, the call and its output."""
 
-CallBody = Callable[[RunnableConfig | None], Awaitable[Output]]
+CallBody = Callable[[RunnableConfig | None], Coroutine[Any, Any, Output]]
 """Function that runs one call, with a config of its own or with the batch's."""
-Around = Callable[[Ledger, int, CallBody], Awaitable[Output]]
+Around = Callable[[Ledger, int, CallBody], Coroutine[Any, Any, Output]]
 """Wrapper of one call: takes the ledger of the batch, the call's index, and the function that runs it."""
 
 
@@ -139,7 +140,7 @@ class ToolBatch:
         self._due: list[str] = []
         """Keys of the calls without a result, in call order."""
         self._tools = list(setup.tools.values())
-        self._managers: dict[int, tuple[Plan, AsyncCallbackManager]] = {}
+        self._ready: dict[str, _ReadyTool] = {}
         self._open = 0
         self._wide = limiters_of_run(config)
         self.threads = setup.supervision.threads.at_least(config.get("max_concurrency"))
@@ -152,8 +153,9 @@ class ToolBatch:
         # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become
         # equal.
         self._keys = await in_portions(naming(calls))
-        self._calls, self._refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
+        self._calls, self.refused = await in_portions(admission(calls, reply, setup.tools, setup.max_calls))
         self.ledger = self._ledger(self._config, setup.name, self._keys)
+        self.keeps = self._on_finish is not None or self.ledger.is_kept
         return self
 
     def claims(self) -> Awaitable[list[str]]:
@@ -173,7 +175,7 @@ class ToolBatch:
             if index and index % PORTION == 0:
                 yield
             tool = self.setup.tools.get(call["name"])
-            if tool is None or key in self.ledger.records or index in self._refused:
+            if tool is None or key in self.ledger.records or index in self.refused:
                 continue
             if runs_again(supervision.policy(tool.name)):
                 continue
@@ -227,16 +229,21 @@ class ToolBatch:
 
     async def _supervise(self, supervised: list[SupervisedCall[Output]]) -> None:
         """Prepare the calls that have no result yet, in portions, because there may be very many."""
-        around, records = self._named(batch_context(chunks_for(self._runtime))), self.ledger.records
+        around, ledger, terms = self._named(batch_context(chunks_for(self._runtime))), self.ledger, self.terms
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % STARTED_TOGETHER == 0:
                 await checkpoint()
-            self.ledger.settle_unknown(key, call)
-            known = records.get(key)
-            if known is None or not (known.has_ended or self.ledger.waits(key)):
-                self._due.append(key)
-                supervised.append(self._supervised(index, call, around))
-                supervised[-1].resumes = None if known is None else known.mark
+            resumes = None
+            if ledger.records:
+                ledger.settle_unknown(key, call)
+                if (known := ledger.records.get(key)) is not None:
+                    if known.has_ended or ledger.waits(key):
+                        continue
+                    resumes = known.mark
+            self._due.append(key)
+            kind = _RefusedCall if index in self.refused else _BatchCall
+            supervised.append(kind(self, key, index, terms(call), around))
+            supervised[-1].resumes = resumes
 
     def _named(self, around: BatchContext) -> BatchContext:
         """Return the batch's context with tool descriptions and, in a graph that is not callboard's, its identity."""
@@ -247,11 +254,6 @@ class ToolBatch:
             found = self._config["metadata"].get("run_id") or self._config.get("run_id") or ""
             run = RunInfo(number=0, agent="", run_id=str(found), thread_id=str(conf["thread_id"]))
         return replace(around, run=run, describe=self.setup.description, shown=lambda call: self.setup.shown(call, run))
-
-    def _supervised(self, index: int, call: ToolCall, around: BatchContext) -> SupervisedCall[Output]:
-        key, refused = self._keys[index], self._refused.get(index)
-        run = _Execution(self, key, call, index) if refused is None else _Refused(self, key, call, index, refused)
-        return SupervisedCall(*self.terms(call), run, around)
 
     def terms(self, call: ToolCall, request: ToolCallRequest | None = None) -> CallOptions:
         """Return the policy of a call's tool and the limits that apply.
@@ -325,14 +327,18 @@ class ToolBatch:
             server_info=runtime.server_info,
         )
 
-    def manager(self, plan: Plan, config: RunnableConfig) -> AsyncCallbackManager:
-        if self.overrides is not None or config.get("callbacks") is not self._config.get("callbacks"):
-            return manager_for(plan, config)
-        # The plan is stored too: while its `id()` is a key, no other plan may get the same address.
-        known = self._managers.get(id(plan))
-        if known is None:
-            known = self._managers[id(plan)] = (plan, manager_for(plan, self._config))
-        return known[1]
+    def ready(self, tool: BaseTool, config: RunnableConfig, *, through_middleware: bool) -> "_ReadyTool":
+        """Return the facts about a tool that all its calls share; read once, unless a call has its own callbacks."""
+        own = self.overrides is not None or config.get("callbacks") is not self._config.get("callbacks")
+        known = self._ready.get(tool.name)
+        if known is not None and known.tool is tool and not own:
+            # Middleware runs users' code between two attempts, and may replace the tool's methods, as mocks do.
+            if not through_middleware or self.setup.plan(tool) is known.plan:
+                return known
+        known = _ReadyTool.of(self, tool, config if own else self._config)
+        if not own and self.setup.tools.get(tool.name) is tool:
+            self._ready[tool.name] = known
+        return known
 
     async def keep(self, key: str, call: ToolCall, output: Output) -> None:
         """Store a result so that it survives a kill of the process."""
@@ -350,150 +356,165 @@ class ToolBatch:
             await self._on_ask(key, self.ledger.records[key])
 
 
-class _Execution:
-    """Execution of a call, from the middleware to the tool."""
+@dataclass(frozen=True, slots=True)
+class _ReadyTool:
+    """Facts about a tool that are the same for all its calls in a batch."""
 
-    __slots__ = ("_batch", "_call", "_config", "_index", "_key", "_supervised")
+    tool: BaseTool
+    plan: Plan
+    manager: AsyncCallbackManager
+    threads: ThreadPermits | None
+    takes_injected: bool
+
+    @classmethod
+    def of(cls, batch: ToolBatch, tool: BaseTool, config: RunnableConfig) -> Self:
+        setup = batch.setup
+        plan = setup.plan(tool)
+        threads = batch.threads if plan.takes_thread else None
+        takes_injected = setup.own_injection is not None or not plan.injected.none
+        return cls(tool, plan, manager_for(plan, config), threads, takes_injected)
+
+
+class _BatchCall(SupervisedCall[Output]):
+    """Tool call of a batch: its middleware, its tool, and the conversion of its errors."""
+
+    __slots__ = ("_config", "_index", "_key", "_of")
 
     _config: RunnableConfig
-    _supervised: SupervisedCall[Output]
 
-    def __init__(self, batch: ToolBatch, key: str, call: ToolCall, index: int) -> None:
-        self._batch = batch
+    def __init__(self, of: ToolBatch, key: str, index: int, options: CallOptions, around: BatchContext) -> None:
+        super().__init__(*options, around)
+        self._of = of
         self._key = key
-        self._call = call
         self._index = index
 
-    def __call__(self, supervised: SupervisedCall[Output]) -> Awaitable[Output]:
+    def run(self) -> Coroutine[Any, Any, Output]:
         """Run the call and return its output; a handled error becomes a message."""
-        self._supervised = supervised
-        around = self._batch.around
-        return self._run(None) if around is None else around(self._batch.ledger, self._index, self._run)
+        around = self._of.around
+        return self._run(None) if around is None else around(self._of.ledger, self._index, self._run)
 
     async def _run(self, config: RunnableConfig | None) -> Output:
-        batch, setup = self._batch, self._batch.setup
+        batch, setup = self._of, self._of.setup
         self._config = batch.config_for(self._key, self._index, config)
         try:
-            if batch.overrides is None:
-                # Without a chain, a function saves the 64 bytes of a bound method per waiting call.
-                rework = untouched if setup.chain is None else self._reworked
-                output = await setup.supervision.run(self._supervised, self._inner, setup.at_end, rework)
-            else:
+            if batch.overrides is not None:
                 output = await self._overridden(batch.overrides)
+            elif setup.chain is None:
+                output = await setup.supervision.run(self, self._execute, setup.at_end, untouched)
+            else:
+                output = await setup.supervision.run(self, self._through_chain, setup.at_end, self._reworked)
         except GraphInterrupt as interrupt:
             await batch.keep_question(self._key, interrupt)
             raise
-        await batch.keep(self._key, self._call, output)
+        if batch.keeps:
+            await batch.keep(self._key, self._tool_call, output)
         return output
+
+    @property
+    def _tool_call(self) -> ToolCall:
+        return cast("ToolCall", self.call)
 
     async def _reworked(self, message: ToolMessage, failed: OnFailure) -> ToolMessage:
         """Return the message for an error after the middleware's changes."""
-        chain = self._batch.setup.chain
+        chain = self._of.setup.chain
         return message if chain is None else await chain.rework(message, self._request(), failed)
 
     async def _overridden(self, overrides: Chain) -> Output:
         """Run the call within a subclass's override, on the same budget."""
-        setup, request = self._batch.setup, self._request()
+        setup, request = self._of.setup, self._request()
         # An override may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
         around = partial(overrides, request, self._given)
-        return cast("Output", await setup.supervision.run(self._supervised, around, setup.at_override, untouched))
+        return cast("Output", await setup.supervision.run(self, around, setup.at_override, untouched))
 
     async def _given(self, request: ToolCallRequest) -> Output:
         """Run the call that an override passes on; errors become messages at the same places as in LangGraph."""
-        setup, call = self._batch.setup, request.tool_call
+        setup, call = self._of.setup, request.tool_call
         request = setup.request(call, request.runtime)
         self._config = request.runtime.config
-        chain = setup.chain
-        inner = partial(self._attempt, request) if chain is None else partial(self._through, chain, request)
-        return await setup.supervision.run(self._supervised, inner, setup.at_end, self._reworked)
+        inner = partial(self._execute if setup.chain is None else self._through_chain, request)
+        return await setup.supervision.run(self, inner, setup.at_end, self._reworked)
 
-    def _inner(self) -> Awaitable[Output]:
-        setup = self._batch.setup
-        if setup.chain is not None:
-            return self._through(setup.chain, self._request())
-        tool = setup.tools.get(self._call["name"])
-        return self._unknown(self._call) if tool is None else self._execute(self._call, tool, None)
-
-    async def _unknown(self, call: ToolCall) -> ToolMessage:
-        self._supervised.handled = LookupError(f"there is no tool {call['name']!r}")
-        return unknown_tool(call, self._batch.setup.tools)
-
-    def _through(self, chain: Chain, request: ToolCallRequest) -> Awaitable[Output]:
+    def _through_chain(self, request: ToolCallRequest | None = None) -> Awaitable[Output]:
+        chain = self._of.setup.chain
+        assert chain is not None
         # A middleware may call `interrupt()`; its question must belong to this call.
         var_child_runnable_config.set(self._config)
-        return chain.around_attempts(self._supervised, request, self._attempt)
+        return chain.around_attempts(self, self._request() if request is None else request, self._execute)
 
     def _request(self) -> ToolCallRequest:
-        return self._batch.setup.request(self._call, self._runtime())
+        return self._of.setup.request(self._tool_call, self._runtime())
 
     def _runtime(self) -> ToolRuntime[Any, Any]:
-        return self._batch.runtime_for(self._call, self._config)
+        return self._of.runtime_for(self._tool_call, self._config)
 
-    def _attempt(self, request: ToolCallRequest) -> Awaitable[Output]:
-        call, tool = request.tool_call, request.tool
+    async def _execute(self, request: ToolCallRequest | None = None) -> Output:
+        """Make one attempt; without a request, at the call as the model wrote it."""
+        batch, setup = self._of, self._of.setup  # each local name costs 8 bytes per waiting call
+        call = self._tool_call if request is None else request.tool_call
+        tool = setup.tools.get(call["name"]) if request is None else request.tool
         if tool is None:
-            if call["name"] not in self._batch.setup.tools:
-                return self._unknown(call)
-            raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
-        return self._execute(call, tool, request)
-
-    async def _execute(self, call: ToolCall, tool: BaseTool, request: ToolCallRequest | None) -> Output:
-        batch = self._batch  # each local name costs 8 bytes per waiting call
-        plan, ready = batch.setup.plan(tool), call
+            return self._without_tool(call)
+        known, ready = batch.ready(tool, self._config, through_middleware=request is not None), call
         # `invoke` modifies the config, and middleware may make another attempt.
         config = self._config if request is None else own_copy(self._config)
-        if batch.setup.own_injection is not None or not plan.injected.none:
-            ready = batch.setup.inject(call, plan.injected, self._runtime() if request is None else request.runtime)
+        if known.takes_injected:
+            runtime = self._runtime() if request is None else request.runtime
+            ready = setup.inject(call, known.plan.injected, runtime)
+        terms = None
         # A middleware may have changed the arguments, the tool, or the context of key functions.
-        sees_request = request is not None and batch.setup.supervision.takes_context
-        terms = batch.terms(call, request) if call is not self._call or sees_request else None
-        manager = batch.manager(plan, self._config)
+        if request is not None and (call is not self.call or setup.supervision.takes_context):
+            terms = batch.terms(call, request)
         try:
             try:
-                response = await self._supervised.attempt(
-                    batch.threads if plan.takes_thread else None,
+                response = await self.attempt(
+                    known.threads,
                     self._claimed if batch.on_claim is not None and self._is_claimed(terms) else invoke,
-                    *(plan, ready, config, manager),
+                    *(known.plan, ready, config, known.manager),
                     terms=terms,
                 )
             except NoKeyError as error:
-                raise_without_key(error, plan, ready, call)
+                raise_without_key(error, known.plan, ready, call)
             except ValidationError as error:
-                raise_invalid_arguments(error, call, filled_in(plan, ready, call))
+                raise_invalid_arguments(error, call, filled_in(known.plan, ready, call))
             output = batch.rules.checked(response, call)
-            self._supervised.handled = None  # an earlier attempt may have set it
+            self.handled = None  # an earlier attempt may have set it
             return output
         except Exception as error:
-            if (content := batch.setup.at_tool(error)) is None:
+            if (content := setup.at_tool(error)) is None:
                 raise
-            self._supervised.handled = error
+            self.handled = error
             return error_message(content, call, error)
 
+    def _without_tool(self, call: ToolCall) -> ToolMessage:
+        """Return the message for an unknown tool; raise for a known one that a middleware took out of the request."""
+        tools = self._of.setup.tools
+        if call["name"] in tools:
+            raise TypeError(f"Tool {call['name']} is not registered with ToolNode")
+        self.handled = LookupError(f"there is no tool {call['name']!r}")
+        return unknown_tool(call, tools)
+
     def _is_claimed(self, terms: CallOptions | None) -> bool:
-        policy = self._supervised.policy if terms is None else terms.policy
-        return not runs_again(policy) and not (self._batch.claims_only_said and policy.on_unknown is None)
+        policy = self.policy if terms is None else terms.policy
+        return not runs_again(policy) and not (self._of.claims_only_said and policy.on_unknown is None)
 
     async def _claimed(
         self, attempt: Attempt, plan: Plan, call: ToolCall, config: RunnableConfig, manager: AsyncCallbackManager
     ) -> object:
         """Run a tool after its claim has been stored."""
-        assert self._batch.on_claim is not None
+        assert self._of.on_claim is not None
         # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
-        await self._batch.on_claim(self._key, self._batch.ledger.known_of(self._key))
+        await self._of.on_claim(self._key, self._of.ledger.known_of(self._key))
         return await invoke(attempt, plan, call, config, manager)
 
 
-class _Refused(_Execution):
+class _RefusedCall(_BatchCall):
     """Refused call: its message is stored, and nothing runs."""
 
-    __slots__ = ("_error", "_message")
-
-    def __init__(self, batch: ToolBatch, key: str, call: ToolCall, index: int, refusal: Refusal) -> None:
-        super().__init__(batch, key, call, index)
-        self._message, self._error = refusal
+    __slots__ = ()
 
     async def _run(self, config: RunnableConfig | None) -> Output:
-        self._supervised.handled = self._error
-        await self._batch.keep(self._key, self._call, self._message)
-        return self._message
+        message, self.handled = self._of.refused[self._index]
+        if self._of.keeps:
+            await self._of.keep(self._key, self._tool_call, message)
+        return message
